@@ -1,4 +1,4 @@
-"""What asking ahead costs the controller: 50 runs of 100 tasks, of which one runs, in milliseconds of CPU.
+"""What requesting capacity ahead costs the controller: 50 runs of 100 tasks, of which one runs, in milliseconds of CPU.
 
     python -m benchmarks.ahead [--dag-runs 50] [--tasks 100]
 
@@ -23,7 +23,7 @@ from uuid6 import uuid7
 from benchmarks.executor import machine
 from benchmarks.gangs import measure, void
 from lading.executors import store
-from lading.executors.gangs.ahead_requests import MOST_RUNS_PER_TICK, Ahead
+from lading.executors.gangs.ahead_requests import MOST_RUNS_PER_TICK, AheadRequests
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
@@ -94,7 +94,7 @@ def main() -> None:
             fill(session, options.dag_runs, options.tasks, now)
             session.commit()
         settings = Settings(None, Path(folder), Resources(0.25, 512), "leave", 30, 30)
-        ahead = Ahead(settings, Durations(), PastWaits(), lambda: 0.1, Ways())
+        ahead = AheadRequests(settings, Durations(), PastWaits(), lambda: 0.1, Ways())
 
         def look() -> int:
             nonlocal now

@@ -99,7 +99,7 @@ class Recorder:
 
 
 class Controller:
-    """What the controller does with a site, without a database, and what it has heard."""
+    """What the controller does with a site, without a database, and what the site has reported."""
 
     def __init__(self, site: ClusterSite) -> None:
         self.solo = SiteDriver(site)

@@ -8,7 +8,7 @@
 boot. ``idle``: the processor time and the memory of a controller with so many that have nothing to do. ``day``: a trace
 of so many jobs a day, played so many times as fast as it was, and its USD and machine-hours as EC2 bills them beside
 those of the simulator, which gets how long the machines have taken to boot and jobs to begin when they have a place.
-How far it has come it says on standard error each minute.
+It prints its progress on standard error each minute.
 
 The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
 is as little as can be: one SSH server answers for all of them when they have booted and forks without starting again,

@@ -44,7 +44,7 @@ LONGEST_LINE = 2000
 # import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
 SECONDS_TO_BEGIN = 180.0
-# So much longer a stop waits for a controller that has yet to begin, seconds; it goes on by itself after that.
+# How much longer a stop waits for a controller that has yet to begin, seconds; it goes on by itself after that.
 SECONDS_UNTIL_BEGUN = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Whose a Dag is, as Airflow's tables say: its owners and its tags, for the columns of its jobs."""
+"""Whose a Dag is, as Airflow's tables say: its team, owners and tags, for the columns of its jobs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.models.dag import DagModel, DagTag
 from sqlalchemy import select
 
+from lading.executors.executor_names import has_teams
 from lading.executors.store.tables import as_name
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A Dag whose owners or tags change has jobs with the new ones after so many seconds at the latest.
+# A Dag whose team, owners or tags change has jobs with the new ones after so many seconds at the latest.
 SECONDS_KNOWN = 30.0
 # More Dags than a scheduler queues tasks of at a time.
 MOST_KNOWN = 10_000
 
 
 class DagFacts:
-    """The owners and tags of Dags, read once in a while: a scheduler queues thousands of tasks of a Dag in a row."""
+    """The teams, owners and tags of Dags, read once in a while: thousands of tasks of a Dag are queued in a row."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -46,4 +47,10 @@ def read(session: Session, dag_id: str) -> dict[str, Any]:
     """
     owners = session.scalar(select(DagModel.owners).where(DagModel.dag_id == dag_id))
     tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
-    return {"dag_owner": as_name(owners) or None, "dag_tags": json.dumps(tags) if tags else None}
+    # Not `get_team_name`, whose answer may be half a minute old.
+    teams = DagModel.get_dag_id_to_team_name_mapping([dag_id], session=session) if has_teams() else {}
+    return {
+        "team": teams.get(dag_id),
+        "dag_owner": as_name(owners) or None,
+        "dag_tags": json.dumps(tags) if tags else None,
+    }

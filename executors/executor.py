@@ -31,9 +31,9 @@ from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.dag_facts import DagFacts
 from lading.executors.migrations.db_manager import ensure_tables
+from lading.executors.scheduler_parts import SchedulerParts, parts_of
 from lading.executors.settings import Settings
 from lading.executors.store import State, scheduler_liveness
-from lading.executors.store.scheduler_liveness import Presence
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.safe_files import make_private
 from lading.scheduling.hints.hints import HintError
@@ -57,6 +57,9 @@ class LadingExecutor(BaseExecutor):
     serve_logs = True  # tasks of the local site write their logs on the scheduler's machine
     supports_callbacks = True
     supports_connection_test = True
+    # One scheduler has an executor for each team then. They share the store, one controller and the sites, and each
+    # reports to Airflow what it was given.
+    supports_multi_team = True
     # The scheduler commits our token together with QUEUED: the token exists before any effect.
     pre_assigns_external_executor_id: ClassVar[bool] = True
 
@@ -66,7 +69,7 @@ class LadingExecutor(BaseExecutor):
         self.uncommitted: set[str] = set()
         self.reported: Sequence[store.JobRow] = ()
         self.controller: ControllerProcess | None = None
-        self.presence: Presence | None = None
+        self.parts: SchedulerParts | None = None
         self.next_adoption = 0.0
         self.dag_facts = DagFacts()
         self._settings: Settings | None = None
@@ -74,16 +77,17 @@ class LadingExecutor(BaseExecutor):
     @property
     def settings(self) -> Settings:
         if self._settings is None:
-            self._settings = Settings.load()
+            self._settings = Settings.load() if self.team_name is None else Settings.of_team(self.team_name, self.conf)
         return self._settings
 
     def start(self) -> None:
         """Make sure that the tables and a controller are there."""
-        # First, so that a stop at any later moment finds the controller of a scheduler before this one.
-        self.controller = ControllerProcess(self.settings, self.owner)
         make_private(self.settings.state_folder)
-        if self.owner is not None:  # from here on its death is known at once, by the kernel
-            self.presence = Presence(self.settings.schedulers_folder, self.owner)
+        # First, so that a stop at any later moment finds the controller of a scheduler before this one. From here on
+        # the scheduler's death is known at once, by the kernel.
+        self.parts = parts_of(self.settings, self.owner)
+        self.controller = self.parts.controller
+        self.parts.join(self.team_name)
         self.settings.stopped.unlink(missing_ok=True)
         ensure_tables()
         self.controller.ensure()
@@ -113,6 +117,8 @@ class LadingExecutor(BaseExecutor):
                 "unreported": True,
             }
             columns["ended_at"] = time.time()
+        # A Dag's team may have no executor of its own, and a task may name the one for all teams.
+        columns |= {"team": self.team_name or columns.get("team"), "executor_team": self.team_name}
         store.add_job(session, owner=self.owner, **columns)
         self.live[columns["token"]] = State.QUEUED
         self.uncommitted.add(columns["token"])
@@ -147,8 +153,8 @@ class LadingExecutor(BaseExecutor):
                 store.mark_reported(session, self.reported)
                 self.reported = ()
                 self._adopt_orphans(session)
-                jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
-                retry_credits.acquit(session, jobs)
+                jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC, self.team_name)
+                retry_credits.accept_reported_success(session, jobs)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
                 session.add_all(retry_credits.give_back(session, jobs, self.settings.infrastructure_retries))
                 spans.trace_ended(session, jobs)
@@ -187,7 +193,7 @@ class LadingExecutor(BaseExecutor):
         if session is None:
             return tis
         known = store.find(session, tokens)
-        store.adopt(session, list(known), self.owner)
+        store.adopt(session, list(known), self.owner, self.team_name)
         self._remember(known)
         return [ti for ti in tis if ti.external_executor_id not in known]
 
@@ -201,7 +207,9 @@ class LadingExecutor(BaseExecutor):
         for dead in store.foreign_owners(session, self.owner):
             if dead is None or dead in living:
                 continue
-            known = store.adopt_from(session, dead, self.owner)
+            known = store.adopt_from(session, dead, self.owner, self.team_name, but=self._others())
+            if not known:
+                continue
             self._remember(known)
             for chunk in store.chunks(list(known)):
                 session.execute(
@@ -215,6 +223,13 @@ class LadingExecutor(BaseExecutor):
                     execution_options={"synchronize_session": False},
                 )
             self.log.info("Adopted %d jobs of scheduler %s, which is gone", len(known), dead)
+
+    def _others(self) -> Sequence[str | None] | None:
+        """The teams whose executors here take over their own jobs, while this one takes those of all other teams, as
+        of those that have no executor any more; None: it takes over its own alone."""
+        if self.parts is None or not self.parts.is_first(self.team_name):
+            return None
+        return [team for team in self.parts.teams if team != self.team_name]
 
     def _forget_undone(self, session: Session) -> None:
         """Forget jobs whose transaction the scheduler has rolled back."""
@@ -257,12 +272,14 @@ class LadingExecutor(BaseExecutor):
 
         A scheduler that ends by an error ends here too. That is no reason to touch its jobs: the next one adopts them.
         """
-        if self.presence is not None:
-            # First of all, so that of several schedulers that end together the last one stops the controller.
-            self.presence.end()
-            self.presence = None
+        # First of all, so that of several schedulers that end together the last one stops the controller, and of
+        # several executors of one scheduler the last.
+        is_last = self.parts is None or self.parts.leave(self.team_name)
+        self.parts = None
         if isinstance(sys.exc_info()[1], Exception):
             self.log.warning("The scheduler ends by an error; the controller and the jobs go on without it")
+            return
+        if not is_last:
             return
         if self.controller is None and self.owner is not None:
             # It is stopped before it has started, and may be the only one to know of an earlier one's controller.

@@ -1,6 +1,6 @@
 """``python -m lading.executors.host ROOT``: what a machine that is reached over SSH has, and its node agent.
 
-A controller runs it on the machine and writes what it wants on its standard input, as a line of JSON: its version, what
+A controller runs it on the machine and writes its request on its standard input, as a line of JSON: its version, what
 Lading may fill there, and the settings of the agent. The answer is one line of JSON on the standard output, within a
 second: what there is, and what is wrong with the agent. An agent is started where none lives; it survives this command,
 the connection and the session, and one of each ROOT is enough, which its lock sees to. Then it gives way to what serves

@@ -48,7 +48,7 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
     return entries
 
 
-def acquit(session: Session, jobs: Iterable[JobRow]) -> None:
+def accept_reported_success(session: Session, jobs: Iterable[JobRow]) -> None:
     """Let jobs have succeeded whose tasks had reported so to Airflow when their machine went down before it could.
 
     :param jobs: of this session, whose ends were not reported to Airflow yet

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -25,6 +26,17 @@ DEFAULT_CPUS = 0.25
 
 # The order by the longest rest of runs.
 CRITICAL_PATH = "critical_path"
+
+# What a team may have otherwise than [lading] says for all: what its tasks ask for by default, and what their retries
+# get. The rest is the controller's, which is one for all teams.
+OF_TEAMS = (
+    "default_cpus",
+    "default_memory",
+    "default_disk",
+    "retry_memory_factor",
+    "retry_time_factor",
+    "infrastructure_retries",
+)
 
 # Declared by the provider info, and the fallback where Airflow has not loaded it, as on a machine that only runs tasks.
 DEFAULTS: dict[str, str | None] = {
@@ -51,6 +63,38 @@ class Configuration(Protocol):
     """What is needed of Airflow's ``conf``."""
 
     def get(self, section: str, key: str, *, fallback: Any) -> Any: ...
+
+
+class TeamConfiguration:
+    """The options of a team: those of :data:`OF_TEAMS` that it sets itself, and for the others what counts for all.
+
+    Airflow's own look-up for a team goes from what the team sets to the option's default, past what is set for all.
+
+    :param team: its name
+    :param conf: Airflow's configuration
+    :param own: what Airflow looks up for this team, an executor's ``self.conf``; None: ``conf`` with its name
+    """
+
+    def __init__(self, team: str, conf: Any, own: Configuration | None = None) -> None:
+        self.team, self.conf, self.own = team, conf, own
+
+    def get(self, section: str, key: str, *, fallback: Any) -> Any:
+        if section != SECTION or key not in OF_TEAMS or not self.sets(key):
+            return self.conf.get(section, key, fallback=fallback)
+        if self.own is not None:
+            return self.own.get(section, key, fallback=fallback)
+        return self.conf.get(section, key, fallback=fallback, team_name=self.team)
+
+    def sets(self, key: str) -> bool:
+        """Whether the team sets an option: in Airflow's environment, or in a section of ``airflow.cfg``."""
+        return team_variable(self.team, key) in os.environ or (
+            self.conf.get(f"{self.team}={SECTION}", key, fallback=None) is not None
+        )
+
+
+def team_variable(team: str, key: str) -> str:
+    """The environment variable by which a team sets an option, as Airflow has it."""
+    return f"AIRFLOW__{team.upper()}___{SECTION.upper()}__{key.upper()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +165,31 @@ class Settings:
             share_half_life=read("share_half_life", parse_time),
         )
 
+    @classmethod
+    def of_team(cls, team: str, own: Configuration | None = None) -> Settings:
+        """The options as they are for a team: its own of :data:`OF_TEAMS`, and those of all.
+
+        :param own: what Airflow looks up for this team; None: its configuration with the team's name
+        :raises AirflowConfigException: an option has a value that is not valid
+        """
+        from airflow.configuration import conf as airflow_conf
+        from airflow.exceptions import AirflowConfigException
+
+        for key in DEFAULTS.keys() - {*OF_TEAMS}:
+            if TeamConfiguration(team, airflow_conf, own).sets(key):
+                raise AirflowConfigException(
+                    f"{team_variable(team, key)}: a team has no {key} of its own, as one controller works for all "
+                    f"teams; valid: {', '.join(OF_TEAMS)}"
+                )
+        return cls.load(TeamConfiguration(team, airflow_conf, own))
+
+    def for_team(self, team: str | None) -> Settings:
+        """These options as they are for jobs of a team's executor, which has refused to start where its are wrong.
+
+        :param team: None: the executor is for all teams
+        """
+        return self if team is None else replace(self, **_of_team(team))
+
     @property
     def controller_log(self) -> Path:
         """The output of a controller that an executor has started."""
@@ -155,6 +224,12 @@ class Settings:
     def published_sites(self) -> Path:
         """The file in which the controller publishes what the sites have, for the task policy."""
         return self.state_folder / "sites.json"
+
+
+@lru_cache(maxsize=256)
+def _of_team(team: str) -> Mapping[str, Any]:
+    found = Settings.of_team(team)
+    return {name: getattr(found, name) for name in ("default_resources", "retry_factors", "infrastructure_retries")}
 
 
 def cpus_here(sites_file: Path | None) -> float:

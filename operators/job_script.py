@@ -14,12 +14,13 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from lading.hooks.batch.refusals import CancelError
+from lading.hooks.dags.teams import team_of_task
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, site_of
+from lading.hooks.job_scripts.run_site import RunSite, site_for, site_of
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
@@ -98,6 +99,11 @@ class JobScriptOperator(BaseOperator):
         self.aux_scripts = aux_scripts
         self.deferrable = deferrable
 
+    @property
+    def _place(self) -> str:
+        """The site; of a cluster with several accounts that of the task's Dag."""
+        return site_for(self.site, self.dag_id, team_of_task(self))
+
     def execute(self, context: Any) -> str | None:
         """Submit the script, and wait for its end or defer.
 
@@ -109,7 +115,7 @@ class JobScriptOperator(BaseOperator):
 
         if JOB in context:
             raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
-        site = site_of(self.site)
+        site = site_of(self._place)
         try:
             self._token = token(context["ti"])
             self._take_over(site, context)
@@ -118,7 +124,7 @@ class JobScriptOperator(BaseOperator):
                 from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
                 self.defer(
-                    trigger=JobScriptTrigger(self.site, record.to_json()),
+                    trigger=JobScriptTrigger(self._place, record.to_json()),
                     method_name="execute_complete",
                     # Sooner, Airflow would take the task for one that was killed, and its job would not be ended.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
@@ -133,7 +139,7 @@ class JobScriptOperator(BaseOperator):
 
         :raises JobFailed: it has failed, or was cancelled
         """
-        site = site_of(self.site)
+        site = site_of(self._place)
         try:
             return self._finished(site, RunRecord.from_json(event["record"]), event["last_line"], context)
         finally:
@@ -146,7 +152,7 @@ class JobScriptOperator(BaseOperator):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def _end_own(self, name: str) -> None:
-        site = site_of(self.site)
+        site = site_of(self._place)
         try:
             end_run(site, name)
         except (CancelError, TransportError) as error:
@@ -163,7 +169,7 @@ class JobScriptOperator(BaseOperator):
         if self._token is None:
             return
         # On a connection of its own: the other one may be in use, for this is called by a signal handler.
-        site, token = site_of(self.site), self._token
+        site, token = site_of(self._place), self._token
         try:
             patiently(lambda: site.cancel([RunRecord(token, site.folder(token))]), CANCEL_TIMEOUT)
         except (CancelError, TransportError) as error:
@@ -180,7 +186,7 @@ class JobScriptOperator(BaseOperator):
         # Not at the top: parsing a Dag need not wait for what runs a task.
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        store, own = context["task_state_store"], {"site": self.site, "token": self._token}
+        store, own = context["task_state_store"], {"site": self._place, "token": self._token}
         left = store.get(RUN)
         if left == own:
             return
@@ -191,7 +197,7 @@ class JobScriptOperator(BaseOperator):
 
     def _end_earlier(self, site: RunSite, left: Mapping[str, str]) -> None:
         try:
-            there = site if left["site"] == self.site else site_of(left["site"])
+            there = site if left["site"] == self._place else site_of(left["site"])
         except ValueError as error:
             self.log.warning("The batch job of an earlier try may still run: %s", error)
             return
@@ -205,7 +211,7 @@ class JobScriptOperator(BaseOperator):
         script = JobScript(
             self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
         )
-        full = site.admitted(script, dag_id)
+        full = site.admitted(script, dag_id, team_of_task(self))
         _refuse_array(full.properties.resources.get("array"))
         return full
 

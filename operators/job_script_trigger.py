@@ -42,7 +42,7 @@ class Follower:
         self.offset = 0
         self.news: asyncio.Queue[RunSighting] = asyncio.Queue()
 
-    def hear(self, sighting: RunSighting) -> None:
+    def receive(self, sighting: RunSighting) -> None:
         """Take what was seen, and pass it on if it is news."""
         changed = sighting.record != self.record
         self.record = sighting.record
@@ -167,7 +167,7 @@ class SiteWatch:
         for sighting in await asyncio.to_thread(self.gathering.advance, list(records.values()), offsets):
             record = sighting.record
             if record.token in followers:
-                followers[record.token].hear(sighting)
+                followers[record.token].receive(sighting)
             if record.token in self._leaving:
                 self._leaving[record.token] = record
                 if record.ended or record.gone_since is not None:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from lading.hooks.dags.teams import team_of_task
 from lading.plugin import hint_checks
 from lading.scheduling.hints.gang_hints import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.places import Target
-from lading.scheduling.matching import dag_rules
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources
 
@@ -55,12 +55,15 @@ def gang_hints(
         )
     check_limits(task, gang, list(members.values()))
     if task.task_id == next(iter(members)):  # what concerns all of them is looked at once
-        check_together(gang, {name: (hints_of(each), job_count(each)) for name, each in members.items()}, task.dag_id)
+        asked = {name: (hints_of(each), job_count(each)) for name, each in members.items()}
+        check_together(gang, asked, task.dag_id, team_of_task(task))
     limits = {task_id: [*min(found)[::-1]] for task_id, each in members.items() if (found := limits_of(each))}
     return {TASKS: {name: [] for name in members}, **({LIMITS: limits} if limits else {})}
 
 
-def check_together(gang: str, members: Mapping[str, tuple[Mapping[str, object], int]], dag_id: str) -> None:
+def check_together(
+    gang: str, members: Mapping[str, tuple[Mapping[str, object], int]], dag_id: str, team: str | None
+) -> None:
     """Check what the members say of their gang, and ask for together.
 
     :param members: by task, its hints as they are written and how many jobs it is at least
@@ -72,10 +75,10 @@ def check_together(gang: str, members: Mapping[str, tuple[Mapping[str, object], 
             f"hint spread: it is True of task {spread[0]!r} of gang {gang!r} and not of {', '.join(others)}; it says "
             "that no two members share a location: give it to all of them, as by default_args of their task group"
         )
-    check_supply(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id)
+    check_supply(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id, team)
 
 
-def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str) -> None:
+def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str, team: str | None) -> None:
     """Check what the members of a gang ask for together against all that their sites can ever give.
 
     :param members: by task, its hints and how many jobs it is at least
@@ -86,7 +89,7 @@ def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: st
     known, defaults = hint_checks.known_sites()
     demands = []
     for task_id, (hints, count) in members.items():
-        supplies = supplies_of(hints, dag_id, known)
+        supplies = supplies_of(hints, dag_id, team, known)
         if not supplies:
             return  # that is not known, or said of the task itself
         of_facts: dict[str, Any] = dict.fromkeys({*hints.auto, *hints.expressions} - {"time"}, 0)  # known when it runs
@@ -102,7 +105,7 @@ def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: st
         )
 
 
-def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
+def supplies_of(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
     """What the sites can ever give to a member of a gang to which it may go; none: that is not known."""
     from lading.scheduling.gangs.supply import SiteSupply
 
@@ -114,9 +117,8 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -
         )
         places = [Target(str(name)) for name in names]
     supplies: dict[str, SiteSupply] = {}
-    for place in places:
-        site = known.get(place.site)
-        if site is None or site.holds is False or not dag_rules.takes(site.rules.get("allowed_dags"), dag_id):
+    for place, name, site in ((place, *each) for place in places for each in known.items()):
+        if not is_named(name, place.site) or site.holds is False or not site.admission.takes(dag_id, team):
             continue
         if site.holds is None or not site.locations:
             return []
@@ -128,8 +130,8 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -
             if location.kind.grants(need.wish)
             and (of_type is None or fnmatchcase(location.instance_type or "", of_type))
         }
-        before = supplies.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
-        supplies[place.site] = before._replace(locations={**before.locations, **here})
+        before = supplies.get(name, SiteSupply(name, {}, math.inf if site.launches else None))
+        supplies[name] = before._replace(locations={**before.locations, **here})
     return list(supplies.values())
 
 

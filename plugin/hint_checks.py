@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.files.addresses import staging_refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
-from lading.scheduling.hints.places import Target
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching import admission
 from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import MatchedMachine, lacking, too_many_nodes
 from lading.scheduling.resources import Resources, format_resources
@@ -37,9 +37,10 @@ log = logging.getLogger(__name__)
 SECONDS_SITES_ARE_KEPT = 5.0
 
 
-def check(hints: Hints, dag_id: str) -> None:
+def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
     """Check hints against what the sites can ever give, as far as that is known, and whom they take.
 
+    :param team: that of the Dag; None: it has none
     :raises HintError: there is no such site, or none that takes tasks which name none, or this Dag; more is asked for
         than any of them has, or it is no batch site that a hint needs
     """
@@ -47,18 +48,19 @@ def check(hints: Hints, dag_id: str) -> None:
     if not known:
         return
     if hints.targets:
-        check_targets(hints, dag_id, known)
+        check_targets(hints, dag_id, team, known)
         return
     if hints.site is not None:
-        if hints.site not in known:
+        its_own = {name: site for name, site in known.items() if is_named(name, hints.site)}
+        if not its_own:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
-        check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints)
+        check_at(open_to(dag_id, team, its_own), hints)
         return
     takers = {name: site for name, site in known.items() if site.accept_untargeted}
     try:
         if not takers:
             raise HintError("no site takes tasks that name none")
-        takers = open_to(dag_id, takers)
+        takers = open_to(dag_id, team, takers)
         check_at(takers, hints)
         if hints == Hints() and not any(site.suits(PlannedJob("", defaults)) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
@@ -74,22 +76,25 @@ def check(hints: Hints, dag_id: str) -> None:
         ) from error
 
 
-def check_targets(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> None:
+def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> None:
     """Check hints against the targets of a task, of which one has to suit.
 
     :raises HintError: there is no such site or binding filter, or none of the targets suits
     """
     faults = []
     for target in map(Target.parse, hints.targets):
-        if (site := known.get(target.site)) is None:
+        named = {name: site for name, site in known.items() if is_named(name, target.site)}
+        if not named:
             raise HintError(f"hint targets: there is no site {target.site!r}, valid: {', '.join(known)}")
         its_own = replace(hints, targets=(), filters=(), matching=())
         try:
+            open_ones = open_to(dag_id, team, named)
+            site = next(iter(open_ones.values()))
             if target.within is not None and site.dialect is not None:
                 its_own = replace(its_own, queue=target.within)
             elif target.within is not None and site.locations:
-                site = site.of_types(target.within)
-            check_at(open_to(dag_id, {target.site: site}), its_own)
+                open_ones = {name: each.of_types(target.within) for name, each in open_ones.items()}
+            check_at(open_ones, its_own)
         except HintError as error:
             faults.append(f"target {str(target)!r}: {error}")
     if len(faults) == len(hints.targets):
@@ -101,19 +106,20 @@ def check_targets(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite])
             raise HintError(f"hint filters: there is no {unknown[0]!r}, valid: {', '.join(sorted(there))}")
 
 
-def open_to(dag_id: str, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
+def open_to(dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
     """The sites that take tasks of a Dag.
 
+    :param team: that of the Dag; None: it has none
     :raises HintError: none does
     """
-    patterns = {name: site.rules.get("allowed_dags") for name, site in known.items()}
-    found = {name: site for name, site in known.items() if dag_rules.takes(patterns[name], dag_id)}
+    found = {name: site for name, site in known.items() if site.admission.takes(dag_id, team)}
     if known and not found:
-        raise HintError(str(dag_rules.refusal(patterns.items(), dag_id)))
+        which = [(name, site.admission) for name, site in known.items()]
+        raise HintError(str(admission.refusal(which, dag_id, team)))
     return found
 
 
-def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
+def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str, team: str | None = None) -> None:
     """Check the addresses of files to be staged that a Dag file says itself against the sites that the task may go to.
 
     :param sources: where the task's inputs come from, see ``lading.operators.scattering.input_sources``
@@ -125,8 +131,12 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
     literal = [every[name].get("value") for name in hints.stage if name in every]
     known, _ = known_sites()
     names = [hints.site] if hints.site is not None else [Target.parse(each).site for each in hints.targets]
-    taking = {name: site for name, site in known.items() if (name in names if names else site.accept_untargeted)}
-    rules = {name: site.stage_schemes for name, site in open_to(dag_id, taking).items()}
+    taking = {
+        name: site
+        for name, site in known.items()
+        if (any(is_named(name, each) for each in names) if names else site.accept_untargeted)
+    }
+    rules = {name: site.stage_schemes for name, site in open_to(dag_id, team, taking).items()}
     if not rules:
         return
     for address, _ in named_files(literal, schemes=None):
@@ -144,13 +154,14 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
     """
     given = task.partial_kwargs if hasattr(task, "partial_kwargs") else vars(task)
     name, properties = given.get("site"), given.get("properties")
-    site = known_sites()[0].get(name) if isinstance(name, str) else None
-    if site is None:
+    named = {each: site for each, site in known_sites()[0].items() if isinstance(name, str) and is_named(each, name)}
+    if not named:
         return  # it is a template, or not known yet
     from lading.hooks.batch.site_config import NotAllowed, SiteRules
+    from lading.hooks.dags.teams import team_of_task
     from lading.plugin.manager import batch_systems
 
-    open_to(task.dag_id, {str(name): site})
+    site = next(iter(open_to(task.dag_id, team_of_task(task), named).values()))
     system = batch_systems().get((site.dialect or {}).get("system", ""))
     if system is None or not isinstance(properties, Mapping):
         return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from lading.executors.executor_names import goes_to_lading
+from lading.hooks.dags.teams import team_of_task
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
@@ -89,7 +90,8 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
 
     :raises HintError: a hint is wrong
     """
-    ours, is_script = goes_to_lading(task.executor), needs_sites_file(task)
+    team = team_of_task(task)
+    ours, is_script = goes_to_lading(task.executor, team), needs_sites_file(task)
     if not (ours or is_script) or runs_a_task():
         return
     if is_script:
@@ -97,7 +99,7 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
     if not ours:
         return
     if not getattr(task, "takes_hints", True):
-        check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
+        check(Hints(), task.dag_id, team)  # what a scatter adds around its jobs needs next to nothing, but a site
         return
     authored = merged(task)
     hints = with_binding(authored, task)
@@ -117,9 +119,9 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
     inputs = sources(task, parsed, is_bound="matching" not in authored)
     if hints or inputs:
         give(task, hints, inputs)
-    check(parsed, task.dag_id)
+    check(parsed, task.dag_id, team)
     if parsed.stage:
-        check_stage(parsed, inputs, task.dag_id)
+        check_stage(parsed, inputs, task.dag_id, team)
 
 
 def levels(task: BaseOperator | MappedOperator) -> list[Mapping[str, object]]:

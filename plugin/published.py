@@ -14,6 +14,7 @@ from lading.scheduling.hints.hints import HintError
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import valid_types
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.resources import Resources
@@ -50,6 +51,11 @@ class PublishedSite:
     holds: bool | None = field(default=None, compare=False)
     launches: bool = field(default=False, compare=False)
 
+    @property
+    def admission(self) -> Admission:
+        """Whose jobs it takes."""
+        return Admission.published(self.rules)
+
     def suits(self, job: PlannedJob) -> bool:
         """Whether a job may be able to run there."""
         asked = resolved(job, self.arch)
@@ -65,7 +71,7 @@ class PublishedSite:
 
     def at_once(self, asked: Resources) -> int | None:
         """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
-        as its batch system likes.
+        as its batch system allows.
         """
         if self.launches or self.dialect is not None or not self.locations:
             return None

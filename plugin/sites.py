@@ -131,7 +131,8 @@ def describe_fault(fault: Any, model: Any) -> str:
 def keys(model: type[SiteConfig]) -> list[str]:
     """The keys of a table: first those that must be given, then the others of its kind, then those of several kinds."""
     fields, own = model.model_fields, {"kind", *model.__annotations__}
-    return sorted(fields, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
+    written = [name for name, field in fields.items() if not field.exclude]
+    return sorted(written, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
 
 
 def known_sites(settings: Settings) -> dict[str, PublishedSite]:

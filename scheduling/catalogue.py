@@ -96,7 +96,7 @@ class Overhead:
     memory_share: float = 0.0
     disk_share: float = 0.0
 
-    def off(self, capacity: Resources) -> Resources:
+    def subtract_from(self, capacity: Resources) -> Resources:
         """What is left of ``capacity``, at least nothing."""
         return replace(
             capacity,
@@ -155,10 +155,10 @@ class Catalogue:
             }
         )
 
-    def less(self, overhead: Overhead) -> Catalogue:
+    def without_overhead(self, overhead: Overhead) -> Catalogue:
         """The same, with ``overhead`` taken off every type."""
         return Catalogue(
-            {name: replace(kind, capacity=overhead.off(kind.capacity)) for name, kind in self.types.items()}
+            {name: replace(kind, capacity=overhead.subtract_from(kind.capacity)) for name, kind in self.types.items()}
         )
 
 

@@ -84,6 +84,7 @@ class PlannedJob:
     :param native: its native directives, as JSON
     :param dag_id: the task instance that it runs, with ``run_id``, ``task_id`` and ``map_index`` (-1: it is not
         mapped); None: it runs none, as a callback does
+    :param team: Airflow's team of the Dag; None: it has none
     :param input_values: the values of its inputs, as JSON; None: no plugin asks for them, or they are not known
 
     Whose job it is, and its inputs, are what plugins may go by; Lading decides about all jobs in the same way that are
@@ -111,6 +112,7 @@ class PlannedJob:
     queue: str | None = None
     native: str | None = None
     dag_id: str | None = field(default=None, compare=False)
+    team: str | None = field(default=None, compare=False)
     run_id: str | None = field(default=None, compare=False)
     task_id: str | None = field(default=None, compare=False)
     map_index: int = field(default=-1, compare=False)

@@ -27,7 +27,7 @@ PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 # Between the name of a property and its value; no feature has it.
 IS = "="
 MOST_FEATURES = 32
-# So many instance types are named in a message, of more the closest; longer names than this are compared by their
+# How many instance types are named in a message, of more the closest; longer names than this are compared by their
 # beginning.
 MOST_TYPES_NAMED = 24
 LONGEST_TYPE = 64

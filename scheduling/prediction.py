@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# Of so many ended jobs a level of the history must know before it is asked instead of a wider one.
+# How many ended jobs a level of the history must have before it is used instead of a wider one.
 ENOUGH = 5
 # What is assumed before anything has ended: the median in seconds, its spread, and for how many jobs that counts.
 ASSUMED, ASSUMED_SPREAD = 900.0, 1.2

@@ -25,7 +25,7 @@ from lading.scheduling.resources import Resources
 
 # The rest of a job that goes before all others of its priority, seconds.
 LONGEST_REST = 1e9
-# For so many times longer than by others a job may be overtaken by more urgent ones.
+# How many times longer than by others a job may be overtaken by more urgent ones.
 MORE_URGENT = 5
 
 KEPT_FREE = because("kept_free")

@@ -10,9 +10,13 @@ it is. So is the message of a hint error: it quotes what the Dag's author has wr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+# As remedies speak of the one site that a reason is about.
+_THE_SITE = re.compile(r"\bthe site\b|(?<=airflow lading check )SITE\b")
 
 
 class Actor(str, Enum):
@@ -59,10 +63,24 @@ class Code:
         """Whether its sentence says at which site that is."""
         return "{site" in self.sentence
 
+    def remedy_at(self, site: str | None) -> str:
+        """What to do, naming the site that it is about.
+
+        :param site: None: it is about no certain one
+        """
+        return remedy_at(self.remedy, site)
+
     @property
     def has_also_within(self) -> bool:
         """Whether its sentence says where to say what else is so; else that is said after it."""
         return "{also" in self.sentence
+
+
+def remedy_at(remedy: str, site: str | None) -> str:
+    """A remedy that names the site which it is about; None: it is about no certain one."""
+    if site is None:
+        return remedy
+    return _THE_SITE.sub(lambda found: site if found[0] == "SITE" else f"site {site}", remedy)
 
 
 _AUTHOR, _OPERATOR, _BOTH = (Actor.AUTHOR,), (Actor.OPERATOR,), (Actor.AUTHOR, Actor.OPERATOR)
@@ -143,7 +161,10 @@ _NEVER = (
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
 )
 _NAME_SITE = "Name a site that can run it with the hint site."
-_ALLOW_DAG = "Name another site with the hint site, or have its pattern added to allowed_dags of the site."
+_ALLOW_DAG = (
+    "Name another site with the hint site, or have its pattern added to the site: allowed_dags, allowed_teams, or "
+    "accounts."
+)
 _NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
 
 
@@ -1082,6 +1103,11 @@ _TABLE = (
     _never(
         "dag_not_allowed",
         "Dag {dag} is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never(
+        "team_not_allowed",
+        "Dag {dag} of team {team} is not allowed there: {tables}; name another site, or have the pattern added",
         remedy=_ALLOW_DAG,
     ),
     _never(

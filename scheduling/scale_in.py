@@ -40,14 +40,14 @@ def releases(
     instances = [location for location in locations if location.instance_type is not None]
     empty = [location for location in instances if location.empty and location.name not in filled]
     spare = max(0, len(instances) - rules.min_instances)
-    due = [(location, reason) for location in reversed(empty) if (reason := why(location, rules, now))]
+    due = [(location, reason) for location in reversed(empty) if (reason := release_reason(location, rules, now))]
     # Those go first that have the least of what live runs may read, then the dearest; of equal ones the youngest, whose
     # disks hold the least of use.
     due.sort(key=lambda entry: (entry[0].data, -entry[0].usd_per_hour))
     return tuple(Release(location.name, reason) for location, reason in due[:spare])
 
 
-def why(location: Location, rules: ScaleIn, now: float) -> Reason | None:
+def release_reason(location: Location, rules: ScaleIn, now: float) -> Reason | None:
     """Why an empty instance is released now; None: it is kept."""
     if location.draining:
         return because("drained")

@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A machine that is busy with something else is slow; that is no failure. CI tries the same examples every time.
+# A machine that is busy with something else is slow, which is no failure. CI tries the same examples every time.
 settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
@@ -198,7 +198,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByService:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     """Show the services' logs of a failed test; in CI, count a skipped test as failed.
 
-    A person without the right to install PostgreSQL may skip its tests. In CI a skip would hide a missing service.
+    Where PostgreSQL may not be installed its tests are skipped. In CI a skip would hide a missing service.
     """
     report: pytest.TestReport = yield
     if report.failed:

@@ -1,4 +1,4 @@
-"""Reasons as people are told them, for tests that compare sentences."""
+"""Reasons as they are shown, for tests that compare sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lading.scheduling.reasons import Reason, because
 
 
 def told(found: Any) -> Any:
-    """A reason in words, or all those in a mapping or a sequence; what else there is stays."""
+    """The sentence of a reason, or of all those in a mapping or a sequence; anything else stays."""
     if isinstance(found, Reason):
         return str(found)
     if isinstance(found, Mapping):

@@ -115,7 +115,7 @@ class Agent:
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
-                self.scratch.tend(self.running.failures)
+                self.scratch.expire(self.running.failures)
                 self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
@@ -196,11 +196,11 @@ class Agent:
             try:
                 self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
-                self.shutdown = None  # a new controller wants its agent to go on
+                self.shutdown = None  # a new controller keeps its agent
             except NotReadable as error:
                 self.inbox.rejected.move(self.spool.shutdown, error)
             except OSError as error:  # it may be read another time
-                self.inbox.rejected.say(self.spool.shutdown.name, error)
+                self.inbox.rejected.report(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
             self._end_all(EndCause("cancelled", because("agent_shut_down")), self._kill_grace)
 
@@ -229,7 +229,7 @@ class Agent:
             except NotReadable as error:
                 self.inbox.rejected.move(path, error)
             except Exception as error:  # it may be read another time, and the others are
-                self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
+                self.inbox.rejected.report(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
         token = path.name

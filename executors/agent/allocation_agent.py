@@ -47,7 +47,7 @@ from lading.scheduling.text.units import format_time
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# For so many seconds a waiting job may be overtaken by smaller ones.
+# How long a waiting job may be overtaken by smaller ones, seconds.
 PATIENCE = 60.0
 
 

@@ -90,7 +90,7 @@ class BatchJob:
             return 0
         watchdog.take_up(self.watched)
         # What jobs have left that were killed here.
-        Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
+        Scratch(self.assignment.scratch, self.assignment.keep_failed).expire()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)

@@ -28,7 +28,7 @@ INSIDE = "lading.executors.agent.tasks.inside"
 # What comes of it, in the job's folder.
 OUTCOME = "inside.json"
 MOST_BYTES = 2**24
-# So much of what the engine has printed last is looked at, bytes.
+# How much of the end of the engine's output is examined, bytes.
 MOST_OUTPUT = 1000
 # What the image says, or the engine, and not this machine.
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}

@@ -82,7 +82,10 @@ class InstanceAction(JsonModel):
 
 
 class SpotNotice:
-    """:param endpoint: URL of the service; None: as AWS's libraries find it"""
+    """The notice of a spot machine that is taken away, read from the instance metadata service.
+
+    :param endpoint: URL of the service; None: as AWS's libraries find it
+    """
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._url = urlsplit(endpoint or os.environ.get(METADATA_VARIABLE) or ENDPOINT)

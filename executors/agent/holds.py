@@ -42,7 +42,10 @@ class GrantedHold:
 
 
 class AgentHolds:
-    """:param rejected: keeps what cannot be read"""
+    """The holds that an agent has granted, and the requests for others.
+
+    :param rejected: keeps what cannot be read
+    """
 
     def __init__(self, spool: Spool, journal: Journal, rejected: RejectedFiles) -> None:
         self.spool = spool
@@ -87,7 +90,7 @@ class AgentHolds:
             except (NotReadable, ValueError) as error:
                 self.rejected.move(path, error)
             except OSError as error:  # it may be read another time
-                self.rejected.say(path.name, error)
+                self.rejected.report(path.name, error)
 
     def use(self, job: str) -> None:
         """The job has begun for which room was held."""

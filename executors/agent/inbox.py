@@ -202,7 +202,7 @@ class Inbox:
             self._set_aside(token, str(error))
             return
         except OSError as error:
-            self.rejected.say(path.name, f"{error}, tried again")
+            self.rejected.report(path.name, f"{error}, tried again")
             self._seen = (0, 0.0, 0.0)
             return
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble

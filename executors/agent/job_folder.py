@@ -36,7 +36,7 @@ T = TypeVar("T")
 CLAIM_PATIENCE = 5.0
 # What is larger was not written by an agent or a supervisor.
 MOST_BYTES = 2**24
-# The name of a claim: the pid of who has it, and when that process started.
+# The name of a claim: the pid of its holder, and when that process started.
 _CLAIM = re.compile(r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json")
 
 

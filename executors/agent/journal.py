@@ -137,7 +137,7 @@ class AgentJournal(Journal):
         self._tokens: list[str] = []
         self._cleanups: list[Callable[[], None]] = []
         numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
-        # No name comes back: who has read a file of an agent before this one would take a new one for the same.
+        # No name comes back: a reader of a file of an agent before this one would take a new one for the same.
         self._last = max(int(time.time() * BATCHES_PER_SECOND), *numbers, 0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()

@@ -41,7 +41,7 @@ class LimitEnforcer:
     def enforce(self, jobs: Iterable[RunningJob], *, kill_grace: float) -> float:
         """Look at the jobs whose time has come, and end those that are beyond a limit.
 
-        :returns: seconds until the next job wants to be looked at
+        :returns: seconds until the next job is due for a look
         """
         live = [job for job in jobs if not job.task_has_ended]
         for job in live:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 # After the task's processes have been killed their supervisor has this long to upload the log, seconds.
 UPLOAD_GRACE = 60.0
 
-# So much of the end of what a failed job has printed is in the agent's log, bytes.
+# How much of the end of a failed job's output goes into the agent's log, bytes.
 MOST_OUTPUT = 4096
 
 # A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.

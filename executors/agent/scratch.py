@@ -126,7 +126,7 @@ class Scratch:
         """MiB that the folders of failed jobs count for."""
         return sum(each.disk for each in self.kept)
 
-    def tend(self, failures: int = 0) -> None:
+    def expire(self, failures: int = 0) -> None:
         """Now and then, and when a job has failed, see which folders are kept, and let go of those whose time is over.
 
         :param failures: how many jobs have failed so far
@@ -158,7 +158,7 @@ class Scratch:
 def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[KeptScratch], list[Path]]:
     """Hide what is not needed any more; returns the folders that are kept, and those that are hidden.
 
-    :param keep_failed: seconds for which the folder of a job is kept that has died without a word
+    :param keep_failed: seconds for which the folder of a job is kept that has died without a report
     :param now: epoch seconds by the clock that dates the files there, which nodes may share; None: what it says
     :raises OSError: there is no such folder
     """

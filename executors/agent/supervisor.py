@@ -139,7 +139,7 @@ class AgentJob:
         if self.ended_at is None:
             signal.signal(number, signal.SIG_DFL)
             if self.is_cancelled():
-                self.leave_scratch(0.0, 0)  # as of a job that has died without a word it would be kept
+                self.leave_scratch(0.0, 0)  # as of a job that has died without a report it would be kept
             os.kill(os.getpid(), number)
 
 

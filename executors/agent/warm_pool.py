@@ -17,9 +17,9 @@ import socket
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
-# So long a supervisor without a job waits for one, seconds.
+# How long an idle supervisor waits for a job, seconds.
 PATIENCE = 5.0
-# So many jobs it runs at most, for what a library forgets to give back.
+# The most jobs that a supervisor runs, because of what libraries leak.
 MOST_JOBS = 100
 
 READY = b"."

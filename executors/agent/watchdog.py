@@ -39,7 +39,7 @@ def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Sign
 
     def fulfil_taken(state: bytes) -> None:
         if state == TAKEN:
-            fulfil(folder, token, grace)
+            end_task(folder, token, grace)
 
     return _watch(fulfil_taken, deaf_to)
 
@@ -49,7 +49,7 @@ def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]
 
     def fulfil_all(state: bytes) -> None:
         threads = [
-            threading.Thread(target=fulfil, args=(spool.job(path.name), path.name, grace))
+            threading.Thread(target=end_task, args=(spool.job(path.name), path.name, grace))
             for path in visible(spool.jobs)
             if TOKEN.fullmatch(path.name)
         ]
@@ -77,7 +77,7 @@ def revoke(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def fulfil(folder: JobFolder, token: str, grace: float) -> None:
+def end_task(folder: JobFolder, token: str, grace: float) -> None:
     """End the task of a batch job that is no more."""
     deadline = time.monotonic() + CLAIM_PATIENCE
     while (owner := Supervisor.read(folder)) is None:

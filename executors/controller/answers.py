@@ -47,7 +47,7 @@ STRANGE = because("unknown_job")
 
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
-    """What a site answered last, and what the store thinks it has.
+    """What a site answered last, and what it has by the store.
 
     :param jobs: that it was given
     :param instances: that were launched there and have not ended, oldest first
@@ -85,7 +85,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
         trouble=silent if answer is None else trouble(answer),
         barred={} if answer is None else answer.observation.barred,
         burst_after=config.burst_after,
-        allowed_dags=config.allowed_dags,
+        admission=site.admission,
         holds=site.holds,
         launches=site.launches,
         attempts=config.attempts,
@@ -294,7 +294,7 @@ class Comparison:
 
 
 def relocations(moved: Mapping[str, str]) -> list[Change]:
-    """Jobs are at another location than the store thinks, which an older version of Lading may have left so.
+    """Jobs are at another location than in the store, which an older version of Lading may have left so.
 
     :param moved: the location that has each, by token
     """

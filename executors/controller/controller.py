@@ -31,7 +31,7 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
@@ -86,7 +86,7 @@ class Controller:
         extensions: Extensions | None = None,
     ) -> None:
         self.sites = sites
-        self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
+        self.by_dag = any(not site.admission.is_open for site in sites.values())
         self.takers = sites_accepting_untargeted({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
@@ -126,7 +126,7 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        ahead = AheadRequests(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
         self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
@@ -146,7 +146,7 @@ class Controller:
         self.stopping = True
 
     def _mark(self, token: str | None) -> None:
-        """PluginMark the job for which a plugin is asked from now on; None: it has answered.
+        """Mark the job for which a plugin is asked from now on; None: it has answered.
 
         Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
         taken for the cause.
@@ -256,11 +256,11 @@ class Controller:
         observation = thread.last
         with create_session(scoped=False) as session:
             changes = store.apply(session, answers.changes_by_events(news), site.name)
-            gangs.hear(session, site.name, answers.holds_in_events(news))
+            gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, site_memory.short(changes, time.time()))
-            self.placing.heard(session, site.name, news, changes)
+            self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -462,7 +462,7 @@ class Controller:
         """Let go of all sites at the same time, and store what they have to report; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
-            self.threads.meet(self.settings.shutdown_seconds)
+            self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)

@@ -114,7 +114,7 @@ def to_send(
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
             log.error("Job %s: %s", job.token, reason, exc_info=error)
             changes.append(refused(job.token, reason, time.time()))
-    # After the JWTs, which take a while: who has written to SQLite holds its one lock until he commits.
+    # After the JWTs, which take a while: a transaction that has written to SQLite holds its one lock to its end.
     store.apply(session, changes)
     sent = {location: [by_token[each] for each in tokens if each in by_token] for location, tokens in placed.items()}
     return sent, [change for change in changes if "state" in change.values]

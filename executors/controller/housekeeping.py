@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from lading.executors import store
 from lading.executors.controller.metrics import Metrics
-from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
+from lading.executors.controller.sites_file import bindings_of, difference, edition_now, possible, published_site
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
@@ -53,7 +53,7 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
-# So many heartbeats in a row a task that lives may miss.
+# How many heartbeats in a row a living task may miss.
 HEARTBEATS_MISSED = 4
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
@@ -111,7 +111,7 @@ class Housekeeping:
             if not self.are_listed:
                 site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
-            site_rows.hear(session, troubles, barred, time.time())
+            site_rows.note_answers(session, troubles, barred, time.time())
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
         with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())
@@ -212,7 +212,7 @@ class Housekeeping:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
-        return about(site, locations, dialect, needs_inputs=self.needs_inputs)
+        return published_site(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
 def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]:
@@ -230,7 +230,7 @@ def same_task() -> ColumnElement[bool]:
     )
 
 
-# In these states Airflow wants a job that has not begun.
+# In these states Airflow still needs a job that has not begun.
 WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
 
 

@@ -28,7 +28,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
+# What was ordered and is not to be seen for so long was never launched, or has gone without notice, seconds.
 SECONDS_UNTIL_GONE = 60.0
 GONE = because("machine_forgotten")
 

@@ -56,17 +56,21 @@ class Metrics:
                 Stats.incr("lading.jobs.started")
                 self.started.add(change.token)
 
-    def round(self, session: Session, live: Mapping[tuple[str | None, str], int]) -> None:
+    def round(self, session: Session, live: Mapping[tuple[str | None, str, str | None], int]) -> None:
         """Show how things are now, and how long what has started since the last round had to wait.
 
-        :param live: how many jobs have not ended, by site and state
+        :param live: how many jobs have not ended, by site, state and team
         """
         self._waits(session)
         gauges: dict[Gauge, float] = {
-            ("lading.jobs.live", (("site", site or "none"), ("state", state))): jobs
-            for (site, state), jobs in live.items()
+            ("lading.jobs.live", (("site", site or "none"), ("state", state), *of_team(team))): jobs
+            for (site, state, team), jobs in live.items()
         }
-        gauges |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in waiting(session).items()}
+        gauges |= {
+            ("lading.jobs.waiting", (("reason", key), *of_team(team))): jobs
+            for (key, team), jobs in waiting(session).items()
+        }
+        gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in figures.teams(session)}
         for site, amounts in by_site(session).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
         gauges |= {
@@ -85,14 +89,14 @@ class Metrics:
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
-            for site, queued, submitted, began in session.execute(
-                select(JobRow.site, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at).where(
-                    JobRow.token.in_(chunk)
-                )
+            columns = JobRow.site, JobRow.team, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at
+            for site, team, queued, submitted, began in session.execute(
+                select(*columns).where(JobRow.token.in_(chunk))
             ):
+                tags = {"site": site or "none", **dict(of_team(team))}
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
-                        Stats.timing(name, 1000 * max(began - at, 0.0), tags={"site": site or "none"})
+                        Stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)
         boots = select(InstanceRow.site, InstanceRow.ordered_at, InstanceRow.ready_at).where(
             InstanceRow.ready_at >= since
         )
@@ -100,11 +104,16 @@ class Metrics:
             Stats.timing("lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site})
 
 
-def waiting(session: Session) -> Counter[str]:
-    """How many jobs wait, by the class of their reason."""
-    found: Counter[str] = Counter()
-    for reason, _, _, jobs, _, _ in figures.waiting(session):
-        found[(reason or NEW).meaning.kind] += jobs
+def of_team(team: str | None) -> tuple[tuple[str, str], ...]:
+    """The tag of a team; what has none has no tag, as everything where Airflow has no teams."""
+    return () if team is None else (("team", team),)
+
+
+def waiting(session: Session) -> Counter[tuple[str, str | None]]:
+    """How many jobs wait, by the class of their reason, and their team."""
+    found: Counter[tuple[str, str | None]] = Counter()
+    for reason, team, jobs in figures.waiting_by_team(session):
+        found[(reason or NEW).meaning.kind, team] += jobs
     return found
 
 

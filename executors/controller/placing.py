@@ -169,7 +169,9 @@ class Placing:
     def _rule(self, rule: Rule, ask: Relax) -> Rule:
         return replace(rule, relax=lambda job: self._noted(job.name, lambda: ask(job)))
 
-    def heard(self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]) -> None:
+    def note_events(
+        self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]
+    ) -> None:
         """Take note of what has happened at a site, when it has been stored."""
         if any(each.values.get("state") in ENDED for each in changes):
             self.attempts[site].begin()

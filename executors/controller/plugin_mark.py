@@ -17,7 +17,7 @@ from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomi
 
 log = logging.getLogger(__name__)
 
-# So long are the ids of controllers and the tokens of jobs, bytes.
+# The length of the ids of controllers and the tokens of jobs, bytes.
 LENGTH = 36
 
 

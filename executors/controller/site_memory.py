@@ -1,4 +1,4 @@
-"""What a controller remembers of a site from tick to tick: what has been missing, what machines have, and recent ends.
+"""What a controller keeps of a site from tick to tick: what has been missing, what machines have, and recent ends.
 
 A kernel keeps memory for itself, how much depends on the type and the image. Where a launch counted on more than there
 is, the job that it was for would never start there, and one machine after the other would be launched. So what was seen

@@ -31,7 +31,7 @@ SECONDS_UNTIL_SILENT = 10.0
 SECONDS_BETWEEN_LOOKS = 0.1
 # What has failed is tried again after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
-# So many events of a site are stored in one tick: a site that has many must not keep the others waiting.
+# The most events of a site that one tick stores: a site with many must not keep the others waiting.
 MOST_EVENTS = 1000
 
 NOT_YET = "it has not answered yet"
@@ -79,7 +79,7 @@ class SiteThreads:
         for thread in self:
             thread.request_observation()
 
-    def meet(self, seconds: float) -> None:
+    def await_first_answers(self, seconds: float) -> None:
         """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
         deadline = time.monotonic() + seconds
         for thread in self:
@@ -158,10 +158,10 @@ class SiteThreads:
 
 
 class SiteThread:
-    """Asks one site, and does at it what the controller wants, one after the other.
+    """Asks one site, and does at it what the controller requests, one after the other.
 
-    What is to be done comes before the next look. Events are read again only when the controller has said what became
-    of those that it took: their acknowledgement may be a number of them.
+    What is to be done comes before the next look. Events are read again only when the controller has acknowledged
+    those that it took: their acknowledgement may be a number of them.
 
     :param ring: called when a look has found something that the controller does not know
     :param may_act: whether the controller holds its lease; without it nothing is asked of the site

@@ -126,7 +126,7 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
     return (*seen, *(each for each in potential if each.name not in names))
 
 
-def about(
+def published_site(
     site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None, *, needs_inputs: bool = False
 ) -> dict[str, Any]:
     """What is published of a site.
@@ -173,4 +173,4 @@ def nodes_of(location: Location) -> dict[str, int] | None:
 
 def declared(site: Site[Any]) -> dict[str, Any]:
     """What is published of a site of which only its table is known."""
-    return about(site, site.potential(), site.dialect())
+    return published_site(site, site.potential(), site.dialect())

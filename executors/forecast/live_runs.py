@@ -14,6 +14,7 @@ from airflow import settings
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors.dag_facts import DagFacts
 from lading.executors.executor_names import goes_to_lading
 from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
@@ -68,6 +69,7 @@ class KnownRun:
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
     :param asks: its tasks as their hints have them
+    :param team: that of its Dag; None: it has none
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
@@ -83,6 +85,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    team: str | None = None
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
     version: int = 0
@@ -97,6 +100,7 @@ class TaskToCome:
     """A task of which jobs are to come.
 
     :param site: to which they go first, and what each of them takes there; None: to none that is known
+    :param team: that of its Dag; None: it has none
     """
 
     run: DagRunKey
@@ -106,6 +110,7 @@ class TaskToCome:
     site: str | None
     need: PlannedJob | None
     expected: Prediction
+    team: str | None = None
 
     def name(self, index: int) -> str:
         return job_name(self.run, self.task_id, index)
@@ -127,7 +132,7 @@ class LiveRuns:
 
     def __init__(self, settings: Settings, ways: Ways) -> None:
         self.settings, self.ways = settings, ways
-        self.durations, self.dags = Durations(), Dags()
+        self.durations, self.dags, self.facts = Durations(), Dags(), DagFacts()
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
         self.pools: dict[str, int] = {}
@@ -135,7 +140,7 @@ class LiveRuns:
         self.learnt: dict[str | None, int] = {}
         self.queued_at: dict[str, float] = {}
         """When live jobs were queued, by token, epoch seconds."""
-        self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
+        self._is_ours: Callable[[str | None, str | None], bool] = cache(goes_to_lading)
 
     def coming_runs(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
@@ -210,7 +215,8 @@ class LiveRuns:
             run_name(*run)
             for run, known in self.known.items()
             if any(
-                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor) for row in known.rows
+                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor, known.team)
+                for row in known.rows
             )
         }
 
@@ -266,6 +272,7 @@ class LiveRuns:
             known.jobs, known.read_at = jobs[run], now
             if run in as_airflow_has:
                 known.structure = self.dags.structure(session, as_airflow_has[run])
+                known.team = self.facts.columns(session, run.dag_id).get("team")
                 try:
                     known.asks = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
@@ -279,7 +286,11 @@ class LiveRuns:
         """What the tasks of a run ask for."""
         last = runs.last_jobs(session, run.dag_id)
         configs = runs.configs(session, run).items()
-        return {task_id: asking_task(run, task_id, config, last, self.settings, by_dag) for task_id, config in configs}
+        facts = self.facts.columns(session, run.dag_id)
+        return {
+            task_id: asking_task(run, task_id, config, last, self.settings, by_dag, facts)
+            for task_id, config in configs
+        }
 
     def _coming(
         self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
@@ -321,7 +332,7 @@ class LiveRuns:
             rest = [each for each in its_rows if each.map_index not in have_come]
             if rest and known.structure is not None and task_id not in doomed:
                 site, need = (None, None) if ask.job is None else first_sites.find(ask.job)
-                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask))
+                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask), known.team)
                 jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
@@ -366,7 +377,7 @@ class LiveRuns:
         """
         found: list[ComingJob] = []
         for row in rows:
-            is_ours = first_sites.is_ours(row.executor)
+            is_ours = first_sites.is_ours(row.executor, of.team)
             if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is at work without a job
                 begun = now if row.start_date is None else min(now, row.start_date.timestamp())
                 found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
@@ -436,7 +447,7 @@ class FirstSites:
         self.ways, self.needs, self.by_dag = ways, needs, by_dag
         self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
         self.more_to_learn = MOST_RUNS_TO_LEARN
-        self.is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
+        self.is_ours: Callable[[str | None, str | None], bool] = cache(goes_to_lading)
 
     def find(self, job: WaitingJob) -> tuple[str | None, PlannedJob | None]:
         """The site to which a job goes first, and what it takes there; None: to none."""

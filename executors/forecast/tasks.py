@@ -37,19 +37,26 @@ class AskingTask:
 
 
 def asking_task(
-    run: DagRunKey, task_id: str, config: object, last: Mapping[str, Any], settings: Settings, by_dag: bool
+    run: DagRunKey,
+    task_id: str,
+    config: object,
+    last: Mapping[str, Any],
+    settings: Settings,
+    by_dag: bool,
+    facts: Mapping[str, Any],
 ) -> AskingTask:
     """A task by its ``executor_config``.
 
     :param last: the last job of each task of the Dag, of which one asks for as much whose hints depend on its run
     :param by_dag: whether some site does not take every Dag
+    :param facts: the columns of its jobs that say whose its Dag is
     """
     try:
         hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
     known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None)
-    row = coming_row(run, task_id, hints, settings)
+    row = coming_row(run, task_id, hints, settings, facts)
     if hints.expressions or hints.auto or hints.matching:
         row = last.get(task_id)
     if row is None:

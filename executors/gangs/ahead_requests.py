@@ -15,13 +15,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.columns import hint_columns
+from lading.executors.dag_facts import DagFacts
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.hooks.files.logs import Trouble
-from lading.scheduling.gangs.ahead_times import Expected, Time, before, course
+from lading.scheduling.gangs.ahead_times import Expected, Time, before, start_times
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.hints.hints import HintError, Hints
@@ -68,8 +69,9 @@ class Outlook:
     notes: list[Log] = field(default_factory=list)
 
 
-class Ahead:
-    """
+class AheadRequests:
+    """The requests for capacity ahead of tasks that are to come, from tick to tick.
+
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
     """
@@ -78,6 +80,7 @@ class Ahead:
         self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
+        self.facts = DagFacts()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
         self.asked_at: dict[DagRunKey, dict[str, float]] = {}
@@ -150,7 +153,10 @@ class Ahead:
         """The tasks of a run; read once."""
         if run not in self.steps:
             configs = runs.configs(session, run).items()
-            self.steps[run] = {task_id: gang_task(run, task_id, config, self.settings) for task_id, config in configs}
+            facts = self.facts.columns(session, run.dag_id)
+            self.steps[run] = {
+                task_id: gang_task(run, task_id, config, self.settings, facts) for task_id, config in configs
+            }
         return self.steps[run]
 
     def _forget(self, now: float) -> None:
@@ -357,7 +363,7 @@ class RunAhead:
 
     def _due(self, partitions: Mapping[str, Expected], done: set[str]) -> list[tuple[str, Time]]:
         """The partitions for which room is to be asked for, with their times; what starts first is last."""
-        times = course(partitions.values(), self.now, self.known.latency)
+        times = start_times(partitions.values(), self.now, self.known.latency)
         due = [
             (name, each)
             for name, each in times.items()
@@ -435,7 +441,7 @@ class GangTask:
     most: int | None = None
 
 
-def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) -> GangTask:
+def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings, facts: Mapping[str, Any]) -> GangTask:
     """A task by its ``executor_config``; of one that is not Lading's, or not readable, nothing is known."""
     try:
         hints = Hints.from_config(config)
@@ -447,15 +453,18 @@ def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) 
     return GangTask(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,
-        coming_row(run, task_id, hints, settings),
+        coming_row(run, task_id, hints, settings, facts),
         # What a run may still cost is decided when its jobs wait.
         hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
 
 
-def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings) -> Any:
-    """A task that is still to come as a row of the queue, by its hints alone."""
+def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings, facts: Mapping[str, Any]) -> Any:
+    """A task that is still to come as a row of the queue, by its hints alone.
+
+    :param facts: the columns of its jobs that say whose its Dag is
+    """
     named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    columns = {**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
+    columns = {**NO_COLUMNS, **facts, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
     return SimpleNamespace(**columns)

@@ -1,4 +1,4 @@
-"""Gangs in the controller, one turn for each in a tick: its pass hears what has happened, and what it says is done."""
+"""Gangs in the controller, one turn each per tick: the pass takes in what has happened; its effects are applied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
 from lading.executors.store import State
@@ -58,7 +58,8 @@ PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 
 
 class GangController:
-    """
+    """What is decided about all gangs, once in each tick.
+
     :param ways: how places are found for members
     :param read_roster: says which members Airflow is still to bring
     :param files: says which files of jobs are still to be brought to where room is held for them
@@ -69,7 +70,7 @@ class GangController:
         self,
         ways: Ways | None = None,
         read_roster: ReadRoster = roster.read,
-        ahead: Ahead | None = None,
+        ahead: AheadRequests | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
@@ -387,7 +388,10 @@ class GangTick:
         for job in (each.job for each in self.of_partition(partition)):
             there = [site for site in asked(job, self.tick.sites) if site.holds]
             if there and not any(
-                site.is_new or site.trouble is not None or site.bars(job) is not None or site.may_run(minimum(job))
+                site.is_new
+                or site.trouble is not None
+                or site.barred_reason(job) is not None
+                or site.may_run(minimum(job))
                 for site in there
             ):
                 return True

@@ -22,7 +22,8 @@ from lading.scheduling.reasons import Reason
 
 @dataclass(slots=True)
 class GangOutcome:
-    """
+    """What a tick has decided about gangs, and how the sites are after that.
+
     :param sites: as the other jobs find them, with what is held taken
     :param wanted: by site, the members for which it is to launch what they need
     :param changes: of jobs

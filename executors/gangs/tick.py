@@ -1,4 +1,4 @@
-"""The gangs of a tick: what the row of each remembers of its pass, and what all of them share."""
+"""The gangs of a tick: what the row of each keeps of its pass, and what all of them share."""
 
 from __future__ import annotations
 

@@ -47,16 +47,16 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# So many files are brought into one staging area at once: its site has other news as well.
+# The most files brought into one staging area at once: its site has other work as well.
 MOST_PER_AREA = 2
-# So many are read from one host at once, as the first of the places that have it.
+# The most that are read from one host at once, as the first of the places that have it.
 MOST_PER_HOST = 2
 # Threads that hang do no more work. Where so many do, at a host, for a Dag or in all, a file fails at once that would
 # be read there, for that Dag, or out of any store.
 MOST_HANGING_THERE = 2
 MOST_HANGING_OF_DAG = 8
 MOST_HANGING = 64
-# That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
+# That a file lies somewhere, as it is, is taken as true for so long; then it is looked at again, seconds.
 SECONDS_KEPT = 60.0
 # What keeps failing at a place that answers fails its jobs after so many times.
 MOST_FAILURES = 5

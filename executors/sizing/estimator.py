@@ -298,7 +298,7 @@ class Estimator:
                 continue
             if dag not in waiting:
                 waiting[dag] = by_task(sizing.unsized_jobs(session, busy, dag))
-            jobs = first(waiting[dag], self._may_hang(dag))
+            jobs = take_next(waiting[dag], self._may_hang(dag))
             if jobs is None:
                 dags.remove(dag)
                 continue
@@ -313,7 +313,7 @@ class Estimator:
         self.beginning.append(work)
 
 
-def first(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJob] | None:
+def take_next(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJob] | None:
     """Take the next jobs out of those that wait, the next without a look at inputs where one may not hang; None: there
     are none.
     """

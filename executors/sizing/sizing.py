@@ -39,7 +39,7 @@ from lading.scheduling.matching.stops import as_text
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-# So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
+# How many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500
 
 UNKNOWN = because("inputs")
@@ -57,6 +57,7 @@ class UnsizedJob:
     :param sources: where its inputs come from, see ``lading.operators.scattering.input_sources``
     :param fault: why hints and sources cannot be read; None: they can
     :param text: hints and sources as they are stored
+    :param team: that of its executor, whose options count; None: it is for all teams
     """
 
     token: str
@@ -68,6 +69,7 @@ class UnsizedJob:
     sources: Mapping[str, Any]
     fault: Reason | None = None
     text: str = ""
+    team: str | None = None
 
     @property
     def has_expressions(self) -> bool:
@@ -152,6 +154,7 @@ def unsized_jobs(
         JobRow.try_number,
         JobRow.site_hint,
         JobRow.sizing,
+        JobRow.executor_team,
     ).where(
         JobRow.state == State.QUEUED,
         JobRow.sizing.is_not(None),
@@ -163,15 +166,15 @@ def unsized_jobs(
         query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
     )
     jobs = []
-    for token, dag, run_id, task_id, map_index, try_number, site_hint, request in rows:
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, request, team in rows:
         if token not in but:
             task, text = (str(dag), str(run_id), str(task_id)), str(request)
             try:
                 asked = json.loads(text)
-                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text))
+                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text, team=team))
             except (ValueError, TypeError, RecursionError) as error:
                 fault = because("hints_unreadable", text=f"{type(error).__name__}: {error}")
-                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text))
+                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text, team))
     return jobs
 
 
@@ -225,7 +228,7 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
-        known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
+        known = usage.merged(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
@@ -344,6 +347,7 @@ def size_job(
     :raises HintError: an expression cannot be evaluated, or its result is not valid
     :raises ExpressionError: its inputs are not known
     """
+    settings = settings.for_team(job.team)
     hints = Hints.parse(job.hints)
     hints, message = sized(hints, known or Usage(), largest)
     measured = {}

@@ -24,14 +24,14 @@ def save(session: Session, site: str, machines: Iterable[Capacity], now: float) 
     """
     wanted = {each.name: each for each in machines}
     for row in session.scalars(select(Capacity).where(Capacity.site == site, Capacity.until.is_(None))):
-        if (new := wanted.get(row.name)) is not None and same(row, new):
+        if (new := wanted.get(row.name)) is not None and is_same(row, new):
             del wanted[row.name]
         else:
             row.until = now
     session.add_all(wanted.values())
 
 
-def same(one: Capacity, other: Capacity) -> bool:
+def is_same(one: Capacity, other: Capacity) -> bool:
     """Whether two rows say the same of a machine."""
     names = ("cpus", "memory", "gpus", "usd_per_hour")
     return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -19,7 +19,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many of the jobs that have ended last are looked at, and again after so many seconds.
+# How many of the jobs that ended last are considered, and the seconds until they are read again.
 MOST = 5_000
 SECONDS_UNTIL_STALE = 60.0
 # The end of a job may be stored after one that ended later, by so much, seconds.

@@ -11,7 +11,7 @@ from sqlalchemy import and_, func, or_, select, update
 
 from lading.executors import store
 from lading.executors.store import JobRow, explained, groups
-from lading.executors.store.groups import same
+from lading.executors.store.groups import equals_or_null
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
@@ -90,7 +90,7 @@ class FairTurns:
         """
         for key, terms in self._terms.items():
             if terms.held is not None:
-                its_own = [same(column, value) for column, value in zip(TENANT, key, strict=True)]
+                its_own = [equals_or_null(column, value) for column, value in zip(TENANT, key, strict=True)]
                 is_new = or_(JobRow.reason.is_(None), JobRow.reason != terms.held)
                 session.execute(
                     update(JobRow)

@@ -81,6 +81,47 @@ def waiting(session: Session) -> Sequence[Any]:
     ).all()
 
 
+def waiting_by_team(session: Session) -> Sequence[Any]:
+    """How many jobs wait, by reason and team."""
+    waits = JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED))
+    columns = JobRow.reason, JobRow.team
+    return session.execute(select(*columns, func.count()).where(waits).group_by(*columns)).all()
+
+
+class TeamFigures(NamedTuple):
+    """What a team of Airflow's has now.
+
+    :param cpus: of its jobs that run
+    """
+
+    team: str
+    running: int
+    waiting: int
+    cpus: float
+
+
+def teams(session: Session) -> list[TeamFigures]:
+    """What each team has that has jobs now, by its name."""
+    live = JobRow.state.in_(LIVE), JobRow.team.is_not(None)
+    columns = JobRow.team, JobRow.state
+    found: dict[str, TeamFigures] = {}
+    for team, state, jobs, cpus in session.execute(
+        select(*columns, func.count(), func.sum(CPUS)).where(*live).group_by(*columns)
+    ):
+        before = found.get(str(team), TeamFigures(str(team), 0, 0, 0.0))
+        if state == State.RUNNING:
+            found[before.team] = before._replace(running=jobs, cpus=float(cpus))
+        else:
+            found[before.team] = before._replace(waiting=before.waiting + jobs)
+    return [found[team] for team in sorted(found)]
+
+
+def begun(session: Session, since: float) -> Sequence[Any]:
+    """How many jobs have begun since a time, by site and Dag, and when the first of them did."""
+    query = select(JobRow.site, JobRow.dag_id, func.count(), func.min(JobRow.started_at))
+    return session.execute(query.where(JobRow.started_at >= since).group_by(JobRow.site, JobRow.dag_id)).all()
+
+
 def what_is_up(session: Session) -> list[Up]:
     """The machines and instances that are up."""
     fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))

@@ -34,9 +34,9 @@ AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     JobRow.token, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.site_hint, JobRow.queued_at,
     JobRow.reason, JobRow.priority, JobRow.instance_type, JobRow.queue_hint, JobRow.native_hint, JobRow.nodes,
-    JobRow.dag_id, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
+    JobRow.dag_id, JobRow.team, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
     JobRow.capacity_type, JobRow.run_id, JobRow.task_id, JobRow.max_instances, JobRow.run_max_instances,
-    JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values, JobRow.team,
+    JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values,
     JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
 # The order in which jobs should start.
@@ -148,12 +148,12 @@ def of_group(group: JobGroup) -> tuple[Any, ...]:
         JobRow.dag_id == dag_id,
         JobRow.run_id == run_id,
         JobRow.task_id == group.task,
-        same(JobRow.max_jobs, group.max_jobs),
-        same(JobRow.run_max_jobs, group.run_max_jobs),
+        equals_or_null(JobRow.max_jobs, group.max_jobs),
+        equals_or_null(JobRow.run_max_jobs, group.run_max_jobs),
         LIMITED,
     )
 
 
-def same(column: Any, value: int | str | None) -> Any:
-    """The condition that a column has a value, which may be none."""
+def equals_or_null(column: Any, value: int | str | None) -> Any:
+    """The condition that a column has a value, or none."""
     return column.is_(None) if value is None else column == value

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, true, update
 
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, reason_values
@@ -77,11 +77,14 @@ def any_queued(session: Session) -> bool:
     return session.scalar(select(JobRow.token).where(JobRow.state == State.QUEUED).limit(1)) is not None
 
 
-def unreported(session: Session, owner: int | None, limit: int) -> Sequence[JobRow]:
-    """Jobs of a scheduler with news that Airflow has not got yet, at most ``limit``; ended ones come first."""
+def unreported(session: Session, owner: int | None, limit: int, team: str | None = None) -> Sequence[JobRow]:
+    """Jobs of a scheduler with news that Airflow has not got yet, at most ``limit``; ended ones come first.
+
+    :param team: of its executor of this team, which alone reports them; None: of that for all teams
+    """
     return session.scalars(
         select(JobRow)
-        .where(JobRow.owner == owner, JobRow.unreported.is_(True))
+        .where(JobRow.owner == owner, JobRow.executor_team.is_not_distinct_from(team), JobRow.unreported.is_(True))
         .order_by(JobRow.state.in_(LIVE), JobRow.ended_at, JobRow.queued_at)
         .limit(limit)
     ).all()
@@ -121,24 +124,42 @@ def locations(session: Session, tokens: Sequence[str]) -> list[str]:
     ]
 
 
-def adopt(session: Session, tokens: Sequence[str], owner: int | None) -> None:
-    """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner."""
+def adopt(session: Session, tokens: Sequence[str], owner: int | None, team: str | None = None) -> None:
+    """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner.
+
+    :param team: whose executor reports them; None: that for all teams
+    """
     for chunk in chunks(tokens):
         session.execute(
-            update(JobRow).where(JobRow.token.in_(chunk)).values(owner=owner, unreported=JobRow.state.in_(ENDED)),
+            update(JobRow)
+            .where(JobRow.token.in_(chunk))
+            .values(owner=owner, executor_team=team, unreported=JobRow.state.in_(ENDED)),
             execution_options={"synchronize_session": False},
         )
 
 
-def adopt_from(session: Session, dead: int, owner: int | None) -> dict[str, str]:
-    """Take over all jobs of a dead scheduler that are live or unreported; returns the state of each by token."""
+def adopt_from(
+    session: Session,
+    dead: int,
+    owner: int | None,
+    team: str | None = None,
+    *,
+    but: Sequence[str | None] | None = (),
+) -> dict[str, str]:
+    """Take over the jobs of a dead scheduler that are live or unreported; returns the state of each by token.
+
+    :param team: whose executor reports them from now on; None: that for all teams
+    :param but: the teams whose jobs are left to others; None: only those of the executor's own team are taken
+    """
     unfinished = or_(JobRow.state.in_(LIVE), JobRow.unreported.is_(True))
-    rows = session.execute(select(JobRow.token, JobRow.state).where(JobRow.owner == dead, unfinished))
+    its = JobRow.executor_team.is_not_distinct_from
+    which = its(team) if but is None else and_(true(), *(~its(each) for each in but))
+    rows = session.execute(select(JobRow.token, JobRow.state).where(JobRow.owner == dead, unfinished, which))
     known = {row.token: row.state for row in rows}
     taken: dict[str, str] = {}
     for chunk in chunks(list(known)):
         session.execute(
-            update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner),
+            update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner, executor_team=team),
             execution_options={"synchronize_session": False},
         )
         # Another scheduler may have been faster with some of them.
@@ -338,14 +359,11 @@ def usd_until(now: float) -> Any:
     return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
 
 
-def count_live(session: Session) -> dict[tuple[str | None, str], int]:
-    """The number of jobs that have not ended, by site and state."""
-    rows = session.execute(
-        select(JobRow.site, JobRow.state, func.count())
-        .where(JobRow.state.in_(LIVE))
-        .group_by(JobRow.site, JobRow.state)
-    )
-    return {(site, state): count for site, state, count in rows}
+def count_live(session: Session) -> dict[tuple[str | None, str, str | None], int]:
+    """The number of jobs that have not ended, by site, state and team."""
+    columns = JobRow.site, JobRow.state, JobRow.team
+    rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(LIVE)).group_by(*columns))
+    return {(site, state, team): count for site, state, team, count in rows}
 
 
 def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:

@@ -28,7 +28,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
+# How many waiting jobs one tick considers in the order in which they should start, and as many again of those
 # behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
 NO_FEATURES: frozenset[str] = frozenset()
@@ -188,7 +188,9 @@ def as_waiting(
         targets=row.targets,
         soft=row.soft,
         dag_of_shape=row.dag_id if by_dag else None,
+        team_of_shape=row.team if by_dag else None,
         dag_id=row.dag_id,
+        team=row.team,
         run_id=row.run_id,
         task_id=row.task_id,
         map_index=row.map_index,
@@ -284,7 +286,7 @@ def loaded(
     prefetchable: int,
     need: Callable[[WaitingJob], Planned] = lambda job: job,
 ) -> Location:
-    """A location with what is on it, whatever its site thinks of that.
+    """A location with what is on it, whatever its site reports.
 
     :param here: the jobs that it has been given
     :param prefetchable: how many jobs may be prefetched to it, since its jobs are short

@@ -1,4 +1,4 @@
-"""What a person asks of a live run, and what is forecast of it: two tables, and the queries on them."""
+"""What users request of a live run, and what is forecast of it: two tables, and the queries on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RunKey = tuple[str, str]
 
 
 class RunRequestRow(Base):
-    """How one live run is hurried, in the place of what its Dag and its sites say; written by who asks for it."""
+    """How one live run is hurried, in the place of what its Dag and its sites say; written where it is requested."""
 
     __tablename__ = "lading_run_request"
 

@@ -26,7 +26,7 @@ from lading.hooks.files.safe_files import make_private, visible
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# After so many seconds of silence Airflow has long found out by itself, and the file says nothing new.
+# Seconds of silence after which Airflow has long noticed by itself, so that the file adds nothing.
 SECONDS_UNTIL_FORGOTTEN = 86400
 
 

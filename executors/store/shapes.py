@@ -1,7 +1,7 @@
 """The shapes of waiting jobs in the store: so that a thousand of one shape hide no other.
 
 A shape is all that decides which sites and locations can run a job, and what it takes of them; where some site does not
-take every Dag, the Dag is part of it.
+take every Dag, the Dag and its team are part of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SHAPE = (
 
 
 def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
-    """How many jobs of each shape wait, but for those of groups with a limit; the Dag comes first, or None."""
-    dag, no_dag = ((JobRow.dag_id,), ()) if by_dag else ((), (None,))
+    """How many jobs of each shape wait, but for those of groups with a limit; Dag and team come first, or None."""
+    dag, no_dag = ((JobRow.dag_id, JobRow.team), ()) if by_dag else ((), (None, None))
     queued = select(*dag, *SHAPE).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
     return {(*no_dag, *shape): total for *shape, total in rows}
@@ -38,7 +38,7 @@ def of_each(session: Session, by_dag: bool, count: int, most: int, page: int) ->
     :param most: how many are returned at most
     :param page: so many times ``most`` are passed over
     """
-    shape = (JobRow.dag_id, *SHAPE) if by_dag else SHAPE
+    shape = (JobRow.dag_id, JobRow.team, *SHAPE) if by_dag else SHAPE
     number = func.row_number().over(partition_by=shape, order_by=groups.ORDER).label("number")
     numbered = select(JobRow.token, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     query = groups.in_order().join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= count)

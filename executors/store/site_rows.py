@@ -30,7 +30,7 @@ def of_text(text: str | None) -> dict[str, Reason]:
 
 
 def save(session: Session, rows: Iterable[SiteRow]) -> None:
-    """Replace what is known of all sites; when one was heard of last, and who has paused it, stays."""
+    """Replace what is known of all sites; when each answered last, and who has paused it, stay."""
     kept = {row.name: row for row in rows}
     session.execute(delete(SiteRow).where(SiteRow.name.not_in(kept)), execution_options={"synchronize_session": False})
     for row in kept.values():
@@ -41,7 +41,7 @@ def save(session: Session, rows: Iterable[SiteRow]) -> None:
         session.merge(row)
 
 
-def hear(
+def note_answers(
     session: Session, troubles: Mapping[str, str | None], barred: Mapping[str, Mapping[str, Reason]], now: float
 ) -> None:
     """Note which sites answer.

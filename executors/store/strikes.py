@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A job under which so many controllers have died or hung is not tried again.
 MOST_STRIKES = 2
-# So many mapped instances of a task are tried that ask for the same, when as many before have been brought down.
+# How many mapped instances of a task that ask for the same may bring a controller down before the others fail.
 MOST_ALIKE = 2
 WAITING = State.QUEUED, State.ATTEMPTED
 WITHOUT_SYNC = {"synchronize_session": False}
@@ -86,7 +86,7 @@ def _write(session: Session, tokens: Iterable[str], **values: str | None) -> Non
 def charge(session: Session, holder: str) -> list[Change]:
     """Strike the jobs that other controllers have noted and died or hung over; those struck too often have failed.
 
-    :param holder: who has just taken the lease
+    :param holder: the holder that has just taken the lease
     :returns: what has changed
     """
     noted = session.execute(

@@ -101,6 +101,8 @@ class JobRow(Base):
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
     dag_tags: Mapped[str | None] = mapped_column(Text)
+    # Of the executor that reports it to Airflow; None: of the one for all teams, which Dags of any team may use.
+    executor_team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     workload: Mapped[str] = mapped_column(Text)
 
     cpus: Mapped[float] = mapped_column(Double)
@@ -184,7 +186,7 @@ class JobRow(Base):
 
     queued_at: Mapped[float] = mapped_column(Double)
     placed_at: Mapped[float | None] = mapped_column(Double)
-    # When its own batch job was first heard of.
+    # When its own batch job first reported.
     submitted_at: Mapped[float | None] = mapped_column(Double)
     started_at: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
@@ -268,7 +270,7 @@ class UsageRow(Base):
 
 
 class RequestRow(Base):
-    """What a person asks the controller to do, written by the API server. Times are seconds since the epoch."""
+    """What users request of the controller, written by the API server. Times are seconds since the epoch."""
 
     __tablename__ = "lading_request"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SECONDS_PER_DAY = 86400
 # What jobs used is known for so long after they have been forgotten.
 DAYS_KEPT = 366
-# So many jobs are forgotten at a time, so that no tick takes long.
+# How many jobs are deleted at a time, so that no tick takes long.
 MOST_FORGOTTEN = 2000
 # Of each task the youngest tries count; more of them would be of code that is no more.
 MOST_TRIES = 1000
@@ -155,7 +155,7 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
     return {task_id: each.classes for task_id, each in tries.items()}
 
 
-def whole(classes: dict[int, Usage]) -> Usage:
+def merged(classes: dict[int, Usage]) -> Usage:
     """The usage of all classes together."""
     found = Usage()
     for usage in classes.values():

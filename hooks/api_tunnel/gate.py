@@ -31,7 +31,7 @@ READ = 65536
 # A request's first line and headers may have so many bytes.
 MOST_HEAD = 65536
 CONNECT_TIMEOUT = 10.0
-# So many conversations are held at once: each takes two descriptors of the controller, which has other work. Further
+# The most conversations at once: each takes two descriptors of the controller, which has other work. Further
 # clients wait in the kernel's queue until one has ended.
 MOST_CONVERSATIONS = 200
 BACKLOG = 1024
@@ -46,7 +46,7 @@ BODY_TIMEOUT = 600.0
 LEAST_IDLE = 1.0
 # The first of the ports among which a gate has its own, below those that systems give to clients, and how many.
 FIRST_PORT, PORTS = 16384, 16384
-# So often a path may be percent-encoded; one that is encoded more often is meant to confuse.
+# How often a path may be percent-encoded; one that is encoded more often is an attempt to evade the gate.
 MOST_DECODINGS = 4
 # What belongs to one connection (RFC 9110, section 7.6.1), and what is said of that connection alone.
 HOP_BY_HOP = {
@@ -186,7 +186,7 @@ class ApiGate:
         assert task is not None
         self._idle[task] = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(near.hear(), IDLE_TIMEOUT)
+            await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
         finally:
             self._idle.pop(task, None)
 
@@ -253,7 +253,7 @@ class TunnelSide:
             self.http.receive_data(await self.reader.read(READ))
         return event
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """Take the next bytes, unless some are there that no event was made of."""
         if not self.http.trailing_data[0]:
             self.http.receive_data(await self.reader.read(READ))
@@ -286,7 +286,7 @@ class TunnelSide:
 
 
 async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide) -> None:
-    """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
+    """Pass on a request and its body. A server that has read enough may answer before all of it is there."""
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
     try:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 START_TIMEOUT = 60.0
 # The relay answers at once, but for the time in which an earlier one ends, seconds.
 ANSWER_TIMEOUT = 15.0
-# So many ports are tried where the server may choose.
+# How many ports are tried where the server may choose.
 MOST_PORTS = 4
 
 
@@ -173,7 +173,7 @@ class ApiTunnel:
             except TransportError as error:
                 trouble = error
                 continue
-            session.say(f"{found}\n".encode(), ANSWER_TIMEOUT)
+            session.write(f"{found}\n".encode(), ANSWER_TIMEOUT)
             answer = self._hear(session, ANSWER_TIMEOUT)
             if "taken" not in answer:
                 return found
@@ -191,12 +191,12 @@ class ApiTunnel:
         yield from [0] * MOST_PORTS
 
     def _is_there(self, session: Session, address: Address) -> bool:
-        session.say(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)
+        session.write(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)
         return bool(self._hear(session, ANSWER_TIMEOUT).get("stands"))
 
     def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
-            heard = session.hear(relay.MARK, timeout)
+            heard = session.wait_for_line(relay.MARK, timeout)
             answer = checked(RelayMessage, parsed(heard.encode()))
         except (TransportError, ValueError) as error:
             raise TransportError(f"{self.transport}: the relay of the tunnel does not run: {error}") from error

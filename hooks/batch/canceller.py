@@ -21,7 +21,7 @@ from lading.hooks.ssh.steps import Put, RunCommand, quoted
 REPEATED_AFTER = (60.0, 600.0)
 # Where it is noted below work_dir that batch jobs of job scripts were asked to end: a file for each, until it is gone.
 NOTES = "cancelled_scripts"
-# So many are looked at together.
+# How many are looked up together.
 MOST_NOTES = 1000
 _NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 

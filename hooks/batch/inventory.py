@@ -64,7 +64,7 @@ class Inventory:
         asked = {None, *(names or ([self.default] if self.default else self.queues))}
         return [nodes for nodes in self.nodes if nodes.queue in asked]
 
-    def census(self, names: Sequence[str]) -> tuple[int, int | None] | None:
+    def count_nodes(self, names: Sequence[str]) -> tuple[int, int | None] | None:
         """How many nodes there are on which jobs of these queues can run, and how many of them are idle.
 
         None: that is not known, of the idle ones or of all; several queues may have the same nodes.

@@ -27,7 +27,7 @@ NO_SUBMISSION = {
 Directives = Mapping[str, str | bool]
 
 
-def own(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
+def own_directives(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
     """The native directives that Lading itself gives its batch jobs.
 
     :param array: whether it is a job array
@@ -94,7 +94,7 @@ def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
     first = system.first_index
     common = {"jobname": "L0", "queue": "the_queue", "time": 3600, "stdout": "/dev/null", "stderr": "/dev/null"}
     array = {"array": ArrayRange(f"{max(first, 1)}-{max(first, 1) + 1}")}
-    directives = [system.native_directive(key, value) for key, value in own(system, array=True).items()]
+    directives = [system.native_directive(key, value) for key, value in own_directives(system, array=True).items()]
     directives += system.interpreter_directives(SHELL)
     # Some need a key of the site's profile, without which no task can ask for them either.
     for extra in (

@@ -1,7 +1,7 @@
 """How a batch job has ended, from all that is known of it. Pure; one order of trust for tasks and for job scripts.
 
-1. What the job's own supervisor has ended it for: only that process knows it.
-2. The cause that the batch system or its accounting gives: it knows who was killed and why, whatever the exit code.
+1. What the job's own supervisor has ended it for: only that process can record it.
+2. The cause that the batch system or its accounting gives: it records what was killed and why, whatever the exit code.
 3. The exit code that the batch system or its accounting gives, with the sentinel's: a failure of either is a failure.
 4. The sentinel, where the batch system gives no code.
 5. Nothing. Missing is never success: after a deadline the job is lost, or was cancelled where that can be known.

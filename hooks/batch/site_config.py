@@ -17,10 +17,12 @@ from pydantic import Field, field_validator, model_validator
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given
 from lading.hooks.batch.system import BatchSystem
+from lading.hooks.files import accounts
 from lading.hooks.files.table_model import Seconds, TableModel, Texts
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.matching.dag_rules import listed, refusal, takes
+from lading.scheduling.matching.admission import OWN, Admission, listed, refusal
+from lading.scheduling.text.printable import shortened
 
 # A system that does not have them would refuse them itself.
 REFUSED: Mapping[str, str] = {
@@ -111,6 +113,14 @@ class BatchSiteConfig(TableModel):
         "without it all. See [trust](trust.md).",
     )
     refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
+    accounts: dict[str, str] = Field(
+        default={},
+        description='As which other [accounts](teams.md#accounts) jobs run there: `{"team:genomics" = "hpc_genomics", '
+        '"dag:etl_*" = "hpc_etl"}`, each an Airflow SSH connection, or a table of all that is different for it '
+        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`); the first key that fits counts. '
+        "Whom none fits runs as the table's own `ssh_conn_id`; without one he has no place there.",
+    )
+    run_as: str | None = Field(default=None, exclude=True)
 
     @field_validator("ssh_conn_id", "control_master", "queue", check_fields=False)
     @classmethod
@@ -118,6 +128,17 @@ class BatchSiteConfig(TableModel):
         if value is not None and ("\n" in value or not value.strip()):
             raise ValueError("one line of text is expected")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_one_account(cls, table: Any) -> Any:
+        """A table with accounts that are valid is one for each of them by now."""
+        given = table.get("accounts") if isinstance(table, Mapping) else None
+        if given is None or given == {} or table.get(accounts.RUN_AS) is not None:
+            return table
+        if not isinstance(given, Mapping):
+            raise ValueError(f'accounts = {shortened(given)}: a table is expected, such as {{"team:a" = "hpc_a"}}')
+        raise ValueError(f"accounts: {accounts.fault(given, table)}")
 
     @model_validator(mode="after")
     def _one_way(self) -> BatchSiteConfig:
@@ -144,6 +165,9 @@ class SiteRules:
     """Whom and what a site takes.
 
     :param allowed_dags: patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag
+    :param allowed_teams: likewise of the names of teams; None: every team, and Dags of none
+    :param accounts: the keys of the table's accounts, with the account of each; empty: it has one for all
+    :param run_as: the account that the site is; empty: that of the table itself
     :param allowed_native: patterns of native directives that tasks and job scripts may have; None: all
     :param refused_native: patterns of those that they may not
     """
@@ -151,31 +175,48 @@ class SiteRules:
     allowed_dags: tuple[str, ...] | None = None
     allowed_native: tuple[str, ...] | None = None
     refused_native: tuple[str, ...] = ()
+    allowed_teams: tuple[str, ...] | None = None
+    accounts: tuple[tuple[str, str], ...] = ()
+    run_as: str = OWN
 
     @classmethod
     def from_table(cls, table: Any) -> SiteRules:
         """The rules in a site's table, its model, or what is published of it."""
-        dags, allowed, refused = (
+        dags, allowed, refused, teams, accounts, run_as = (
             table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
-            for name in ("allowed_dags", "allowed_native", "refused_native")
+            for name in ("allowed_dags", "allowed_native", "refused_native", "allowed_teams", "accounts", "run_as")
         )
+        pairs = accounts.items() if isinstance(accounts, Mapping) else accounts or ()
         return cls(
-            None if dags is None else tuple(dags), None if allowed is None else tuple(allowed), tuple(refused or ())
+            None if dags is None else tuple(dags),
+            None if allowed is None else tuple(allowed),
+            tuple(refused or ()),
+            None if teams is None else tuple(teams),
+            tuple((str(key), str(account)) for key, account in pairs),
+            run_as or OWN,
         )
 
-    def takes(self, dag_id: str | None) -> bool:
-        """Whether what a Dag's author wrote may run there; None: it does not come from a Dag; empty: it is not known
-        from which it is.
-        """
-        return takes(self.allowed_dags, dag_id)
+    @property
+    def admission(self) -> Admission:
+        """Whose jobs it takes."""
+        return Admission(self.allowed_dags, self.allowed_teams, self.accounts, self.run_as)
 
-    def check_dag(self, site: str, dag_id: str | None) -> None:
+    def takes(self, dag_id: str | None, team: str | None = None) -> bool:
+        """Whether what a Dag's author wrote may run there.
+
+        :param dag_id: None: it does not come from a Dag; empty: it is not known from which it is
+        :param team: that of the Dag; None: it has none
+        """
+        return self.admission.takes(dag_id, team)
+
+    def check_dag(self, site: str, dag_id: str | None, team: str | None = None) -> None:
         """Refuse a Dag that the site does not take.
 
+        :param team: that of the Dag; None: it has none
         :raises NotAllowed: it does not
         """
-        if not self.takes(dag_id):
-            raise NotAllowed(str(refusal([(site, self.allowed_dags)], dag_id or "")))
+        if not self.takes(dag_id, team):
+            raise NotAllowed(str(refusal([(site, self.admission)], dag_id, team)))
 
     def check_native(self, native: Directives, system: BatchSystem) -> None:
         """Refuse native directives of an author that the site does not take; False takes one of the site away.

@@ -20,7 +20,6 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
-from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.checks import checks as cluster_checks
 from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 # It takes a while until what was seen in one look has an effect, seconds.
@@ -105,7 +104,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
-            self._poller.owner = Owner.here()
+            self._poller.owner = Owner.of_deployment()
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -179,8 +178,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
         inventory = self._poller.inventory if self._poller is not None else None
-        queues = checks.named_queues(self.config, self.system)
-        there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
+        queues = cluster_checks.named_queues(self.config, self.system)
+        there, idle = (inventory.count_nodes(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
         most = inventory.most_nodes(queues) if inventory is not None and not is_any else {}
@@ -309,12 +308,12 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if unit is None or id is None or script is None:
             return None
         (answer,) = self.poller.transport.run([unit.job(str(id))])
-        return checks.misunderstanding(self.name, self.config, self.system, unit, script, answer)
+        return cluster_checks.misunderstanding(self.name, self.config, self.system, unit, script, answer)
 
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            api, owner = execution_api(self.config.api_url), Owner.here()
+            api, owner = execution_api(self.config.api_url), Owner.of_deployment()
             yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()

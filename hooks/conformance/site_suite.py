@@ -32,7 +32,7 @@ from lading.scheduling.provisioning import decide
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
-# For so long a job has waited for whom something is launched: nothing more arrives.
+# How long a job has waited when something is launched for it: no more jobs arrive.
 SECONDS_WAITED = 60.0
 
 Make = Callable[[], Site[Any]]

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
+from lading.hooks.dags.teams import LOCAL_BUNDLE
 
-# So long a round waits for what has just been asked for, seconds: a folder on a local disk is read by then.
+# How long a round waits for a bundle that was just requested, seconds: a folder on a local disk is read by then.
 PATIENCE = 5.0
-# So many of its largest files are named when a bundle is too large.
+# How many of its largest files are named when a bundle is too large.
 NAMED_FILES = 5
 
 MIB = 2**20
-LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 CONFIG_LIST = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
 
@@ -199,7 +199,7 @@ class DagBundles:
         """What is in a configured bundle, without an archive; this may take long.
 
         :raises BundleUnavailable: it cannot be read, or not in so many seconds
-        :raises BundleRefused: as :meth:`look`
+        :raises BundleRefused: as :meth:`snapshot`
         """
         deadline = time.monotonic() + seconds
         while True:

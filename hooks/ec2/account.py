@@ -20,7 +20,7 @@ NAMES = {
 }
 # A family that is not called by the letters of its types.
 CALLED = {"high": "u"}
-# So many types without a price are named.
+# How many types without a price are named.
 MOST_NAMED = 5
 
 

@@ -327,7 +327,7 @@ class EC2:
         if (zones := self._zones) is None:
             # By a filter: asked for by its id, one that there is not would be an error for all.
             asked = [{"Name": "subnet-id", "Values": list(self.config.subnets)}]
-            zone_of = dict(sound(self.reader.describe_subnets(Filters=asked)["Subnets"], _subnet))
+            zone_of = dict(parse_rows(self.reader.describe_subnets(Filters=asked)["Subnets"], _subnet))
             found: dict[str, list[str]] = {}
             for subnet in self.config.subnets:
                 if (zone := zone_of.get(subnet)) is not None:
@@ -404,7 +404,7 @@ class EC2:
         :raises EC2Error: it could not be asked
         """
         found = listed(self._made("service-quotas"), "list_service_quotas", "Quotas", ServiceCode="ec2")
-        return list(sound(found, _quota))
+        return list(parse_rows(found, _quota))
 
     @answered
     def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
@@ -417,7 +417,7 @@ class EC2:
         asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
         found = listed(self.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
-        return sorted((each.since, each.usd) for each in sound(found, spot_price))
+        return sorted((each.since, each.usd) for each in parse_rows(found, spot_price))
 
     @answered
     def arch(self, kind: str) -> str:
@@ -467,7 +467,7 @@ def listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]
     return (each for page in client.get_paginator(operation).paginate(**asked) for each in page.get(key) or ())
 
 
-def sound(rows: Iterable[Any], parse: Callable[[Any], T]) -> Iterator[T]:
+def parse_rows(rows: Iterable[Any], parse: Callable[[Any], T]) -> Iterator[T]:
     """What ``parse`` makes of each row of an answer; a row that makes no sense costs itself alone."""
     for row in rows:
         try:
@@ -524,7 +524,7 @@ def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[EC2Instance]:
     """The instances of reservations; one that makes no sense is left out."""
     for reservation in reservations:
         if isinstance(reservation, Mapping):
-            yield from sound(reservation.get("Instances") or (), _instance)
+            yield from parse_rows(reservation.get("Instances") or (), _instance)
 
 
 def _instance(found: Mapping[str, Any]) -> EC2Instance:

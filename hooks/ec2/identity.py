@@ -21,7 +21,9 @@ BLOCK = 8
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """:param private: as OpenSSH writes it
+    """The two keys of an SSH server or client.
+
+    :param private: as OpenSSH writes it
     :param public: ``ssh-ed25519 AAAA...``
     """
 

@@ -19,7 +19,7 @@ from lading.hooks.ec2.client import CREDENTIALS, EC2, AWSTrouble, EC2Error, EC2I
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
+from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import TRANSIENT, said_by
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.reasons import Reason, because
@@ -84,7 +84,7 @@ class Launcher:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
-        self._requests, self._instances = Bucket(REQUESTS), Bucket(INSTANCES)
+        self._requests, self._instances = TokenBucket(REQUESTS), TokenBucket(INSTANCES)
 
     def order(self, batches: Sequence[LaunchBatch]) -> None:
         """Ask for these from the next round on."""

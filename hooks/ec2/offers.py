@@ -241,7 +241,7 @@ def usable(found: Catalogue, config: EC2Config, roots: Mapping[str, int]) -> Cat
             root = config.disk or roots.get(kind.arch, 0)
             disk = kind.capacity.disk if config.scratch and not kind.ebs_only else root
             types[name] = replace(kind, capacity=replace(kind.capacity, disk=disk))
-    return Catalogue(types).less(Overhead(memory=config.reserve_memory))
+    return Catalogue(types).without_overhead(Overhead(memory=config.reserve_memory))
 
 
 def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:

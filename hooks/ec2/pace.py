@@ -32,7 +32,7 @@ SECONDS_OVER_QUOTA = 180.0
 # A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 LONGEST_HOLD = 900.0
-# So often AWS is asked again that does not know an instance profile yet.
+# How often a request is repeated because AWS does not have an instance profile yet.
 MOST_UNKNOWN = 4
 # A type of which a machine never answered is not launched in that zone before, seconds: giving one up takes minutes,
 # and the other zones are to have been tried by then. After so many in a row it is the image or the network.
@@ -57,8 +57,10 @@ UNTIL = attrgetter("until")
 
 
 @dataclass(slots=True)
-class Bucket:
-    """:param most: at most so many at once
+class TokenBucket:
+    """Tokens for requests, as EC2 counts them for each account and action.
+
+    :param most: at most so many at once
     :param refill: more each second
     """
 
@@ -212,7 +214,7 @@ class Shortages:
 
     @property
     def held(self) -> Reason | None:
-        """Why nothing can be launched before a person has done something; None: it can."""
+        """Why nothing can be launched before an administrator has acted; None: it can."""
         return self._refusal.reason or self._volumes.reason or self._doubt.reason
 
     @property

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from lading.hooks.ec2.client import EC2, listed, number, sound, spot_price, text_of
+from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
@@ -201,7 +201,7 @@ class Prices:
         }
         zones: dict[str, list[str]] = {zone: [] for zone in self.zones}
         found = listed(self.ec2.reader, "describe_instance_type_offerings", "InstanceTypeOfferings", **asked)
-        for zone, name in sound(found, lambda row: (text_of(row, "Location"), text_of(row, "InstanceType"))):
+        for zone, name in parse_rows(found, lambda row: (text_of(row, "Location"), text_of(row, "InstanceType"))):
             zones.setdefault(zone, []).append(name)
         return {zone: sorted(types) for zone, types in zones.items()}
 
@@ -211,7 +211,7 @@ class Prices:
         asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
         found = listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
-        for each in sorted(sound(found, spot_price), key=lambda each: each.since):
+        for each in sorted(parse_rows(found, spot_price), key=lambda each: each.since):
             yield (each.kind, each.zone), (each.usd, each.since)
 
 

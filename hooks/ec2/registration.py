@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # EC2 is asked what there is so often: while machines come and go, while they boot, and else, seconds.
 WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 CHANGING = {LifePhase.UNKNOWN, LifePhase.PENDING, LifePhase.TERMINATING}
-# So many instances that have our tags and are not ours are named.
+# How many instances that have our tags and are not ours are named.
 MOST_NAMED = 5
 
 

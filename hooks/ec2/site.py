@@ -31,10 +31,10 @@ from lading.scheduling.machine_traits import ANY_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import Reason, because
 
-# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
-# So many connections are closed at a time.
+# How many connections are closed at a time.
 MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 
@@ -192,7 +192,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         machine = self.fleet.machines.get(name)
         return machine.connection if machine is not None else None
 
-    # -- what a person asks
+    # -- what users request
 
     def priced(self) -> MachineMarket | None:
         fleet = self.fleet

@@ -69,7 +69,7 @@ def with_first_open_files_limit(command: Sequence[str]) -> list[str]:
 # A task gets the environment of the process that starts it. LocalExecutor's tasks have that of the scheduler, but for
 # the database, whose URL Airflow replaces in them. What a node agent needs of the configuration stays in its
 # environment: how tasks find connections and variables (`AIRFLOW_CONN_...`, `AIRFLOW_VAR_...`, secrets backends), where
-# logs and Dags are. What only servers use does not: a task that has it could speak for Airflow itself.
+# logs and Dags are. What only servers use does not: a task that has it could act as Airflow itself.
 
 # Airflow's configuration reference: what signs tokens and sessions, encrypts connections, and opens the database and
 # the queue of Celery; each also as a command that prints it (_CMD) or a name in a secrets backend (_SECRET).

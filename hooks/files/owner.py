@@ -35,7 +35,7 @@ class Owner:
         return cls([sha256(f"lading owner {each}".encode()).hexdigest()[:12] for each in secrets], name)
 
     @classmethod
-    def here(cls) -> Owner:
+    def of_deployment(cls) -> Owner:
         """The deployment of which this process is a part, as Airflow's configuration has it."""
         from airflow.configuration import conf
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import safe_files
+from lading.hooks.files.accounts import RUN_AS, expanded
+from lading.scheduling.hints.places import ACCOUNT
 from lading.scheduling.text import toml
 from lading.scheduling.text.printable import cut, printable
 
@@ -42,7 +44,8 @@ def read_sites_document(path: Path) -> dict[str, Any]:
 
 
 def read_sites(path: Path) -> dict[str, Any]:
-    """What the file has below ``[sites]``, by name; whether each is a table is not looked at.
+    """What the file has below ``[sites]``, by name; whether each is a table is not looked at. A table with accounts
+    is one for each of them.
 
     :raises SitesError: there is no such file, it is no TOML, or has no site
     """
@@ -51,4 +54,12 @@ def read_sites(path: Path) -> dict[str, Any]:
         raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
     if isinstance(local := tables.get(LOCAL), dict):
         local.setdefault("kind", "local")
-    return tables
+    if doubtful := [name for name in tables if ACCOUNT in name]:
+        raise SitesError(
+            f"{path}: [sites.{cut(printable(doubtful[0]))}]: {ACCOUNT} stands in the names of accounts, which follow "
+            "from the key accounts of a site; give it another name"
+        )
+    for name, table in tables.items():
+        if isinstance(table, dict) and RUN_AS in table:
+            raise SitesError(f"{path}: [sites.{name}] {RUN_AS} is unknown; accounts says as whom jobs run")
+    return expanded(tables)

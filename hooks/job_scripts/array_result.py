@@ -13,7 +13,7 @@ from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.result import JobRun, RunKeeper, SavedRun
 from lading.hooks.job_scripts.run import RunRecord
 
-# So many elements that have failed are named in a message.
+# How many failed elements are named in a message.
 MOST_NAMED = 10
 
 
@@ -46,7 +46,7 @@ class JobArrayRun(JobRun):
 
     @cached_property
     def _runs(self) -> dict[int, ElementRun]:
-        """The runs of the elements, which keep who waits for each, by its index."""
+        """The runs of the elements, which keep the callbacks of each, by its index."""
         return {index: ElementRun(self._hook, self, index) for index in self.indices}
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# So much of what a failed script has said is kept; the end is the most useful part.
+# How much of a failed script's output is kept; the end is the most useful part.
 KEPT_CHARACTERS = 2000
 
 

@@ -19,7 +19,7 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import FilePart, Get, Parts, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
-# So many submissions in one exchange, so that it ends in time where each takes a second.
+# The most submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
 # The same for arrays, each of which makes a link for every element.
 MOST_ARRAYS = 4

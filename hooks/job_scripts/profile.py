@@ -101,6 +101,7 @@ class SiteOptions(BatchSiteConfig):
 
     work_dir: Annotated[str, AfterValidator(partial(remote_path, below_home=True))] = "~/lading"
     allowed_dags: Texts | None = None
+    allowed_teams: Texts | None = None
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str) -> SiteOptions:

@@ -117,10 +117,10 @@ def resource_key(key: str) -> str:
     return _in_case(match[1], COMMON_RESOURCES)
 
 
-def slip(key: str) -> str | None:
+def likely_property(key: str) -> str | None:
     """The property of Lading's that was most likely meant by the name of a native directive; None: none.
 
-    >>> slip("tim"), slip("walltime"), slip("account")
+    >>> likely_property("tim"), likely_property("walltime"), likely_property("account")
     ('time', 'time', None)
     """
     plain = re.sub(r"[-_.]", "", key.lower())

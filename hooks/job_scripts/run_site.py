@@ -19,7 +19,7 @@ from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation, Canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.registry import batch_systems
-from lading.hooks.batch.site_config import SiteRules
+from lading.hooks.batch.site_config import NotAllowed, SiteRules
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
@@ -35,6 +35,8 @@ from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
+from lading.scheduling.hints.places import is_named
+from lading.scheduling.matching.admission import refusal
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ log = logging.getLogger(__name__)
 # What fails when a site cannot be reached.
 LOOKING = "runs cannot be looked at"
 
-# So many submissions of a run may have been refused, one after the other, when it is cancelled.
+# The most submissions in a row that are followed up when a run is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
 # and those of its end if there are more; and those that hold the end of its output.
@@ -105,14 +107,15 @@ class RunSite:
         """
         return f"{self.login()[1]}/{token}"
 
-    def admitted(self, script: JobScript, dag_id: str | None) -> JobScript:
+    def admitted(self, script: JobScript, dag_id: str | None, team: str | None = None) -> JobScript:
         """The script over the site's own properties.
 
         :param dag_id: the Dag whose task submits it; None: no Dag
+        :param team: that of the Dag; None: it has none
         :raises NotAllowed: the site does not take the Dag, or a directive of the script
         """
         rules = SiteRules.from_table(self.options)
-        rules.check_dag(self.name, dag_id)
+        rules.check_dag(self.name, dag_id, team)
         rules.check_script(script.properties.resources, self.system)
         return script.over(self.profile.properties)
 
@@ -386,6 +389,30 @@ def site_of(name: str) -> RunSite:
     if not path:
         raise ProfileError(f"site {name!r}: there is no [lading] sites_file; set it to the file that has the site")
     return read_site(Path(path).expanduser(), name)
+
+
+def site_for(name: str, dag_id: str | None, team: str | None) -> str:
+    """The name of the site of that name for a Dag: of a cluster with several accounts that of its own.
+
+    :param team: that of the Dag; None: it has none
+    :raises ValueError: none of its accounts is for the Dag, or the sites file cannot be read
+    """
+    from airflow.sdk.configuration import conf
+
+    if not (path := conf.get("lading", "sites_file", fallback="")):
+        return name  # which `site_of` refuses
+    tables = sites_file.read_sites(Path(path).expanduser())
+    named = {
+        each: SiteRules.from_table(table).admission
+        for each, table in tables.items()
+        if is_named(each, name) and isinstance(table, dict)
+    }
+    if not any(its.accounts for its in named.values()):
+        return name
+    found = next((each for each, its in named.items() if its.has_account_for(dag_id, team)), None)
+    if found is None:
+        raise NotAllowed(str(refusal(named.items(), dag_id, team)))
+    return found
 
 
 def read_site(path: Path, name: str) -> RunSite:

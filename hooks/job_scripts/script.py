@@ -17,7 +17,7 @@ from typing import Any
 from lading.hooks.batch.directives import COMMON_RESOURCES, given
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
 from lading.hooks.files.addresses import fitting
-from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, format_value, slip
+from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, format_value, likely_property
 from lading.hooks.job_scripts.substitution import SubstitutedText, Substitution, SubstitutionError, alias
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
@@ -258,7 +258,7 @@ def _native(key: str, value: object) -> str | bool:
 def _warn_of_slips(request: BatchJobRequest, system: BatchSystem) -> None:
     known = {*system.synonyms, *system.synonyms.values(), *_MEMORY.get(system.name, ())}
     for key, value in request.native.items():
-        if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
+        if value is False or key in known or key.replace("_", "-") in known or (meant := likely_property(key)) is None:
             continue
         message = f"{key} becomes the directive {system.native_directive(key, value or True)}; did you mean {meant}?"
         warnings.warn(message, JobScriptWarning, stacklevel=3)

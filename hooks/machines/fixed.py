@@ -34,7 +34,7 @@ from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for answers, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for answers, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0
@@ -64,7 +64,7 @@ class FixedSite(Site[SSHConfig], Holding):
     def _reach(self, host: HostConfig, logs: Path) -> Connection:
         transport, api = self.connect(host), execution_api(self.config.api_url)
         folder = self.folder / host.ssh_conn_id
-        machine = Machine(self.name, self.config, host, transport, api, folder, logs, Owner.here())
+        machine = Machine(self.name, self.config, host, transport, api, folder, logs, Owner.of_deployment())
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
@@ -189,7 +189,7 @@ class FixedSite(Site[SSHConfig], Holding):
         api = execution_api(self.config.api_url)
         spool = introduction.spool_connection(transport, self.config, host, api)
         try:
-            found = introduction.introduce(spool, self.config, host, api, Owner.here(), look=True)
+            found = introduction.introduce(spool, self.config, host, api, Owner.of_deployment(), look=True)
         except TransportError as error:
             return Check(what, False, str(error))
         finally:

@@ -201,7 +201,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def _owner(self) -> Owner:
-        return Owner.here()
+        return Owner.of_deployment()
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""

@@ -219,7 +219,7 @@ class Machine:
         self.reached_at = time.monotonic()
         self._note_removed(over, files, reply)
         for file, why in reply.left_out.items():
-            self.rejected.say(file, why)
+            self.rejected.report(file, why)
         self.is_behind = reply.more  # the ends of jobs that are not there any more may be among them
         self._take_pulse(reply, asked_at)
         self._read_events(reply.events)

@@ -41,7 +41,7 @@ def by_our_clock(event: Mapping[str, Any], ahead: float) -> dict[str, Any]:
     return {**event, **{name: max(0.0, at - ahead) for name, at in there.items()}}
 
 
-def moment(at: float | None) -> float:
+def to_epoch(at: float | None) -> float:
     """When it was by our clock.
 
     :param at: on the monotonic clock; None: that is not known, so it is minus infinity

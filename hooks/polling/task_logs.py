@@ -24,7 +24,7 @@ from lading.hooks.ssh.steps import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
-# So many logs are looked at in one look, and so many bytes of all together; what is left comes in the next.
+# The most logs read in one look, and the most bytes of all together; the rest comes in the next.
 MOST_LOGS = 200
 MOST_LOG_BYTES = 16 * 2**20
 

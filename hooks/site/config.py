@@ -13,7 +13,8 @@ from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.hints.places import parse_container
+from lading.scheduling.hints.places import declared_name, parse_container
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
 from lading.scheduling.resources import Resources
 
@@ -41,6 +42,12 @@ class SiteConfig(TableModel):
     allowed_dags: Texts | None = Field(
         None,
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
+    )
+
+    allowed_teams: Texts | None = Field(
+        None,
+        description="A list of the names of Airflow's [teams](teams.md), or patterns of them: only their Dags may run "
+        "here; without it every Dag, also those of no team.",
     )
 
     stage_schemes: Texts = Field(
@@ -89,6 +96,11 @@ class SiteConfig(TableModel):
         if given and self.policy != DATA_LOCALITY:
             raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
         return self
+
+    @property
+    def admission(self) -> Admission:
+        """Whose jobs it takes."""
+        return Admission(self.allowed_dags, self.allowed_teams)
 
     @property
     def needs_planning(self) -> str | None:
@@ -215,5 +227,7 @@ def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: b
     """
     said = {name: config.accept_untargeted for name, config in configs.items()}
     if not (is_implicit and True in said.values()):
-        said |= {first: takes is not False for first, takes in list(said.items())[:1]}
+        # All accounts of the first table, where it has several.
+        first = next(iter(map(declared_name, said)), "")
+        said |= {name: takes is not False for name, takes in said.items() if declared_name(name) == first}
     return frozenset(name for name, takes in said.items() if takes)

@@ -22,6 +22,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_ARCH
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.reasons import Reason
@@ -59,6 +60,11 @@ class Site(ABC, Generic[Config]):
         self.name = name
         self.config = config
         self.folder = folder
+
+    @property
+    def admission(self) -> Admission:
+        """Whose jobs it takes."""
+        return self.config.admission
 
     @property
     def arch(self) -> str:
@@ -322,7 +328,7 @@ class ElasticSite(Site[Config]):
         return None
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
-        """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
+        """End at once what :meth:`listed_instances` has named, and all that runs there: for when no controller does it.
 
         :returns: by id, up to when it is billed, epoch seconds, as far as its seller states it
         :raises OSError: it could not be done

@@ -148,7 +148,7 @@ class SpoolConnection:
         """
         self.close()
         try:
-            return self._begun(options, text.encode() + b"\n", timeout).hear(mark, timeout)
+            return self._begun(options, text.encode() + b"\n", timeout).wait_for_line(mark, timeout)
         except SessionEnded:
             self.close()
             raise
@@ -165,7 +165,7 @@ class SpoolConnection:
         if self._session is None:
             return False
         try:
-            said = self._session.said()
+            said = self._session.read_new()
         except (OSError, ValueError):  # the connection is gone
             said = None
         if said is None:
@@ -182,15 +182,15 @@ class SpoolConnection:
     def _begun(self, options: Sequence[str], text: bytes, timeout: float) -> Session:
         self._session = self.transport.session([self.command, *options], self.setup)
         self._since = time.monotonic()
-        self._session.say(text, timeout)
+        self._session.write(text, timeout)
         return self._session
 
     def _said(self, text: bytes, timeout: float) -> str:
         if self._session is None:
             options, server_text = program(self.root)
-            return self._begun(options, server_text + text, timeout).hear(server.ANSWER, timeout)
-        self._session.say(text, timeout)
-        return self._session.hear(server.ANSWER, timeout)
+            return self._begun(options, server_text + text, timeout).wait_for_line(server.ANSWER, timeout)
+        self._session.write(text, timeout)
+        return self._session.wait_for_line(server.ANSWER, timeout)
 
 
 def _reply(line: str) -> Reply:

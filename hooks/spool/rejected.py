@@ -15,14 +15,14 @@ from lading.hooks.spool.tokens import JWT
 
 log = logging.getLogger(__name__)
 
-# So many unreadable files are kept.
+# How many unreadable files are kept.
 MOST_REJECTED = 100
 # Of a file so much is kept, bytes, and of its name so many characters.
 MOST_KEPT_BYTES = 2**20
 LONGEST_NAME = 200
-# For so long the site's note names a file that could not be read, seconds.
+# How long the site's note names a file that could not be read, seconds.
 SECONDS_NOTED = 3600.0
-# So many files are remembered; one that is forgotten may be said again.
+# How many files are kept in mind; one that is dropped may be reported again.
 REMEMBERED = 1000
 LONGEST_NOTE = 300
 
@@ -47,7 +47,7 @@ class RejectedFiles:
         more = f" (and {len(recent) - 1} more)" if len(recent) > 1 else ""
         return f"set aside what cannot be read: {recent[-1]}{more}"
 
-    def say(self, name: str, why: object) -> None:
+    def report(self, name: str, why: object) -> None:
         """Say what is wrong with a file, unless that is known."""
         message = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
         if name in self._said and self._said[name][1] == message:
@@ -64,7 +64,7 @@ class RejectedFiles:
             self._write(name, content)
         except OSError as error:
             why = f"{why}; it is not kept: {error}"
-        self.say(name, why)
+        self.report(name, why)
 
     def move(self, path: Path, why: object) -> None:
         """Take a file out of its folder, whatever it is: the beginning of what it says is kept.
@@ -83,7 +83,7 @@ class RejectedFiles:
             return
         except OSError as error:
             why = f"{why}; it stays there: {error}"
-        self.say(path.name, why)
+        self.report(path.name, why)
 
     def remove(self, path: Path) -> None:
         """Remove a file that is not needed; what is no file is kept as others are."""

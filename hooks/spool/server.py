@@ -2,9 +2,9 @@
 
 A controller starts one on each of its machines and talks to it for as long as the connection lasts: an exchange starts
 no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there is
-news, once until the next request. The controller sends the program itself (:func:`program`), so both sides are of one
-version, whatever is installed there, and it needs nothing but Python's standard library. That is why nothing of Lading
-is imported here.
+news, once until the next request. The controller sends the program itself
+(:func:`lading.hooks.spool.connection.program`), so both sides are of one version, whatever is installed there, and it
+needs nothing but Python's standard library. That is why nothing of Lading is imported here.
 
 What is written is seen as a whole or not at all: it gets a hidden name first, and is renamed. A request may be
 repeated, and may be cut short after any of its :data:`STEPS`.
@@ -37,9 +37,9 @@ INTERVAL = 0.05
 # A folder's modification time is as coarse as the clock that dates it: what follows a change at once may not
 # change it, seconds. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
-# A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
+# A controller asks more often, seconds; one that is silent is gone, and its connection hangs.
 MOST_SILENCE = 600.0
-# So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
+# The most files of events, and bytes of all together, read at once; the rest comes in the next exchange.
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
 LARGEST = MOST_BYTES  # what is larger is no file of events

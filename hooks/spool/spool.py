@@ -32,7 +32,7 @@ from lading.scheduling.resources import Layout, Resources
 if TYPE_CHECKING:
     from lading.hooks.spool.hold import Hold
 
-# So much is read of an envelope, and of a request to the agent, bytes.
+# The most that is read of an envelope, and of a request to the agent, bytes.
 MOST_ENVELOPE_BYTES = 16 * 2**20
 MOST_REQUEST_BYTES = 2**16
 MOST_LOG_BYTES = 10 * 2**20
@@ -293,7 +293,7 @@ class Spool:
                 rejected.move(path, error)
                 continue
             except OSError as error:  # it may be read another time
-                rejected.say(path.name, error)
+                rejected.report(path.name, error)
                 continue
             if faults and not found:
                 rejected.move(path, faults[0][1])

@@ -146,7 +146,7 @@ class Exchange:
         """Whether all has arrived; what else may come is not ours."""
         return len(self._ended) == 2
 
-    def hear(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
+    def receive(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
         """Take what has come back.
 
         :raises TransportError: it is too much

@@ -17,7 +17,7 @@ from lading.hooks.ssh.session import ProcessSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Transport
 
 READ = 65536
-# Seconds that a process has to end when all has been heard.
+# Seconds that a process has to end when all has been read.
 END_TIMEOUT = 2.0
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -106,7 +106,7 @@ def _talk(process: subprocess.Popen[bytes], exchange: Exchange, timeout: float) 
                         selector.unregister(process.stdin)
                         process.stdin.close()  # the shell begins when it has read all
                 elif data := os.read(key.fd, READ):
-                    exchange.hear(**{key.data: data})
+                    exchange.receive(**{key.data: data})
                 else:
                     selector.unregister(key.fileobj)
                     speaking -= 1

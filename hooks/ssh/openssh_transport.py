@@ -1,6 +1,6 @@
 """The transport over a connection that the OpenSSH client shares (ControlMaster), for sites with two-factor login.
 
-A person logs in once, ``ssh -o ControlMaster=yes -o ControlPath=PATH -o ControlPersist=yes LOGIN true``, and everything
+A user logs in once, ``ssh -o ControlMaster=yes -o ControlPath=PATH -o ControlPersist=yes LOGIN true``, and everything
 here goes over that connection. Where no second factor is asked for, the connection is opened here.
 """
 
@@ -149,7 +149,7 @@ class ControlMasterTransport(Transport):
         return ProcessSession(client, session.script(command, self.setup_before(setup)))
 
     def close(self) -> None:
-        """Cancel our tunnels, and end the connection where it was opened here: a person's is left alone."""
+        """Cancel our tunnels, and end the connection where it was opened here: a user's is left alone."""
         with self._opening:
             master = self._running_master() if self._path is not None else None
             for tunnel in self._tunnels.values():
@@ -179,7 +179,7 @@ class ControlMasterTransport(Transport):
     def _connected(self) -> int:
         """The pid of the client that shares its connection; starts one when it is time to.
 
-        :raises TransportError: there is none, and none could be opened without asking a person
+        :raises TransportError: there is none, and none could be opened without a login by a user
         """
         with self._opening:
             if (pid := self._running_master()) is None:

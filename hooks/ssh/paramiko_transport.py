@@ -219,7 +219,7 @@ class SSHTransport(Transport):
 
 
 def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None:
-    """Send the script and hear the answer; raises TimeoutError."""
+    """Send the script and read the answer; raises TimeoutError."""
     deadline = time.monotonic() + timeout
     channel.settimeout(timeout)
     session.begin(channel, COMMAND, timeout)
@@ -238,7 +238,7 @@ def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None
                 raise TimeoutError
             stdout = channel.recv(READ) if channel.recv_ready() else b""
             stderr = channel.recv_stderr(READ) if channel.recv_stderr_ready() else b""
-            exchange.hear(stdout, stderr)
+            exchange.receive(stdout, stderr)
             if not stdout and not stderr and (channel.eof_received or channel.closed):
                 return
 

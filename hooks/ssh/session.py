@@ -27,7 +27,7 @@ END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
-# So much of what it has said is kept for the message when it ends, bytes.
+# How much of its output is kept for the message when it ends, bytes.
 MOST_LAST_OUTPUT = 2000
 # Seconds that a client of ours has to end when its input is closed.
 END_TIMEOUT = 2.0
@@ -49,7 +49,7 @@ class Session(ABC):
     """A command under way."""
 
     def __init__(self) -> None:
-        self._heard = b""
+        self._unread = b""
 
     @property
     @abstractmethod
@@ -57,7 +57,7 @@ class Session(ABC):
         """Whether it still runs, as far as this machine knows, without asking the site."""
 
     @abstractmethod
-    def say(self, text: bytes, timeout: float) -> None:
+    def write(self, text: bytes, timeout: float) -> None:
         """Send something to its input.
 
         :raises TransportError: it cannot be sent
@@ -71,9 +71,9 @@ class Session(ABC):
     def fileno(self) -> int:
         """What select(2) takes: readable when it has printed something, or has ended."""
 
-    def said(self) -> bytes | None:
+    def read_new(self) -> bytes | None:
         """What it has printed since it was asked last, without waiting; None: it has ended."""
-        before, self._heard = self._heard, b""
+        before, self._unread = self._unread, b""
         try:
             return before + self._receive(0.0) or None
         except TimeoutError:
@@ -86,27 +86,27 @@ class Session(ABC):
         :raises TimeoutError: it prints nothing
         """
 
-    def hear(self, mark: str, timeout: float) -> str:
+    def wait_for_line(self, mark: str, timeout: float) -> str:
         """The next line that begins with a mark, without it; other lines are left out.
 
         :raises TransportError: it has ended, with its last output, or does not answer in time
         """
         deadline = time.monotonic() + timeout
         others: list[str] = []
-        parts = [self._heard]  # of a line that may be long
-        self._heard = b""
+        parts = [self._unread]  # of a line that may be long
+        self._unread = b""
         while True:
             if b"\n" in parts[-1]:
                 line, _, rest = b"".join(parts).partition(b"\n")
                 parts = [rest]
                 text = line.decode(errors="replace").rstrip("\r")
                 if text.startswith(mark):
-                    self._heard = rest
+                    self._unread = rest
                     return text[len(mark) :]
                 others.append(text)
                 continue
             if (left := deadline - time.monotonic()) <= 0:
-                self._heard = b"".join(parts)
+                self._unread = b"".join(parts)
                 raise TransportError(f"no answer within {timeout:g} s")
             try:
                 data = self._receive(left)
@@ -116,13 +116,13 @@ class Session(ABC):
                 raise _ended("\n".join([*others, b"".join(parts).decode(errors="replace")]))
             parts.append(data)
 
-    def _unheard(self, error: Exception) -> SessionEnded:
+    def _write_failure(self, error: Exception) -> SessionEnded:
         """Why its input cannot be written to: what it printed before it ended, which says more than the error.
 
         :param error: what the write has raised
         """
         deadline = time.monotonic() + END_TIMEOUT
-        said, self._heard = self._heard, b""
+        said, self._unread = self._unread, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
                 said = (said + data)[-4 * MOST_LAST_OUTPUT :]
@@ -167,18 +167,18 @@ class ChannelSession(Session):
         channel.settimeout(timeout)
         channel.set_combine_stderr(True)  # what is not read there would keep the channel readable forever
         begin(channel, COMMAND, timeout)
-        self.say(text, timeout)
+        self.write(text, timeout)
 
     @property
     def alive(self) -> bool:
         return not (self.channel.closed or self.channel.eof_received)
 
-    def say(self, text: bytes, timeout: float) -> None:
+    def write(self, text: bytes, timeout: float) -> None:
         self.channel.settimeout(timeout)
         try:
             self.channel.sendall(text)
         except (EOFError, OSError) as error:
-            raise self._unheard(error) from error
+            raise self._write_failure(error) from error
 
     def close(self) -> None:
         close_channel(self.channel)
@@ -239,13 +239,13 @@ class ProcessSession(Session):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
-        self.say(text, END_TIMEOUT)
+        self.write(text, END_TIMEOUT)
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def say(self, text: bytes, timeout: float) -> None:
+    def write(self, text: bytes, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         pipe, left = self._input, memoryview(text)
         try:
@@ -253,7 +253,7 @@ class ProcessSession(Session):
             while left and _ready(pipe.fileno(), select.POLLOUT, deadline - time.monotonic()):
                 left = left[os.write(pipe.fileno(), left[:READ]) :]
         except (OSError, ValueError) as error:
-            raise self._unheard(error) from error
+            raise self._write_failure(error) from error
         if left:
             raise TransportError(f"it has not listened for {timeout:g} s")
 

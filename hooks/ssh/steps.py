@@ -250,7 +250,7 @@ class _Member(tarfile.TarInfo):
 def read_tar(packed: bytes) -> dict[str, bytes]:
     """The files in a tar, by name.
 
-    A site may send what it likes: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
+    A site may send anything: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
     are read, no more of them than has come, and few second names of large ones.
 
     :raises ValueError: something else is in it, or too much

@@ -195,7 +195,7 @@ class Transport(ABC):
 
     @abstractmethod
     def _converse(self, exchange: Exchange, timeout: float) -> None:
-        """Send the script to a shell and let the exchange hear what comes back.
+        """Send the script to a shell and hand the exchange what comes back.
 
         :raises TransportError: it ended early
         :raises Refused: it could not begin, for there are too many at once

@@ -24,7 +24,7 @@ from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
 
-# So many failures are named in the exception; all are in the log.
+# How many failures are named in the exception; all are in the log.
 MOST_TOLD = 10
 
 

@@ -18,7 +18,7 @@ from lading.scheduling.scatter import gather
 OUTPUTS = "outputs"
 # What is stored for None: Airflow stores nothing for it, which would shift the outputs behind it.
 NOTHING: Mapping[str, Any] = {"lading": "None"}
-# So many outputs are read at once by who reads them one after the other.
+# How many outputs are read at once where they are read one after the other.
 PAGE = 100
 
 

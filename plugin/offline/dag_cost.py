@@ -26,6 +26,7 @@ from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, capacity, instances, queue, run_rows
 from lading.executors.store.durations import Durations
+from lading.hooks.dags.teams import team_of_task
 from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
 from lading.operators.scattering.shape import ScatterShape
@@ -45,7 +46,7 @@ from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
 
-# Of so many runs it is known how many jobs a task had in each.
+# From how many runs the number of a task's jobs is taken.
 MOST_RUNS = 100
 
 
@@ -180,7 +181,7 @@ def forecast(
     for task in dag.topological_sort():
         line = TaskCost(task.task_id)
         cost.lines.append(line)
-        if not policies.goes_to_lading(task.executor):
+        if not policies.goes_to_lading(task.executor, team_of_task(task)):
             line.notes.append(f"it goes to {task.executor or 'the default executor'}, which is not Lading's")
             continue
         try:

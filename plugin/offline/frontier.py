@@ -1,4 +1,4 @@
-"""`lading plan --frontier`: what a run costs for each time in which it may end, so that a person picks a point."""
+"""`lading plan --frontier`: what a run costs for each time in which it may end, so that users can pick a point."""
 
 from __future__ import annotations
 

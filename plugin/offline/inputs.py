@@ -19,7 +19,7 @@ from lading.scheduling.text import csv_tables
 from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable, shortened
 
-# So much of a file is split into lines at once, in characters.
+# How much of a file is split into lines at once, in characters.
 PART = 2**16
 
 
@@ -65,7 +65,7 @@ def market(args: argparse.Namespace) -> OfflineMarket:
     else:
         lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
         types = catalogue.parse_csv(lines, args.catalogue)
-    types = types.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
+    types = types.with_ebs(int(args.ebs_gib * catalogue.GIB)).without_overhead(Overhead(memory=args.overhead_memory))
     try:
         return OfflineMarket(types.select(args.types, args.exclude_types), types)
     except ValueError as error:

@@ -34,7 +34,7 @@ def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
     else:
         text = of_body(args)
     stream = (out or sys.stdout).buffer
-    if stream.isatty():  # a person reads it; a file or another command gets it as it is
+    if stream.isatty():  # users read it; a file or another command gets it as it is
         text = printable_lines(text)
     # A body may have bytes that are no UTF-8; they come out as they went in.
     stream.write(text.encode("utf-8", errors="surrogateescape"))

@@ -27,6 +27,7 @@ from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import Inputs
 from lading.executors.store import JobRow, queue
+from lading.hooks.dags.teams import team_of_task
 from lading.hooks.site import Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin import policies
@@ -45,7 +46,7 @@ from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
 
-# So many names are listed where none is close to what was asked for.
+# How many names are listed where none is close to what was asked for.
 MOST_NAMES = 10
 
 
@@ -68,7 +69,8 @@ def of_task(dag_id: str, task_id: str) -> TaskSubmission:
     """
     task = find(dag_id, task_id)
     where = f"Dag {dag_id!r}, task {task_id!r}"
-    if not policies.goes_to_lading(task.executor):
+    team = team_of_task(task)
+    if not policies.goes_to_lading(task.executor, team):
         raise UsageError(f"{where}: it goes to {task.executor or 'the default executor'}, which is not Lading's")
     try:
         job = as_job(task)
@@ -115,7 +117,7 @@ def find_dag(dag_id: str) -> DAG:
     :raises UsageError: there is none; the message lists those that are close
     """
     parsed = Parsed()
-    # A Dag file may print what it likes: the script alone is this command's output.
+    # A Dag file may print anything: the script alone is this command's output.
     with contextlib.redirect_stdout(sys.stderr):
         parse(Namespace(verbose=False, dag_id=dag_id, found=parsed))
     if parsed.dag is None:
@@ -186,7 +188,7 @@ def as_job(task: Task) -> JobRow:
             columns |= sizing.size_job(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
         except ExpressionError as error:
             raise ExpressionError(f"{error}; give a number to see a script") from error
-    columns["dag_id"] = str(task.dag_id)
+    columns |= {"dag_id": str(task.dag_id), "team": team_of_task(task)}
     return JobRow(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 
 
@@ -211,7 +213,7 @@ def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
             name=name,
             possible=site.potential(),
             accept_untargeted=bool(site.config.accept_untargeted),
-            allowed_dags=site.config.allowed_dags,
+            admission=site.admission,
             arch=default_arch(site.arch, site.potential()),
         )
         for name, site in sites.items()

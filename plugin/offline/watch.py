@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a long calculation, and how they end it: a bar on stderr, and Ctrl-C."""
+"""What a user at a terminal sees of a long calculation, and how they end it: a bar on stderr, and Ctrl-C."""
 
 from __future__ import annotations
 

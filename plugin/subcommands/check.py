@@ -20,11 +20,13 @@ import psutil
 from airflow.configuration import AIRFLOW_CONFIG, conf
 from airflow.exceptions import AirflowConfigException
 from airflow.executors.executor_loader import ExecutorLoader
+from airflow.models.team import Team
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors import executor_names
 from lading.executors.controller.sites_file import difference
 from lading.executors.controller_process import current_lease, lives
 from lading.executors.settings import SECTION, Settings
@@ -37,6 +39,7 @@ from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.trial import trial_finding
+from lading.scheduling.hints.places import is_named
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import format_resources
 
@@ -79,11 +82,12 @@ def policies(only: Sequence[str]) -> None:
     except SitesError as error:
         complain(str(error))
         sys.exit(1)
-    if unknown := sorted(set(only) - known.keys()):
+    if unknown := sorted(name for name in only if not any(is_named(each, name) for each in known)):
         complain(f"There is no site {unknown[0]!r}; the sites are: {', '.join(known)}.")
         sys.exit(1)
     try:
-        policies = [each.policy() for name, each in known.items() if not only or name in only]
+        named = [name for name in known if not only or any(is_named(name, one) for one in only)]
+        policies = [known[name].policy() for name in named]
     except (ValueError, OSError) as error:
         complain(str(error))
         sys.exit(1)
@@ -115,6 +119,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield Check("configuration", True, f"the section [{SECTION}] is valid")
     yield state_folder_finding(settings.state_folder)
     yield store_finding()
+    yield from team_findings()
     yield token_finding()
     yield key_finding()
     yield controller_finding(settings)
@@ -128,15 +133,17 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield here_finding(sites)
     yield default_finding(settings)
     for name in only or sites:
-        if name in sites:
-            yield from site_findings(sites[name], timeout, launch)
-        else:
+        # Those of all its accounts, where it has several.
+        named = [name] if not only else [each for each in sites if is_named(each, name)]
+        for each in named:
+            yield from site_findings(sites[each], timeout, launch)
+        if not named:
             yield Check(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
 
 
 def executor_finding() -> Check:
     """Whether Airflow uses Lading at all."""
-    names = [name.module_path for name in ExecutorLoader.get_executor_names()]
+    names = [name.module_path for name in ExecutorLoader.get_executor_names(validate_teams=False)]
     if any(name.startswith("lading.executors.") for name in names):
         return Check("executor", True, f"[core] executor has {EXECUTOR}")
     return Check(
@@ -195,6 +202,24 @@ def key_finding() -> Check:
         "AIRFLOW__CORE__FERNET_KEY to one key that is kept, the same for all schedulers, API servers and controllers",
         warns=True,
     )
+
+
+def team_findings() -> Iterator[Check]:
+    """For each team that has Lading as an executor of its own, whether its options are valid and Airflow has it."""
+    teams = [each.team for each in executor_names.configured() if each.team is not None and each.is_lading]
+    known = Team.get_all_team_names() if teams else set()
+    for team in teams:
+        try:
+            own = Settings.of_team(team)
+        except AirflowConfigException as error:
+            yield Check(f"team {team}", False, str(error))
+            continue
+        if team not in known:
+            create = f"airflow teams create {team}"
+            yield Check(f"team {team}", False, f"Airflow has no such team: the scheduler will not start; run: {create}")
+            continue
+        asked = format_resources(own.default_resources)
+        yield Check(f"team {team}", True, f"it has an executor of its own; a task without hints asks for {asked}")
 
 
 def container_began_at(mounts: Path = Path("/proc/self/mountinfo")) -> float | None:

@@ -72,6 +72,7 @@ ARG_POLICY = Arg(
 )
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
 ARG_DAG = Arg(("--dag-id",), type=utf8_name, help="Only jobs of this Dag")
+ARG_TEAM = Arg(("--team",), type=utf8_name, help="Only jobs of the Dags of this team of Airflow's")
 ARG_RUN = Arg(("--run-id",), type=utf8_name, help="Only jobs of this run")
 ARG_LIMIT = Arg(("--limit",), type=count, default=50, help="At most so many jobs, the youngest (default: 50)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
@@ -176,7 +177,7 @@ def get_commands() -> list[GroupCommand]:
                 command(
                     "jobs",
                     "List jobs, the youngest first",
-                    (ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
+                    (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
                 ),
                 command(
                     "explain",
@@ -204,8 +205,8 @@ def get_commands() -> list[GroupCommand]:
                     "budgets",
                     "List what budgets have spent, or lift one until its next period",
                     (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
-                    "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half a "
-                    "minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there is no "
+                    "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half "
+                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there is no "
                     "budget of that name.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),

@@ -27,18 +27,18 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         console().print_as_json(data)
     elif output == "yaml":
         # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
-        console().print_as_yaml([{name: whole(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
+        console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
     else:
         texts = [{name: each if each is None else readable(each) for name, each in row.items()} for row in rows]
         console().print_as(texts, output)
 
 
 def readable(value: object) -> str:
-    """What a person reads of a value: printable, and its times in the zone of ``[core] default_timezone``."""
+    """What users read of a value: printable, and its times in the zone of ``[core] default_timezone``."""
     return printable(in_zone(value, settings.TIMEZONE) if isinstance(value, str) else value)
 
 
-def whole(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
     """Text without lone surrogates, which are written as escapes; anything else as it is."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 

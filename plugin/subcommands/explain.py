@@ -149,7 +149,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
         launches=site.launches,
         accept_untargeted=bool(site.config.accept_untargeted),
         burst_after=site.config.burst_after,
-        allowed_dags=site.config.allowed_dags,
+        admission=site.admission,
         arch=default_arch(site.arch, could_be),
         waits=PastWaits().read(session),
     )

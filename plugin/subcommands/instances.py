@@ -70,7 +70,7 @@ class InstanceLine:
 
     @property
     def names(self) -> set[str]:
-        """By which a person may call it."""
+        """The name by which users may call it."""
         ids = {self.row.native_id if self.row is not None else None, self.found.id if self.found is not None else None}
         return {self.name, f"{self.site}/{self.name}"} | {each for each in ids if each is not None}
 

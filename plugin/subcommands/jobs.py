@@ -29,8 +29,8 @@ from lading.scheduling.resources import format_resources
 def jobs(args: Namespace) -> None:
     """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
     with reading_store() as session:
-        rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id)
-        # A person reads the tables, and a terminal is narrow; programs get everything.
+        rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id, args.team)
+        # Users read the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
         show(group_rows(rows) if args.groups else [mapper(row, held.get(row.token)) for row in rows], args.output)
     if older:
@@ -43,13 +43,15 @@ def youngest(
     states: Sequence[str] | None = None,
     dag_id: str | None = None,
     run_id: str | None = None,
+    team: str | None = None,
 ) -> tuple[Sequence[JobRow], int]:
     """The youngest jobs of all that are asked for, and how many older ones there are.
 
     :param limit: at most so many
     """
+    named = ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id), (JobRow.team, team))
     wanted: list[ColumnElement[bool]] = [] if not states else [JobRow.state.in_(states)]
-    wanted += [column == value for column, value in ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id)) if value]
+    wanted += [column == value for column, value in named if value]
     rows = session.scalars(
         select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit)
     ).all()
@@ -65,6 +67,7 @@ def job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
     """
     ended = job.ended_at or time.time()
     return {
+        "team": job.team,
         "dag_id": job.dag_id,
         "run_id": job.run_id,
         "task_id": job.task_id if job.kind == "ExecuteTask" else job.kind,
@@ -102,6 +105,7 @@ def short_job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
     return {
+        **({"team": job.team} if job.team is not None else {}),
         "task": f"{row['dag_id']}.{row['task_id']}{index}" if job.dag_id else row["task_id"],
         "try": job.try_number,
         "state": f"{job.state}: {job.cause}" if job.cause else job.state,

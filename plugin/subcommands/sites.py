@@ -34,7 +34,7 @@ def sites(args: Namespace) -> None:
         rows = session.scalars(select(LocationRow).order_by(*in_order)).all()
         known = tables()
         found = [location_row(each, in_it(each, used), known.get(each.site)) for each in rows]
-        # A person reads the tables, and a terminal is narrow; programs get everything.
+        # Users read the tables, and a terminal is narrow; programs get everything.
         show(short_rows(found) if args.output in ("table", "plain") else found, args.output)
 
 

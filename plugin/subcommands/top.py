@@ -56,7 +56,8 @@ def screen(things: Summary, why: WaitGroups) -> Group:
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
     if not things.controller_lives:
         head.append("\nNo controller runs: nothing is started", style="bold red")
-    return Group(head, sites(things), reasons(why) if why.groups else Text("Nothing waits."))
+    its_teams = [teams(things)] if things.teams else []
+    return Group(head, sites(things), *its_teams, reasons(why) if why.groups else Text("Nothing waits."))
 
 
 def usd(amount: float | None) -> str:
@@ -75,6 +76,17 @@ def sites(things: Summary) -> Table:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
         numbers = (str(site.running), str(site.waiting), cpus_of(site))
         texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
+        table.add_row(*(Text(readable(text)) for text in texts))
+    return table
+
+
+def teams(things: Summary) -> Table:
+    """A row for each team that has jobs."""
+    table = Table(title="Teams", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
+    for heading in ("team", "running", "waiting", "cpus used"):
+        table.add_column(heading, justify="left" if heading == "team" else "right")
+    for team in things.teams:
+        texts = (team.name, str(team.running), str(team.waiting), format_count(team.cpus_used))
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
 

@@ -10,16 +10,17 @@ import json
 import logging
 import mimetypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response, status
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, status
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.exc import OperationalError
@@ -41,9 +42,14 @@ from lading.plugin.ui.access import (
     patience,
     well_named,
 )
-from lading.plugin.ui.queries.advice import Advice, advice
+from lading.plugin.ui.queries.advice import Advice, Savings, advice, savings
+from lading.plugin.ui.queries.bill import BillPage, Split, bill_page
 from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
+from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, SortKey, csv_rows, find_jobs
+from lading.plugin.ui.queries.failures import FailureGroups, failures
+from lading.plugin.ui.queries.gantt import RunGantt, gantt
 from lading.plugin.ui.queries.now import Costs, Summary, WaitGroups, costs, summary, waits
+from lading.plugin.ui.queries.queue_waits import QueueWait, queue_waits
 from lading.plugin.ui.queries.runs import (
     MOST_RUNS,
     MOST_TRIES,
@@ -58,6 +64,7 @@ from lading.plugin.ui.queries.runs import (
 )
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.hints.finish_by import parse_finish_by
+from lading.scheduling.insight.periods import Period
 from lading.scheduling.plan import MOST_HURRY
 from lading.scheduling.text.units import UnitError
 
@@ -66,14 +73,24 @@ log = logging.getLogger(__name__)
 STATIC = Path(__file__).with_name("static")
 # A window is no longer than this, seconds.
 LONGEST_WINDOW = 31 * 86400.0
+# Nor is a bill, or one by day.
+LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
 MOST_REQUESTS = 20
 # PostgreSQL has no text with the character 0.
 NAME = r"^[^\x00]*$"
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
-# What the page before has as ``after``: when its last job was queued, and its token.
-After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
+# So many values of one kind may be chosen.
+MOST_VALUES = 50
+Names = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=250, pattern=NAME)]] | None, Query(max_length=MOST_VALUES)
+]
+# What the page before has as ``after``: when its last job was queued, and its token; or when it was asked for, what its
+# last job was sorted by, and its token.
+AfterTry = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
+NUMBER = r"-?[0-9]{1,310}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?"
+After = Annotated[str, Query(max_length=500, pattern=rf"^{NUMBER}:{NUMBER}:{NAME[1:]}")]
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 
@@ -101,8 +118,8 @@ class RequestBody(BaseModel):
 
     kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
-    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken; the name of
-    a budget to be lifted or restored."""
+    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken; the
+    name of a budget to be lifted or restored."""
 
 
 class HurryBody(BaseModel):
@@ -136,6 +153,10 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
     status.HTTP_400_BAD_REQUEST: {"model": ErrorDetail, "description": "The body is not JSON"},
     status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such site or instance"},
+}
+
+CSV: dict[int | str, dict[str, Any]] = {
+    status.HTTP_200_OK: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "A row for each job"}
 }
 
 NO_RUN: dict[int | str, dict[str, Any]] = {
@@ -194,30 +215,109 @@ def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, 
     return Response(found.model_dump_json(), media_type="application/json")
 
 
+@looks.get("/failures")
+def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGroups:
+    """Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for."""
+    return failures(session, sight, since, time.time())
+
+
+@looks.get("/queue-waits")
+def get_queue_waits(session: SessionDep) -> list[QueueWait]:
+    """How long batch jobs have waited in the queues of sites, by their size."""
+    return queue_waits(session)
+
+
+@looks.get("/bill")
+def get_bill(
+    session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
+) -> BillPage:
+    """What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
+    used, what idled and what booted; of Dags that you may not read together.
+    """
+    if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
+        message = (
+            f"the bill from {since} to {until} by {by.value} is not valid: it ends after it begins, within 400 days by "
+            "day and within ten years else"
+        )
+        raise refused_value(("query", "until"), message, until)
+    return bill_page(session, sight, since, until, by, split, time.time())
+
+
+@looks.get("/savings")
+def get_savings(session: SessionDep, sight: SightDep) -> Savings:
+    """What tasks would save in a month if they asked for what suffices, those that would save most first."""
+    return savings(session, sight, time.time())
+
+
+def chosen(
+    q: Annotated[str | None, Query(min_length=1, max_length=200, pattern=NAME)] = None,
+    dag_id: Names = None,
+    run_id: Name | None = None,
+    task_id: Name | None = None,
+    site: Names = None,
+    location: Name | None = None,
+    state: Annotated[list[State] | None, Query(max_length=MOST_VALUES)] = None,
+    cause: Names = None,
+    reason_code: Names = None,
+    reason_limit: Name | None = None,
+    queued_since: Time | None = None,
+    queued_until: Time | None = None,
+) -> JobChoice:
+    """Which jobs a user asks for."""
+    return JobChoice(
+        q=q,
+        dag_id=dag_id or (),
+        run_id=run_id,
+        task_id=task_id,
+        site=site or (),
+        location=location,
+        state=[each.value for each in state or ()],
+        cause=cause or (),
+        reason_code=reason_code or (),
+        reason_limit=reason_limit,
+        since=queued_since,
+        until=queued_until,
+    )
+
+
+ChoiceDep = Annotated[JobChoice, Depends(chosen)]
+
+
+def check_choice(choice: JobChoice, sight: Sight) -> None:
+    """Refuse Dags that the user may not read."""
+    if not all(sight.sees(dag_id) for dag_id in choice.dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
+
+
 @looks.get("/jobs")
 def get_jobs(
     session: SessionDep,
     sight: SightDep,
-    state: Annotated[list[State] | None, Query()] = None,
-    dag_id: Name | None = None,
-    run_id: Name | None = None,
-    site: Name | None = None,
-    since: Time | None = None,
-    limit: Limit = 100,
+    choice: ChoiceDep,
+    sort: SortKey = "queued",
+    order: Order = "desc",
+    limit: Limit = 50,
     after: After | None = None,
-) -> TryPage:
-    """Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are."""
-    if not sight.sees(dag_id):
-        raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
-    asked = {JobRow.dag_id: dag_id, JobRow.run_id: run_id, JobRow.site: site}
-    conditions: list[Any] = [column == value for column, value in asked.items() if value is not None]
-    if state is not None:
-        conditions.append(JobRow.state.in_(state))
-    if conditions:
-        conditions.append(sight.condition())  # how many have a name would reveal what they are
-    if since is not None:
-        conditions.append(JobRow.changed_at > since)
-    return tries(session, sight, time.time(), conditions, limit, after)
+) -> JobPage:
+    """The jobs that are chosen, a page of them; of Dags that you may not read only that they are there, and how large
+    they are, and that only where nothing but a time is chosen.
+    """
+    check_choice(choice, sight)
+    return find_jobs(session, sight, choice, time.time(), sort, order, limit, after)
+
+
+@looks.get("/jobs.csv", response_class=StreamingResponse, responses=CSV)
+def get_jobs_csv(sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
+    """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read."""
+    check_choice(choice, sight)
+
+    def rows() -> Iterator[str]:
+        # That of the request ends before its answer does.
+        with create_session(scoped=False) as session:
+            yield from csv_rows(session, sight, choice, time.time())
+
+    headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
+    return StreamingResponse(rows(), media_type="text/csv", headers=headers)
 
 
 @looks.get("/requests")
@@ -229,7 +329,7 @@ def get_requests(session: SessionDep) -> list[OperatorRequest]:
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> OperatorRequest:
-    """Ask the controller to pause or resume a site, to drain or terminate an instance, to wake a job, or to lift a budget."""
+    """Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget."""
 
     def noted() -> OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())
@@ -266,6 +366,14 @@ def get_run(session: SessionDep, dag_id: str, run_id: str, may_edit: EditsRunsDe
     return run(session, dag_id, run_id, time.time()).model_copy(update={"may_edit": may_edit})
 
 
+@of_dags.get("/dags/{dag_id}/runs/{run_id}/gantt")
+def get_gantt(session: SessionDep, dag_id: str, run_id: str) -> RunGantt:
+    """The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
+    as long.
+    """
+    return gantt(session, dag_id, run_id, time.time())
+
+
 @of_runs.post("/dags/{dag_id}/runs/{run_id}/hurry", responses=NO_RUN)
 def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, asked: HurryBody) -> RunOutlook:
     """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
@@ -291,7 +399,7 @@ def get_tries(
     task_id: str,
     map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
     limit: Limit = 100,
-    after: After | None = None,
+    after: AfterTry | None = None,
 ) -> TryPage:
     """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
     conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]

@@ -241,7 +241,7 @@ def act(
         if location is not None and is_time and free[location.name].take(vector(forecast.steps[name].job.resources)):
             placements.append(Placement(name, location.name))
         else:
-            waits.append(Wait(name, 1, why(home, begin, now)))
+            waits.append(Wait(name, 1, wait_reason(home, begin, now)))
             looks.append(begin)
     launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept)
     looks += more
@@ -279,7 +279,7 @@ def act_late(
         if location is not None and is_time and free[location.name].take(need):
             placements.append(Placement(name, location.name))
         else:
-            waits.append(Wait(name, 1, why(home, begin, now)))
+            waits.append(Wait(name, 1, wait_reason(home, begin, now)))
     due: dict[str, PlannedMachine] = {}
     needed: dict[str, float] = {}
     for number, machine in enumerate(schedule.machines):
@@ -335,14 +335,14 @@ def as_launch(name: str, machine: PlannedMachine) -> PlannedLaunch:
     return PlannedLaunch(name, machine.bin.type.name, offering.capacity_type, offering.zone, machine.bin.price)
 
 
-def about(seconds: float) -> int:
+def rounded_up(seconds: float) -> int:
     """Seconds as they are said: coarse, for a reason that is another one in each second is stored as often."""
     return next((each for each in ABOUT if seconds <= each), round(math.ceil(seconds / ABOUT[-1]) * ABOUT[-1]))
 
 
-def why(home: PlannedMachine, begin: float, now: float) -> Reason:
+def wait_reason(home: PlannedMachine, begin: float, now: float) -> Reason:
     """Why a step does not begin now."""
-    seconds = about(begin - now)
+    seconds = rounded_up(begin - now)
     if home.location is None:
         return because("machine_launched", seconds=seconds)
     boots = home.location.ready_at is not None and home.location.ready_at > now

@@ -38,7 +38,7 @@ class Time(NamedTuple):
     due: float
 
 
-def course(partitions: Iterable[Expected], now: float, latency: float) -> dict[str, Time]:
+def start_times(partitions: Iterable[Expected], now: float, latency: float) -> dict[str, Time]:
     """When each partition starts; those are left out before which the time of one is not known.
 
     The first ones start as soon as they are decided about. What a queue, or an attempt that is still to come, has moved

@@ -22,7 +22,7 @@ from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources, format_resources
 
-# So many sizes of a site's locations are named.
+# How many sizes of a site's locations are named.
 MOST_SIZES = 3
 
 

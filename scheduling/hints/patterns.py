@@ -15,9 +15,9 @@ from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 
 LONGEST_PATTERN = 250
-# So many characters of an input are looked at.
+# How many characters of an input are searched.
 LONGEST_INPUT = 250
-# So many patterns a task has for all of its targets, and so many are sought in the inputs of one job: a chunk of a
+# The most patterns of a task for all of its targets, and the most searched for in the inputs of one job: a chunk of a
 # scatter has those of many.
 MOST_PATTERNS = 100
 MOST_SEARCHES = 20_000

@@ -24,7 +24,7 @@ from lading.scheduling.text.units import UnitError, parse_count, parse_memory, p
 OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 # What a run may cost, USD.
 LEAST_USD, MOST_USD = 0.01, 1e9
-# So many names that are no hints are named in a message.
+# How many names that are no hints are listed in a message.
 MOST_NAMED = 5
 
 

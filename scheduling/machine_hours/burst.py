@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from lading.scheduling.machine_hours.insertion import InsertionPlan, RoomArrays
-from lading.scheduling.machine_hours.policy import WIDTHS, adopted, constrained, dealt, pack_many, setting, waiting
+from lading.scheduling.machine_hours.policy import WIDTHS, adopted, as_packing, constrained, pack_many, setting, waiting
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing.answer import Packing
@@ -34,7 +34,7 @@ def pack(problem: Problem) -> Packing:
         best = min(best, by_length, key=lambda plan: plan.total)
         why += f"; windows of {WIDTHS[0]}: {by_length.total:.4f}"
     improve(best, max(ROUNDS, len(jobs)), problem.going)
-    found = dealt(problem, jobs, best, f"{why}; the better one improved: {best.total:.4f}")
+    found = as_packing(problem, jobs, best, f"{why}; the better one improved: {best.total:.4f}")
     return first if too_many(problem, found) is not None else found
 
 

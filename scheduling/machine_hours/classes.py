@@ -26,7 +26,7 @@ from lading.scheduling.prediction import Prediction, predicted
 STEPS, MOST_CLASSES = (1.02, 1.05, 1.1, 1.25), 1_000
 # A machine is filled with jobs of which the longest is expected to run for so many times the shortest, at most.
 SIMILAR = 1.3
-# So many classes are looked at for each machine, and types of so many times the price of the cheapest that does.
+# How many classes are tried for each machine, and up to which multiple of the cheapest suitable price types are.
 WIDTH, LARGEST = 24, 8
 
 

@@ -48,7 +48,7 @@ BURST = 6
 # of lengths, the less often a wait is worth while, and the less each has to count for jobs to wait no longer on
 # average: half, where the logarithms of lengths are off by a fifth.
 DELAY, UNSURE = 0.75, 5.0
-# In so many parts of the last seconds jobs begin where they come as often as COMES says.
+# In how many parts of the last seconds jobs begin where they come as often as COMES says.
 RECENT, PART, USUAL = 600.0, 10.0, 10
 # Rounds of ruin and recreate per job that waits, and at most.
 ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
@@ -81,7 +81,7 @@ def pack(problem: Problem, effort: str) -> Packing:
         each, most = ROUNDS[effort]
         improve(ways[won], min(most, each * len(jobs)), problem.going)
     less = ", less what free room is worth to later jobs" if start.terms.later else ""
-    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends{less}: {costs}")
+    found = as_packing(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends{less}: {costs}")
     return base if too_many(problem, found) is not None else found
 
 
@@ -94,7 +94,7 @@ def one_per_instance(problem: Problem) -> Packing:
     start = setting(problem, jobs)
     start.terms = replace(start.terms, later=0.0)
     plan = alone(start)
-    found = None if plan is None else dealt(problem, jobs, plan, "")
+    found = None if plan is None else as_packing(problem, jobs, plan, "")
     return base if found is None or too_many(problem, found) is not None else found
 
 
@@ -325,7 +325,7 @@ def in_turn(jobs: list[ShapeMember], plan: InsertionPlan) -> Ints:
     return home
 
 
-def dealt(problem: Problem, jobs: list[ShapeMember], plan: InsertionPlan, why: str) -> Packing:
+def as_packing(problem: Problem, jobs: list[ShapeMember], plan: InsertionPlan, why: str) -> Packing:
     """The plan as a packing."""
     held: dict[int, list[ShapeMember]] = {}
     for waits, machine in zip(jobs, in_turn(jobs, plan), strict=True):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.hints.places import Target
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
 from lading.scheduling.matching.rules import NODES, RULES, Rule, describe_changes, minimum, soft
-from lading.scheduling.matching.sites import SiteView, asked, why_no_target
+from lading.scheduling.matching.sites import SiteView, asked, open_to, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
@@ -96,8 +96,9 @@ def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple
 
 
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
-    site = sites.get(target.site)
-    is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
+    named = (each for name, each in sites.items() if is_named(name, target.site))
+    site = next(iter(open_to(job, named)), None)
+    is_barred = site is not None and site.barred_reason(replace(job, queue=target.within or job.queue)) is not None
     return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites).sentence}"
 
 

@@ -159,7 +159,7 @@ class GroupMachines:
         left: dict[str, dict[str, int]] = {"task": {}, "run": {}}
         for label, most in self.most.items():
             used = self.used.get(label, {})
-            here = sum(used.get((site, name), 0) for name in on(label, locations))
+            here = sum(used.get((site, name), 0) for name in locations_with(label, locations))
             left[label.kind][label.name] = max(0, most - self._number[label] + here)
         return InstanceLimits(tasks=left["task"], runs=left["run"])
 
@@ -171,10 +171,14 @@ class GroupMachines:
         return because("run_machines", most=most)
 
 
-def less(limits: InstanceLimits, locations: Sequence[Location]) -> InstanceLimits:
+def limits_left(limits: InstanceLimits, locations: Sequence[Location]) -> InstanceLimits:
     """What is left of limits when these locations, on which jobs of the groups may be, are counted no more."""
-    tasks = {name: max(0, most - len(on(Label("task", name), locations))) for name, most in limits.tasks.items()}
-    runs = {name: max(0, most - len(on(Label("run", name), locations))) for name, most in limits.runs.items()}
+    tasks = {
+        name: max(0, most - len(locations_with(Label("task", name), locations))) for name, most in limits.tasks.items()
+    }
+    runs = {
+        name: max(0, most - len(locations_with(Label("run", name), locations))) for name, most in limits.runs.items()
+    }
     return replace(limits, tasks=tasks, runs=runs) if tasks or runs else limits
 
 
@@ -185,7 +189,7 @@ def no_further(jobs: Iterable[PlannedJob]) -> InstanceLimits:
     return InstanceLimits(tasks=tasks, runs=runs)
 
 
-def on(label: Label, locations: Iterable[Location]) -> set[str]:
+def locations_with(label: Label, locations: Iterable[Location]) -> set[str]:
     """The names of the locations on which jobs of a group are."""
     return {each.name for each in locations if label.name in (each.tasks if label.kind == "task" else each.runs)}
 
@@ -199,7 +203,7 @@ class Allowance:
     def __init__(self, limits: InstanceLimits, locations: Collection[Location]) -> None:
         named = [("task", limits.tasks), ("run", limits.runs)]
         self.most = {Label(kind, name): most for kind, names in named for name, most in names.items()}
-        self.used = {label: on(label, locations) for label in self.most}
+        self.used = {label: locations_with(label, locations) for label in self.most}
         self._number = {label: len(used) for label, used in self.used.items()}
 
     def full(self, job: PlannedJob) -> list[Label]:

@@ -15,11 +15,11 @@ from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
 from lading.scheduling.resources import Resources
 
-# So many machines at most are bought to learn what an image has.
+# The most machines bought to learn what an image has.
 MOST_TO_LEARN = 2
 # A disk of which less than this part is there is not the one that was specified: nothing has mounted that.
 SHARE = 0.5
-# From so many boots at a site on their median counts, and from so many of a type on that of the type.
+# From how many boots on the median of a site counts, and from how many of a type that of the type.
 BOOTS_OF_SITE, BOOTS_OF_TYPE = 3, 5
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from lading.scheduling.job import PlannedJob
 
-# So many waits have to be known before one is predicted from them, and this share of them was no longer.
+# How many waits have to be known before one is predicted from them, and the share of them that was no longer.
 FEWEST_WAITS = 20
 QUANTILE = 0.75
 

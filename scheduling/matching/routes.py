@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lading.scheduling.hints.places import Target
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.matching.bindings import GetTargets, filtered
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
@@ -21,12 +21,15 @@ from lading.scheduling.reasons import Reason, because
 def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
     """The places that can ever run a job with the least that will do for it, in the order in which they are named."""
     least = minimum(job)
-    takers = {site.name: site for site in open_to(job, asked(job, sites))}
-    targets = [Target(name) for name in takers] if job.targets is None else map(Target.parse, of_text(job.targets)[0])
+    takers = dict.fromkeys(open_to(job, asked(job, sites)))
+    targets = (
+        [Target(site.name) for site in takers] if job.targets is None else map(Target.parse, of_text(job.targets)[0])
+    )
     return [
         (target, site)
         for target in targets
-        if (site := takers.get(target.site)) is not None and stop_at(least, target, site) is not None
+        for site in takers
+        if is_named(site.name, target.site) and stop_at(least, target, site) is not None
     ]
 
 

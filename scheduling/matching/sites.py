@@ -8,11 +8,12 @@ from fnmatch import fnmatchcase
 
 from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.hints.places import Target
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import valid_types
-from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching import admission
+from lading.scheduling.matching.admission import EVERYBODY, Admission
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.rules import NODES, soft, within
@@ -38,7 +39,7 @@ class SiteView:
     :param turned_away: seconds for which jobs have found no room there, also while it launches some, by their names
     :param accept_untargeted: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
-    :param allowed_dags: patterns of the Dags that it takes; None: every Dag
+    :param admission: whose jobs it takes
     :param waits: for how long jobs have waited in queues; None: that is not asked
     :param holds: whether its locations hold room for jobs that are to come
     :param attempts: how often room is looked for where gangs do not say it; None: as usual
@@ -62,7 +63,7 @@ class SiteView:
     turned_away: Mapping[str, float] = field(default_factory=dict)
     accept_untargeted: bool = True
     burst_after: float = 0.0
-    allowed_dags: Sequence[str] | None = None
+    admission: Admission = EVERYBODY
     waits: QueueWaits | None = None
     holds: bool = False
     attempts: AttemptSchedule | None = None
@@ -78,7 +79,7 @@ class SiteView:
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
 
-    def bars(self, job: WaitingJob) -> Reason | None:
+    def barred_reason(self, job: WaitingJob) -> Reason | None:
         """Why it takes no such jobs for now, as its account is not admitted; None: it takes them.
 
         One with native directives may have named another account.
@@ -189,8 +190,8 @@ def asked(job: WaitingJob, sites: Sequence[SiteView]) -> list[SiteView]:
     """The sites that a job may go to."""
     if job.targets is not None:
         named = dict.fromkeys(Target.parse(each).site for each in of_text(job.targets)[0])
-        return [site for name in named for site in sites if site.name == name]
-    return [site for site in sites if (site.name == job.site if job.site else site.accept_untargeted)]
+        return [site for name in named for site in sites if is_named(site.name, name)]
+    return [site for site in sites if (is_named(site.name, job.site) if job.site else site.accept_untargeted)]
 
 
 def stop_at(
@@ -213,25 +214,30 @@ def stop_at(
         changes += within(here, site.nodes_for(here))
     stop = Stop(site.name, None if job.targets is None else str(target), changes, rule, relaxed)
     asks = stop.asked(job)
-    return stop if site.bars(asks) is None and site.may_run(asks) else None
+    return stop if site.barred_reason(asks) is None and site.may_run(asks) else None
 
 
 def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
-    """Those that take jobs of its Dag."""
-    return [site for site in sites if dag_rules.takes(site.allowed_dags, job.dag_id)]
+    """Those that take jobs of its Dag and team."""
+    return [site for site in sites if site.admission.takes(job.dag_id, job.team)]
+
+
+def _not_open(job: WaitingJob, sites: Iterable[SiteView]) -> Reason:
+    """Why none of these sites takes jobs of its Dag and team."""
+    return admission.refusal([(site.name, site.admission) for site in sites], job.dag_id, job.team)
 
 
 def refusal(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no site can ever run a job."""
     names = [site.name for site in sites]
-    if job.site and job.site not in names:
+    if job.site and not any(is_named(name, job.site) for name in names):
         return because("no_such_site", name=job.site, names=", ".join(names))
     its_own = asked(job, sites)
     if job.targets is not None:
         return unreachable(job, sites)
     takers = open_to(job, its_own)
     if its_own and not takers:
-        why = dag_rules.refusal([(site.name, site.allowed_dags) for site in its_own], job.dag_id or "")
+        why = _not_open(job, its_own)
     else:
         why = unsuited(job, takers) if its_own else because("names_no_site")
     others = [site.name for site in sites if site not in its_own]
@@ -256,11 +262,12 @@ def unreachable(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
 
 def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> Reason:
     """Why a target can never run a job."""
-    site = sites.get(target.site)
-    if site is None:
+    there = [site for name, site in sites.items() if is_named(name, target.site)]
+    if not there:
         return because("no_such_site", name=target.site, names=", ".join(sites))
-    if not open_to(job, [site]):
-        return dag_rules.refusal([(site.name, site.allowed_dags)], job.dag_id or "")
+    if not (takers := open_to(job, there)):
+        return _not_open(job, there)
+    site = takers[0]
     if target.within is not None and not site.is_batch:
         types = site.types(target.within)
         if not types:
@@ -274,8 +281,8 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
 
 def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    barred = [why.at(each.name) for each in sites if (why := each.bars(job)) is not None]
-    if others := [each for each in sites if each.bars(job) is None]:
+    barred = [why.at(each.name) for each in sites if (why := each.barred_reason(job)) is not None]
+    if others := [each for each in sites if each.barred_reason(job) is None]:
         return _unsuited(job, others).with_also(*barred)
     return combined(barred)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.hints.places import Target
+from lading.scheduling.hints.places import Target, is_named
 from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import WaitingJob
 
@@ -69,4 +69,4 @@ def of_text(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 @lru_cache(maxsize=1024)
 def parts_of(text: str, site: str) -> frozenset[str | None]:
     """What the targets that a job carries name of a site; None among them: all of it."""
-    return frozenset(each.within for each in map(Target.parse, of_text(text)[0]) if each.site == site)
+    return frozenset(each.within for each in map(Target.parse, of_text(text)[0]) if is_named(site, each.site))

@@ -40,7 +40,8 @@ class WaitingJob(PlannedJob):
     :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
-    :param dag_of_shape: its Dag, where some site does not take every one; None: each does, or it belongs to none
+    :param dag_of_shape: its Dag, and ``team_of_shape`` the team of that, where some site does not take every one; None:
+        each does, or it belongs to none
     :param may_overtake: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
     :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
@@ -54,6 +55,7 @@ class WaitingJob(PlannedJob):
     targets: str | None = None
     soft: str | None = None
     dag_of_shape: str | None = None
+    team_of_shape: str | None = None
     may_overtake: bool = False
     hidden: int = 0
     max_instances: int | None = None
@@ -66,6 +68,7 @@ class WaitingJob(PlannedJob):
         asked = self.resources
         return (
             self.dag_of_shape,
+            self.team_of_shape,
             asked.cpus,
             asked.memory,
             asked.disk,
@@ -95,6 +98,7 @@ class WaitingJob(PlannedJob):
 key = attrgetter(
     *(
         "dag_of_shape",
+        "team_of_shape",
         "resources.cpus",
         "resources.memory",
         "resources.disk",

@@ -11,7 +11,7 @@ from lading.scheduling.machine_traits import ANY_ARCH, IS, valid_types
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
-# So many machines are described that are alike in all but amounts.
+# How many machines that differ only in amounts are described.
 MOST_DESCRIBED = 8
 
 

@@ -18,7 +18,7 @@ from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 
 # With more shapes than this a bin is filled from a sample of them, another one for each bin.
 SAMPLE = 768
-# So many types are tried for the next bin; all of them again when the best of these has got worse.
+# How many types are tried for the next bin; all of them again when the best of these has got worse.
 SHORT_LIST = 16
 WORSE = 0.998
 # A job that is worth nothing at the program's prices has to be packed nevertheless.

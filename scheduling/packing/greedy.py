@@ -12,7 +12,7 @@ all can be placed in one round, job by job.
 
 Equal jobs fill an instance until it is full: after one was placed, that instance is still the first that fits, because
 those before it had no room for the shape. So a run of equal jobs is placed in one step, and new instances that are
-filled alike are one :class:`MachineGroup` of consecutive ages.
+filled alike are one :class:`~lading.scheduling.packing.answer.MachineGroup` of consecutive ages.
 
 Two things come on top. A location that ends sorts before those that stay, the soonest end first, so that short jobs
 fill its tail. And a job that has waited for longer than the patience keeps the location free on which it lacks least:

@@ -1,4 +1,4 @@
-"""Parties: jobs that are alike, on their way from site to site. Pure.
+"""Classes of jobs that are alike, on their way from site to site. Pure.
 
 There may be thousands of jobs, and few that differ. Binding filters, and rankings of plugins, may send each of them
 another way: so those that are at one stop are together there, wherever they come from and go next.

@@ -130,7 +130,7 @@ def _needed(
         [replace(each, used=each.running, prefetched=(), usd_per_hour=1.0) for each in open_ones],
         Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
         replace(
-            groups.less(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
+            groups.limits_left(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
             instances=market.most - (len(live) - len(open_ones)),
         ),
         "hours" if worth_classifying(jobs) else "greedy",
@@ -181,7 +181,7 @@ def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, 
 
 
 def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-    """The jobs, each with a priority of its own: who came first, or has the longest rest, is served first.
+    """The jobs, each with a priority of its own: the one that came first, or has the longest rest, is served first.
 
     Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
     """
@@ -245,7 +245,7 @@ def _giving_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason] | None:
-    """The allocation that should end, for what waits wants another or a larger one and there are as many as may be.
+    """The allocation that should end, for what waits needs another or a larger one and there are as many as may be.
 
     :param used: those for which there is work
     :returns: with the reason; None: none

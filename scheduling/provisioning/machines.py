@@ -255,7 +255,7 @@ def _planned(
 ) -> Plan:
     market = without_forecast(market)
     there, kept = with_kept(there, market.min_instances - len(closed))
-    allowed = left_of(market.limits, groups.less(limits, closed), closed)
+    allowed = left_of(market.limits, groups.limits_left(limits, closed), closed)
     if allowed.usd_per_hour is not None:
         allowed = replace(allowed, usd_per_hour=max(0.0, allowed.usd_per_hour - kept))
     return plan(

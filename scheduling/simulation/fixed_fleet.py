@@ -1,4 +1,4 @@
-"""What a workflow costs on a fleet of equal machines, with all lengths known: what a careful person could rent. Pure.
+"""What a workflow costs on a fleet of equal machines, with all lengths known: what a careful user could rent. Pure.
 
 Steps begin in the order of the longest rest of their run on the first machine that has room, so that the first machines
 are dense. A machine is paid from a boot before its first step to the end of its last one; gaps that are longer than a
@@ -18,9 +18,9 @@ from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
 # How many machines a fleet has.
 SIZES = (1, 2, 3, 4, 6, 8, 12)
-# So many steps that have no room are passed over for ones behind them.
+# How many steps that have no room are passed over for ones behind them.
 MOST_PASSED = 40
-# A person lets a run take so many times its critical path.
+# A user lets a run take so many times its critical path.
 SLACK = 1.25
 
 

@@ -26,7 +26,7 @@ from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths
 
-# So many times a job may wait for another: where all of 1,000 wait for 1,000, that is a million.
+# The most dependencies between jobs: where all of 1,000 wait for 1,000, that is a million.
 MOST_WAITS = 2_000_000
 # For more jobs than these what a forecast buys is not simulated: that would take minutes.
 MOST_FORESEEN = 500

@@ -45,8 +45,8 @@ TICKS = 10_000
 # Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
 # seconds.
 HOPE = 5.0
-# After so many plans in a row in which launches failed or instances were reclaimed, and no job has arrived or ended,
-# none ever will.
+# How many plans in a row may have launches that fail or instances that are reclaimed, with no job arriving or ending,
+# before it is concluded that jobs never end.
 MOST_VAIN_PLANS = 1000
 
 

@@ -27,7 +27,7 @@ class UnitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """Something that is measured, and how messages speak of it."""
+    """Something that is measured, and how messages name it."""
 
     name: str
     valid: str

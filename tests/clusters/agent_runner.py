@@ -60,14 +60,14 @@ def fail(job: AgentJob) -> int:
 
 
 def note(job: AgentJob, path: str, seconds: float = 0.0) -> None:
-    """Add a line to a file: once per run of this job."""
+    """Add a line to a file, once per run of this job."""
     with open(path, "a") as stream:
         stream.write(f"{job.token}\n")
     time.sleep(seconds)
 
 
 def open_files(job: AgentJob, path: str) -> None:
-    """Tell how many files it may have open, and stay until it is ended."""
+    """Report how many files it may have open, and run until it is ended."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     write_atomically(Path(path) / job.token, str(soft))
     time.sleep(60)
@@ -120,7 +120,7 @@ def share(job: AgentJob, mebibytes: int, processes: int, seconds: float) -> None
 
 
 def escape(job: AgentJob, pid_file: str, seconds: float = 60.0) -> None:
-    """Leave a daemon behind: forked twice, in a session of its own, deaf, without our environment."""
+    """Leave a daemon behind: forked twice, in a session of its own, ignoring signals, without our environment."""
     code = (
         "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
         f"open({pid_file!r}, 'w').write(str(os.getpid())); time.sleep({seconds})"

@@ -1,4 +1,4 @@
-"""A site with one machine whose agent starts what it has been given as real ones do; time passes when a test says so."""
+"""A site whose agent starts what it has been given as real ones do; time passes when a test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller asks of a site, for a site that has one location."""
+"""The calls of a controller on a site that has one location."""
 
 from __future__ import annotations
 

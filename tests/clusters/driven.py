@@ -1,4 +1,4 @@
-"""A site as tests drive it: a controller's side without a database, and what it has heard."""
+"""A site as tests drive it: a controller's side without a database, and the events of the site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ S = TypeVar("S", bound="Site[Any]")
 
 
 class Driven(Generic[S]):
-    """A site, and the events that it has told."""
+    """A site, and the events that it has reported."""
 
     patience: ClassVar[float] = 60.0
     """Seconds for which events are waited for."""
@@ -44,19 +44,19 @@ class Driven(Generic[S]):
     def look(self) -> None:
         self.events += self.solo.tick()
 
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+    def events_of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {event["token"]: event for event in self.events if event["event"] == kind}
 
     def wait_for(self, kind: str, tokens: list[str], seconds: float | None = None) -> list[dict[str, Any]]:
         def there() -> bool:
             self.look()
-            return set(tokens) <= self.of(kind).keys()
+            return set(tokens) <= self.events_of(kind).keys()
 
         assert wait_until(there, seconds or self.patience, self.pause), (self.events, self.solo.seen)
-        return [self.of(kind)[token] for token in tokens]
+        return [self.events_of(kind)[token] for token in tokens]
 
     def take_over(self, other: Driven[S]) -> None:
-        """Know what the other one's controller had in its store."""
+        """Take over what the other site's controller had in its store."""
         for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
             setattr(self.solo, name, getattr(other.solo, name))
 

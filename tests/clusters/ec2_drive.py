@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 class Drive:
-    """A controller's side of the site, and what it has heard."""
+    """A controller's side of the site, and the events of the site."""
 
     def __init__(self, site: EC2Site) -> None:
         self.site = site
@@ -39,7 +39,7 @@ class Drive:
 
     def answered(self) -> EC2Site:
         """The site when AWS has answered it for the first time, which may take long on a busy machine: until then a
-        controller hears that it could not be asked.
+        controller learns that it could not be asked.
         """
         self.until(lambda _: self.last is not None)
         return self.site
@@ -47,7 +47,7 @@ class Drive:
     def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
         assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
 
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+    def events_of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {event["token"]: event for event in self.events if event["event"] == kind}
 
     def order(self, count: int = 1, **changes: Any) -> list[str]:
@@ -71,5 +71,5 @@ class Drive:
         return tokens
 
     def wait_for(self, kind: str, *tokens: str, seconds: float = PATIENCE) -> list[dict[str, Any]]:
-        self.until(lambda _: set(tokens) <= self.of(kind).keys(), seconds)
-        return [self.of(kind)[token] for token in tokens]
+        self.until(lambda _: set(tokens) <= self.events_of(kind).keys(), seconds)
+        return [self.events_of(kind)[token] for token in tokens]

@@ -83,7 +83,7 @@ class Fleet(Paper):
 
     def go(self) -> list[dict[str, Any]]:
         """A tick, and what the site does after it; the events."""
-        if self.solo.site.poller is not self.poller:  # another controller, which knows what is in the store
+        if self.solo.site.poller is not self.poller:  # another controller on the same store
             self.solo.site = RoundsSite(self.poller, self.folder)
         events = self.solo.tick()
         self.poller.round()
@@ -99,14 +99,14 @@ class Fleet(Paper):
         """The allocations, in the order in which they were asked for."""
         return [line.rpartition("|")[2] for line in self.read("queue").split("\n") if line]
 
-    def of(self, name: str) -> AllocationFolder:
+    def folder_of(self, name: str) -> AllocationFolder:
         return AllocationFolder(ClusterFolder(str(self.root)), name)
 
     def terms(self, name: str) -> AllocationTerms:
-        return AllocationTerms.from_json(Path(self.of(name).terms).read_text())
+        return AllocationTerms.from_json(Path(self.folder_of(name).terms).read_text())
 
     def spool(self, name: str) -> Path:
-        return Path(self.of(name).spool)
+        return Path(self.folder_of(name).spool)
 
     def state(self, state: str, name: str) -> None:
         """What squeue says of an allocation."""
@@ -125,7 +125,7 @@ class Fleet(Paper):
                 for each in ("inbox", "cancel", "events", "jobs"):
                     (self.spool(name) / each).mkdir(parents=True)
                 left = self.terms(name).seconds
-                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "now": time.time(), "left": left}))
+                Path(self.folder_of(name).up).write_text(json.dumps({"host": "n1", "now": time.time(), "left": left}))
         return self.names
 
     def inbox(self, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Gangs under a controller whose sites a test leads by the hand: sites that hold room, and a house for all of it."""
+"""Gangs under a controller whose sites are driven by the test: sites that hold room, and a house for all of it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class House:
         self.begin()
 
     def begin(self) -> None:
-        """A controller, another one after the last."""
+        """A controller that takes over from the last one."""
         for site in self.sites:
             if isinstance(site, HoldingSite):
                 site.outlive()
@@ -156,12 +156,12 @@ class House:
         return here.decide(seen, here.any_wait())
 
     def recorded(self, decision: Decision) -> Decision:
-        """What was decided is stored, and no site has heard of it."""
+        """What was decided is stored, and has reached no site."""
         self.controller.record(decision, True, time.time())
         return decision
 
     def act(self, decision: Decision) -> None:
-        """The sites hear of it."""
+        """It reaches the sites."""
         self.controller.act(decision)
         rest(self.controller.threads)
 

@@ -83,7 +83,7 @@ class Paper:
         self.poller = self.controller()
 
     def controller(self) -> JobMode:
-        """A controller that knows nothing yet."""
+        """A controller without any state."""
         transport = ShellTransport(setup=self.config.login_setup)
         logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
         return JobMode(self.config, SLURM(), transport, "http://api/execution/", logs)

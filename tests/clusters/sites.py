@@ -1,4 +1,4 @@
-"""A site that a test leads by the hand, and settings without a configuration of Airflow."""
+"""A site that is driven by a test, and settings without a configuration of Airflow."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleTy
 
 
 class FakeSite(Site[SiteConfig]):
-    """A site that starts all that it is given, at a location called ``here``, and says what a test wants it to say.
+    """A site that starts all that it is given, at a location called ``here``, and answers as a test wants.
 
     :param events: what it says; kept until it is acknowledged
     :param known: whether it says which jobs it has
@@ -134,7 +134,7 @@ class FakeSite(Site[SiteConfig]):
     def go_on(self) -> None:
         """Hang no longer."""
         self.hang.clear()
-        self.hangs = False  # now, not when its thread has woken: whoever waits for its rest waits for that
+        self.hangs = False  # now, not when its thread has woken: a wait for its rest is a wait for that
         self._goes_on.set()
         self._goes_on = threading.Event()
 
@@ -188,7 +188,7 @@ ANY = market.kind(None, {})
 
 
 class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
-    """A site that launches what is ordered: the test says what becomes of it. What is up starts all that it is given.
+    """A site that launches what is ordered, whose life the test decides. What is up starts all that it is given.
 
     :param most: instances at a time, of 4 cpus each
     """
@@ -220,7 +220,7 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
         self.there[name] = ObservedLocation(location, state, **words)
 
     def end(self, name: str, **words: Any) -> None:
-        """Let an instance end, and tell so; what has not begun there comes back."""
+        """Let an instance end and report it; what has not begun there comes back."""
         self.there.pop(name, None)
         for token, has_begun in self.given.pop(name, {}).items():
             if not has_begun:

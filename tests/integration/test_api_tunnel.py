@@ -184,18 +184,18 @@ def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None
     transport, sshd = connect(way, ForceCommand='echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"')
     transport.setup = "echo noise; echo noise >&2; set -e; cat"
     session = transport.session(["/bin/sh", "-c", 'while read -r line; do echo "it\'s $line"; done; echo over'])
-    session.say(b"me\n", 120)
-    assert session.hear("it's ", 120) == "me"
+    session.write(b"me\n", 120)
+    assert session.wait_for_line("it's ", 120) == "me"
 
     def is_quiet() -> bool:  # sshd may bring errors later than what was printed after them
-        assert session.said() in (b"", b"noise\n")
+        assert session.read_new() in (b"", b"noise\n")
         return not select.select([session.fileno()], [], [], 0.2)[0]
 
-    assert wait_until(is_quiet, 10, 0), "errors that nobody reads would wake who waits for news again and again"
+    assert wait_until(is_quiet, 10, 0), "errors that are not read would wake up the wait for news again and again"
     assert session.alive
     sshd.restart()
     assert wait_until(lambda: not session.alive, 30, 0.05)
     session = transport.session(["/bin/sh", "-c", "echo never mind; exit 3"])
     with pytest.raises(TransportError, match=r"(?s)last output: .*never mind"):
-        session.hear("it's ", 120)
+        session.wait_for_line("it's ", 120)
     session.close()

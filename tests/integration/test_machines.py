@@ -45,7 +45,7 @@ class Host:
 
 
 class Lab(Driven[FixedSite]):
-    """A controller's side of some machines, and what it has heard."""
+    """A controller's side of some machines, and the events of these."""
 
     is_forgotten = False
 
@@ -53,7 +53,7 @@ class Lab(Driven[FixedSite]):
         return {each.name: each.state for each in self.site.observe().locations}
 
     def forget(self) -> None:
-        """Stop without a word, as a controller that is killed."""
+        """Stop without cleaning up, as a controller that is killed."""
         self.is_forgotten = True
         for each in self.site.connections.values():
             each.rounds.stop(60)
@@ -115,7 +115,7 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
     lab.look()
     assert {given.location for given in lab.solo.given.values()} == {"lab1", "lab2"}
     assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
-    assert lab.of("started").keys() == set(tokens)
+    assert lab.events_of("started").keys() == set(tokens)
     assert asked(api) == len(tokens), "each ran once"
     for host in hosts:
         machine = lab.site.connections[host.name].machine
@@ -156,7 +156,7 @@ def test_an_agent_is_killed(make: Callable[..., Lab], hosts: list[Host], api: Ex
     api.gates[HEALTH].set()
     assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "its jobs live on, and none begins anew"
-    # Supervisors tell of the ends of jobs themselves.
+    # Supervisors report the ends of jobs themselves.
     assert wait_until(lambda: all(agent_of(lab, host) != before[host.name] for host in hosts), 60)
 
 
@@ -411,6 +411,6 @@ def test_a_clock_that_is_wrong(make: Callable[..., Lab], hosts: list[Host], tmp_
     tokens = lab.put(2)
     ends = lab.wait_for("finished", tokens)
     assert {event["cause"] for event in ends} == {None}
-    times = [event["at"] for event in (*ends, *lab.of("started").values())]
+    times = [event["at"] for event in (*ends, *lab.events_of("started").values())]
     # By the controller's clock, as well as one look can tell what the other one says.
     assert all(begun - 60 < at < time.time() + 60 for at in times), times

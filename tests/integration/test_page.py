@@ -1,4 +1,4 @@
-"""The page as a person sees it: in Debian's Chromium, on a real Airflow."""
+"""The page as a user sees it: in Debian's Chromium, on a real Airflow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.services.ec2 import FakeEC2
 from tests.services.metrics import Collector
 from tests.services.page_data import seed
 
-# Where the screenshots of a run go, where somebody wants them: docs/images/page.png is one of them.
+# The folder for the screenshots of a run, if there is to be any: docs/images/page.png is one of them.
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 SITES = """
 [sites.local]
@@ -202,7 +202,7 @@ def ec2() -> Iterator[FakeEC2]:
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
-    """What that Airflow tells its backends of metrics and traces."""
+    """What that Airflow sends to its backends of metrics and traces."""
     with Collector() as collector:
         yield collector
 
@@ -454,7 +454,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     page.close()
 
 
-def test_nothing_is_asked_while_nobody_looks(full: Airflow, admin: str, browser: Browser) -> None:
+def test_nothing_is_asked_while_the_page_is_hidden(full: Airflow, admin: str, browser: Browser) -> None:
     window = Window(browser, full.url, token=admin)
     page = window.open("/plugin/lading")
     drawn(page)

@@ -83,7 +83,7 @@ def add_work(session: Session) -> None:
     session.flush()
 
 
-def test_what_somebody_sees_is_asked_of_the_database(session: Session) -> None:
+def test_what_a_user_sees_is_asked_of_the_database(session: Session) -> None:
     for dag in ("mine", "other", "gone", ""):
         add(session, f"of {dag}", dag_id=dag or None, run_id=None if not dag else "r", started_at=NOW - 5)
     session.flush()

@@ -1,7 +1,7 @@
 """Restart safety, by killing for real: nothing is lost, nothing runs twice, nothing stalls.
 
 Every task of the Dag below leaves a line in a file when it starts and one when it ends, so what ran how often, and
-when, is there to be counted, whatever Airflow and Lading believe.
+when, is there to be counted, whatever Airflow and Lading have stored.
 
 What has to do with transactions and row locks runs on both databases. The kills at one moment after another, the power
 cut, two schedulers and the like take half a minute each and end in the same code for both: they run on PostgreSQL.
@@ -435,8 +435,8 @@ def test_an_orderly_stop_cancels(rig: Rig) -> None:
 
 
 def test_a_stop_right_after_the_start(on_postgres: Rig) -> None:
-    """Nothing is left when the controller, or the agent, is still importing, or when Airflow still believes in another
-    scheduler, which was killed."""
+    """Nothing is left when the controller, or the agent, is still importing, or when Airflow still has another
+    scheduler as alive, which was killed."""
     rig = on_postgres
     dead = rig.scheduler_id()
     rig.wait(lambda: rig.controller() and rig.agent(), "there are a controller and an agent")
@@ -457,7 +457,7 @@ def test_a_stop_right_after_the_start(on_postgres: Rig) -> None:
 
 
 def test_an_orderly_stop_leaves(on_postgres: Rig) -> None:
-    """With ``on_shutdown = leave`` running jobs go on, and what became of them is known after the next start."""
+    """With ``on_shutdown = leave`` running jobs go on, and how they ended is known after the next start."""
     rig = on_postgres
     rig.restart_scheduler(on_shutdown="leave")
     run = rig.airflow.trigger("work_8", {"seconds": 1, "held": list(range(8))})
@@ -486,7 +486,7 @@ def test_an_orderly_stop_leaves(on_postgres: Rig) -> None:
 
 
 ALL = ("agent", "controller", "scheduler")
-# A moment is left out where it is no other than one that is there: a scheduler does not care whether an agent imports.
+# Moments that make no difference are left out: to a scheduler it does not matter whether an agent imports.
 STRIKES = [
     (("scheduler",), ("queued", "running")),
     (("controller",), ("queued", "importing", "running", "ended")),
@@ -559,7 +559,7 @@ def test_the_database_is_away(on_postgres: Rig, own_postgres: Postgres) -> None:
     own_postgres.pause()
     time.sleep(20)
     own_postgres.start()
-    rig.complete()  # Airflow's own components may give up; whatever runs them starts them again
+    rig.complete()  # Airflow's own components may exit; their service manager starts them again
     airflow.wait_until_healthy()
     rig.prove(run, 8)
     assert (rig.agent(), rig.controller()) == (agent, controller)
@@ -600,7 +600,7 @@ def fill_up(path: Path) -> None:
 
 
 def test_a_controller_hangs(on_postgres: Rig) -> None:
-    """It lives and renews nothing: it is killed, and another one takes its place."""
+    """It lives and does not renew its lease: it is killed, and another one takes its place."""
     rig = on_postgres
     rig.wait(lambda: rig.controller() and rig.agent(), "all are there")
     hung = rig.controller()
@@ -668,5 +668,5 @@ def test_two_schedulers(on_postgres: Rig) -> None:
 
 
 def test_airflow_never_comes_back(abandoned: Rig) -> None:
-    """A controller and an agent that nobody needs end by themselves."""
+    """A controller and an agent that are no longer needed end by themselves."""
     abandoned.wait(lambda: not abandoned.airflow.processes(), "nothing is left", 150)

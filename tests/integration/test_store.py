@@ -276,7 +276,7 @@ def test_one_controller_holds_the_lease(session: Session) -> None:
     assert take("b"), "it has run out"
     assert take("c", dead="b"), "its holder is known to be dead"
     store.drop_lease(session, "b")
-    assert store.lease(session) is not None, "only the holder gives it up"
+    assert store.lease(session) is not None, "only the holder releases it"
     store.drop_lease(session, "c")
     assert take("d")
 
@@ -303,7 +303,7 @@ def test_a_long_wait_gets_a_reason_once(session: Session) -> None:
     assert (job.token, job.reason, job.reason_code, job.news) == ("long", because("turn"), "turn", 1)
 
 
-def test_airflow_hears_of_another_code_or_limit_and_not_of_another_number(session: Session) -> None:
+def test_another_code_or_limit_is_reported_to_airflow_and_another_number_is_not(session: Session) -> None:
     add(session, "a", queued_at=1.0)
     quotas = [("standard", 8), ("standard", 9), ("gpu", 9)]
     news = []

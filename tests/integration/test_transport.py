@@ -123,7 +123,7 @@ def remote(request: pytest.FixtureRequest, make_site: Callable[[str], Site]) -> 
 
 @pytest.fixture
 def black_hole() -> Iterator[int]:
-    """A port that accepts and says nothing."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -470,7 +470,7 @@ def test_a_server_that_hangs_before_it_begins_a_command_is_abandoned(
     assert only(transport, "echo 2", 120)[1] == "2\n"
 
 
-def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothing(
+def test_closing_a_connection_does_not_wait_for_a_silent_server(
     make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch, black_hole: int
 ) -> None:
     site = make_site("ssh")
@@ -482,7 +482,7 @@ def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothin
         begun = time.monotonic()
         transport.close()
         assert time.monotonic() - begun < 60
-        assert asked.result(120)[0] is None, "nor does who has opened it"
+        assert asked.result(120)[0] is None, "nor the one that has opened it"
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection())
     assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 120), "it can be opened again"
 
@@ -506,7 +506,7 @@ def test_a_connection_that_stands_after_it_was_closed_is_abandoned(
         assert begun.wait(120)
         transport.close()
         closed.set()
-        assert asked.result(120)[0] is None, "it does not wait for what the server never says"
+        assert asked.result(120)[0] is None, "it does not wait for what the server never sends"
 
 
 def test_a_server_that_is_down_is_not_knocked_at_all_the_time(remote: Site) -> None:
@@ -571,7 +571,7 @@ def test_a_master_with_wrong_keys_is_refused(
     status, _, said = only(transport, "echo here")
     assert status is None
     assert words in said
-    assert "ControlMaster=yes" in said  # what a person is to type
+    assert "ControlMaster=yes" in said  # what a user has to type
     assert site.sshd.sessions == 0
 
 
@@ -594,7 +594,7 @@ def test_an_unknown_connection_is_no_answer(make_site: Callable[[str], Site], mo
     assert "'site'" in words
 
 
-def test_a_persons_connection_is_used_and_left_alone(make_site: Callable[[str], Site]) -> None:
+def test_a_users_connection_is_used_and_left_alone(make_site: Callable[[str], Site]) -> None:
     site = make_site("control_master")
     site.open()
     path = site.folder / "mine"

@@ -174,7 +174,7 @@ class NodeAgent:
             path.unlink()
         return self.events
 
-    def of(self, token: str, kind: str) -> list[dict[str, Any]]:
+    def events_of(self, token: str, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["token"] == token and event["event"] == kind]
 
     def wait(self, happened: Callable[[], Any]) -> Any:
@@ -190,5 +190,5 @@ class NodeAgent:
 
     def wait_for(self, token: str, kind: str = "finished") -> dict[str, Any]:
         """The first event of this kind of a job."""
-        found: Mapping[str, Any] = self.wait(lambda: next(iter(self.of(token, kind)), None))
+        found: Mapping[str, Any] = self.wait(lambda: next(iter(self.events_of(token, kind)), None))
         return dict(found)

@@ -302,7 +302,7 @@ class Airflow:
         return self.home / f"{component}.log"
 
     def log_tails(self, lines: int = 30) -> str:
-        """The last lines of every component's output, for a person who looks for what went wrong."""
+        """The last lines of every component's output, to find out what went wrong."""
         parts = []
         # Not every folder below: those of jobs may go while they are searched.
         for path in sorted(

@@ -29,11 +29,11 @@ def chromium() -> Iterator[Browser]:
 
 
 class Window:
-    """A page of a browser that remembers what went wrong in it.
+    """A page of a browser that records what goes wrong in it.
 
     :param base: of its addresses
     :param without: the globals of the host that are hidden from it
-    :param token: with which it is logged in; None: Airflow asks nobody who he is
+    :param token: with which it is logged in; None: Airflow lets everyone in
     """
 
     def __init__(
@@ -73,6 +73,6 @@ class Window:
         return self.page
 
     def picture(self, file: Path) -> None:
-        """Take a screenshot for a person to look at."""
+        """Take a screenshot, to be looked at."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=file)

@@ -1,4 +1,4 @@
-"""The folder in which the Dags of the tests note what they did, and find what they are told."""
+"""The folder in which the Dags of the tests note what they did, and read what a test leaves for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Diary:
             return []
 
     def write(self, page: str) -> None:
-        """Tell a task that waits for this page to go on."""
+        """Let a task go on that waits for this page."""
         (self.folder / page).touch()
 
     def wait_for(self, page: str, lines: int = 1, timeout: float = 60) -> list[str]:

@@ -1,7 +1,7 @@
 """A fake EC2: moto in a process of its own, and a real sshd behind each of its instances.
 
 Nothing leaves this machine: the API answers on a free port of 127.0.0.1, and the instances have addresses of
-127.77.0.0/16, those with a public one in its place of 127.78.0.0/16. Whoever logs in there is an unprivileged account.
+127.77.0.0/16, those with a public one in its place of 127.78.0.0/16. An unprivileged account logs in there.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class FakeEC2(Service):
         self._ask("reclaim", instance_id=instance_id, notice=notice)
 
     def kill(self, instance_id: str) -> None:
-        """Let an instance die without a word, with all that it runs."""
+        """Let an instance die without a notice, with all that it runs."""
         self._ask("kill", instance_id=instance_id)
 
     def shrink(self, type: str, mib: int) -> None:
@@ -231,7 +231,7 @@ class FakeEC2(Service):
         self._boot_seconds = seconds
         self._ask("boot_seconds", seconds=seconds)
 
-    # --- what became of it
+    # --- what has happened to it
 
     def ledger(self) -> list[dict[str, Any]]:
         """All instances that there ever were, oldest first.
@@ -281,4 +281,4 @@ class FakeEC2(Service):
                 Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/sda1", VirtualizationType="hvm"
             )
             self.ami[arch] = image["ImageId"]
-            self._ask("architecture", image=image["ImageId"], arch=name)  # moto forgets it
+            self._ask("architecture", image=image["ImageId"], arch=name)  # moto drops it

@@ -45,7 +45,7 @@ ERRORS = {
         "The request cannot be completed because the instance of this client token has been terminated.",
     ),
 }
-# What becomes of machines that are launched all the same.
+# What happens to machines that are launched all the same.
 OF_MACHINES = ("never boots", "another key")
 LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported")
 

@@ -1,6 +1,6 @@
 """What a fake EC2 bills: each instance by the second, at least a minute, at the price of the moment.
 
-As in EC2 all times are whole seconds, and they are those that it tells of.
+As in EC2 all times are whole seconds, and they are the ones that it reports.
 """
 
 from __future__ import annotations

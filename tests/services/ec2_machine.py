@@ -108,7 +108,7 @@ class Machine:
             "SetEnv": " ".join(f'"{name}={value}"' for name, value in every.items()),
         }
         (self.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        # A kernel's pid 1 takes all other processes with it, and dies with whoever started it.
+        # A kernel's pid 1 takes all other processes with it, and dies with the process that started it.
         apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--uts", "--fork", "--mount-proc"]
         name = f"ip-{str(self.instance.private_ip).replace('.', '-')}"
         boot = ["sh", "-c", BOOT.format(sshd=PROGRAM), "sh", name, str(self.folder), str(self.home)]
@@ -129,7 +129,7 @@ class Machine:
         return public if public.startswith(PUBLIC) else str(self.instance.private_ip)
 
     def freeze(self) -> None:
-        """Let its SSH server, with all its connections, say nothing any more.
+        """Let its SSH server, with all its connections, stop answering.
 
         :raises OSError: it does not answer yet
         """

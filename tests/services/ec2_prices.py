@@ -1,4 +1,4 @@
-"""The prices that a fake EC2 tells, the Price List and the history of spot prices; and the quotas of its account."""
+"""The prices that a fake EC2 reports, the Price List and the history of spot prices; and the quotas of its account."""
 
 from __future__ import annotations
 

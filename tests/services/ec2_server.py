@@ -102,7 +102,7 @@ class Server:
             self.look()
         if request.action == "DescribeInstances":
             status, found = self.visible(request, status, found)
-        if self.faults.is_lost(request):  # it is done, and nobody hears of it
+        if self.faults.is_lost(request):  # it is done, and the answer is lost
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer(start, status, found)
 
@@ -318,7 +318,7 @@ class Server:
         self.metadata.add(instance)
 
     def end(self, name: str, code: str, by: str = "User") -> None:
-        """An end that nobody asked for."""
+        """An end that was not requested."""
         instance = self.instance(name)
         instance.terminate()
         instance.state_reason = StateReason(code, code)
@@ -342,7 +342,7 @@ class Server:
             self.machines.pop(name).stop()
 
     def serve(self) -> None:
-        """Serve until SIGTERM or until whoever started us has gone."""
+        """Serve until SIGTERM or until the parent process has gone."""
         server = make_server("127.0.0.1", self.port, self, True, request_handler=Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         parent = os.getppid()

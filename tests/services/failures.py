@@ -1,4 +1,4 @@
-"""Prints a failure the moment it happens: a run that is ended from outside says nothing more. A plugin of pytest."""
+"""Prints a failure the moment it happens: a run that is ended from outside prints nothing more. A plugin of pytest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LINES = 15
 
 
 class Failures:
-    """Knows where pytest prints."""
+    """Holds pytest's terminal."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

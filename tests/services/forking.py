@@ -3,7 +3,7 @@
 Each line on standard input is a request, in JSON: the ``arguments`` of ``airflow``, its whole ``environment``, the
 files that take its ``output`` and its ``errors``, and a ``number``. Each line of the answer says that a request has
 begun (``number``, ``pid``), or that a process has ended (``pid``, ``status``). Nothing here waits for a process to end.
-At the end of the input, also where who wrote it was killed, what still runs is asked to end by SIGTERM.
+At the end of the input, also where its writer was killed, what still runs is asked to end by SIGTERM.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def serve(answers: int) -> dict[str, Any] | None:
     """Fork for each request; return the request in the fork, and None at the end of the input."""
 
     def tell(**answer: int) -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # nothing listens any more
             os.write(answers, json.dumps(answer).encode() + b"\n")
 
     running: dict[int, int] = {}  # pids, by what can be read when a process has ended
@@ -91,7 +91,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def insist(ignored: sys.UnraisableHookArgs) -> None:
-    """Be sent SIGTERM again, as by whatever supervises Airflow, where it came at a moment in which it does nothing.
+    """Be sent SIGTERM again, as by the service manager of Airflow, where it came at a moment in which it does nothing.
 
     Airflow's components end by an exception in the handler of the signal, and Python ignores that in the callback of a
     weak reference.

@@ -152,7 +152,7 @@ class GridEngine(Service):
         (self.folder / "qmaster" / "qmaster.pid").unlink(missing_ok=True)
         self._launch("sge_qmaster")
         self._daemons.wait(lambda: self._run("qconf", "-sh").returncode == 0, "sge_qmaster")
-        if "sge_execd" in self._daemons:  # it counts as unknown only after it has been heard of
+        if "sge_execd" in self._daemons:  # it counts as unknown only after it has reported once
             self._daemons.wait(lambda: self.queue_state() == "", "sge_execd", 60)
 
     def kill_host(self) -> None:
@@ -167,7 +167,7 @@ class GridEngine(Service):
         self._daemons.wait(lambda: self.queue_state() == "", "sge_execd")
 
     def queue_state(self) -> str:
-        """As qstat says it: nothing when it takes and starts jobs, ``d`` disabled, ``au`` not heard of..."""
+        """As qstat says it: nothing when it takes and starts jobs, ``d`` disabled, ``au`` silent..."""
         lines = self._run("qstat", "-f", "-q", "batch.q").stdout.splitlines()
         words = next((line.split() for line in lines if line.startswith("batch.q@")), [])
         return "au" if not words or words[3] == "-NA-" else "".join(words[5:6])

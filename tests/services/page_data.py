@@ -79,7 +79,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
 
 
 def add_dags(session: Session) -> None:
-    """One Dag that everybody may read who may read any, and two of a team."""
+    """One Dag that every user may read who may read any, and two of a team."""
     theirs = DagBundleModel(name="theirs")
     theirs.teams.append(Team(name="team"))
     session.add_all([DagBundleModel(name="everybody's"), theirs])
@@ -98,7 +98,7 @@ def add_sites(session: Session, now: float, most: int) -> None:
     """
     for position, (name, kind) in enumerate(SITES):
         trouble = "it has not answered for more than 10 s" if name == "old" else None
-        # Whoever looks sees it a while later: an API server takes that long to start.
+        # It is seen a while later: an API server takes that long to start.
         contact = now - SILENCE if trouble else now + 60
         limits = json.dumps({"max_allocations": str(most), "queue": "batch"} if name == "hpc" else {})
         session.add(
@@ -132,7 +132,7 @@ def lane_jobs(
         for number, length in enumerate(lengths):
             last = number == each - 1 and chance.random() < 0.95
             share = chance.choice([0.99, 0.99, 0.9])
-            if site != "old" or began < now - SILENCE:  # what it has begun since nobody knows
+            if site != "old" or began < now - SILENCE:  # what it has begun since is unknown
                 found.append(ran(chance, site, location, node, lane, cpus, began, length * unit * share, now, last))
             began += length * unit
     return found

@@ -105,7 +105,7 @@ class Postgres(Service):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pause(self) -> None:
-        """End the server, whoever is connected; ``start`` goes on with what it has stored."""
+        """End the server, even with open connections; ``start`` goes on with what it has stored."""
         if self._server:
             self._server.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown": ends sessions, then itself
             try:

@@ -98,7 +98,7 @@ SHORTEST = 60.0
 def wait_until(reached: Callable[[], bool], seconds: float, interval: float = 0.1) -> bool:
     """Ask ``reached`` every ``interval`` seconds until it is true; say whether it was in time.
 
-    :param seconds: that it may take, by far, on an ordinary machine, :data:`SHORTEST` at least; given up after
+    :param seconds: that it may take, by far, on an ordinary machine, :data:`SHORTEST` at least; it ends after
         :data:`SLOWEST` times that, since a wait is no measurement: what must be fast is measured where it is
     """
     end = time.monotonic() + max(seconds, SHORTEST) * SLOWEST
@@ -135,7 +135,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def at_work(processes: Iterable[Process]) -> str:
-    """What each process does now, and what all of this machine wait for: for a person who asks why one does not end."""
+    """What each process does now, and what all of this machine wait for: to find out why one does not end."""
     lines = []
     for process in processes:
         with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def at_work(processes: Iterable[Process]) -> str:
 
 
 def tails(logs: Iterable[Path], lines: int) -> str:
-    """The last lines of some logs, for a person who looks for what went wrong."""
+    """The last lines of some logs, to find out what went wrong."""
     return "\n".join(
         "\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-lines:]])
         for path in sorted(logs)

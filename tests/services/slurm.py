@@ -219,7 +219,7 @@ class Slurm(Service):
     # -- faults
 
     def wait_until_saved(self, job: str, seconds: float = 20) -> bool:
-        """Wait until slurmctld has written down how a job is; of what it has not, it knows nothing when it is back."""
+        """Wait until slurmctld has written down how a job is; else it is unknown after a restart."""
         mark = f"saved-{time.time_ns()}"
         self.scontrol("update", f"JobId={job}", f"Comment={mark}")
         states = self.folder / "state" / "job_state"
@@ -258,7 +258,7 @@ class Slurm(Service):
             self._daemons.wait(lambda: self.node_state(node) in _WELL, f"slurmd.{node}")
 
     def node_state(self, node: str) -> str:
-        """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when mute."""
+        """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when silent."""
         return self._run(["sinfo", "-h", "-N", "-n", node, "-p", "batch", "-o", "%T"]).stdout.strip()
 
     def drain_node(self, node: str) -> None:
@@ -281,7 +281,7 @@ class Slurm(Service):
         self.command("sacctmgr", "-i", "modify", "user", self.account.name, "set", limit)
 
     def wait_until_free(self, seconds: float = 30) -> None:
-        """Wait until no job is left. Nodes may be "mixed" then: 22.05 forgets to say that one is idle whose job was
+        """Wait until no job is left. Nodes may be "mixed" then: 22.05 does not report one as idle whose job was
         cancelled after slurmctld had been killed."""
         self._daemons.wait(lambda: not self._run(["squeue", "-h"]).stdout, "the jobs' end", seconds)
 

@@ -27,7 +27,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 OPTIONS = {
     "AddressFamily": "inet",  # else -R is content with ::1 when 127.0.0.1 is taken
     "UsePAM": "no",
-    "StrictModes": "no",  # the folders above ours may be anybody's
+    "StrictModes": "no",  # the folders above ours may belong to any user
     "PasswordAuthentication": "no",
     "KbdInteractiveAuthentication": "no",
     "PermitRootLogin": "prohibit-password",
@@ -86,7 +86,7 @@ class Sshd(Service):
 
     @property
     def other_key(self) -> str:
-        """A key that is nobody's."""
+        """A key without an owner."""
         return self._public("other_key")
 
     @property
@@ -183,7 +183,7 @@ class Sshd(Service):
         self._orphans.clear()
 
     def freeze(self) -> None:
-        """Let the connections be there and say nothing, as when a cable is pulled."""
+        """Keep the connections open and silent, as when a cable is pulled."""
         for pid in self.connections_of_now():
             os.kill(pid, signal.SIGSTOP)
 

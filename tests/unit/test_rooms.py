@@ -122,7 +122,7 @@ def test_nothing_imports_in_a_circle() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    """One name for one thing, so that who reads a name need not look up which one it is."""
+    """One name for one thing, so that a reader need not look up which one is meant."""
     where: dict[str, list[str]] = {}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):

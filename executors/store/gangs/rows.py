@@ -172,7 +172,7 @@ def apply(session: Session, changes: GangChanges, now: float) -> None:
         session.execute(query, execution_options=WITHOUT_SYNC)
 
 
-def hear(session: Session, site: str, answers: Iterable[tuple[str, str, Reason | None]]) -> None:
+def store_answers(session: Session, site: str, answers: Iterable[tuple[str, str, Reason | None]]) -> None:
     """Store what a site has said of holds; it says something of its own alone.
 
     :param answers: the token of each, what it is now, and why

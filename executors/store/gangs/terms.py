@@ -11,7 +11,8 @@ from lading.scheduling.hints.gang_hints import AttemptSchedule
 
 @dataclass(frozen=True, slots=True)
 class GangTerms:
-    """
+    """How the members of a gang start, as its Dag says; stored with each of them.
+
     :param name: of the gang; None: the job is alone
     :param partial: whether what has room starts even where the others have none
     :param on_failure: ``cancel`` or ``leave``

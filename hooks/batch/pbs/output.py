@@ -376,7 +376,7 @@ def _name(values: dict[str, Any], key: str) -> str | None:
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
-    """The documents in an answer. Versions of PBS differ in what they forget to escape, and in which numbers they write
+    """The documents in an answer. Versions of PBS differ in what they fail to escape, and in which numbers they write
     as JSON has none (``007``).
     """
     try:

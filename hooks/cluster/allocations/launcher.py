@@ -33,7 +33,7 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# So many allocations in a row that end before they begin are a fault of the site, which is shown.
+# How many allocations in a row may end before they begin until that is shown as a fault of the site.
 MOST_FAILURES = 2
 NO_ROOM = because("allocation_full")
 

@@ -21,7 +21,7 @@ from lading.scheduling.resources import Resources
 # What is larger is no claim, and no terms of an allocation.
 MOST_CLAIM_BYTES = 2**16
 MOST_TERMS_BYTES = 2**20
-# So often an agent says how much of its time is left, seconds: what is read may have been said so long ago.
+# How often an agent writes how much of its time is left, seconds: what is read may be that old.
 SECONDS_BETWEEN_REPORTS = 60.0
 
 

@@ -160,7 +160,7 @@ class AllocationMode(ClusterPoller):
         if known is not None:
             self.states.read(known, look.asked_at)
         if look.new:
-            self.states.read_ups(look.new, answers["up"])
+            self.states.read_begun(look.new, answers["up"])
         self._read_logs(look)
         if look.remains is not None and known is not None:
             contents = look.remains.contents(answers["remains"])
@@ -192,7 +192,7 @@ class AllocationMode(ClusterPoller):
         living = [each.batch for each in allocations if not each.over]
         self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
         if look.new:
-            look.steps["up"] = self.states.ups(look.new)
+            look.steps["up"] = self.states.begun_question(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone:
@@ -210,7 +210,7 @@ class AllocationMode(ClusterPoller):
                 folder = f"{self.fleet.allocations[name].folder.relative}/spool/events"
                 files = step.files(answers[key])
                 for file, why in step.left_out(answers[key]).items():
-                    self.rejected.say(f"{folder}/{file}", why)
+                    self.rejected.report(f"{folder}/{file}", why)
                 found[name] = {f"{folder}/{file}": content for file, content in files.items()}
         return found
 
@@ -305,7 +305,7 @@ class AllocationMode(ClusterPoller):
 
 # In which state allocations are, as the batch system and their agents say.
 
-# So long ago may have been said what is read of an agent's time, seconds.
+# How old what is read of an agent's time may be, seconds.
 LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 
 
@@ -336,16 +336,16 @@ class AllocationStates(ClusterPart):
             elif batch.key is not None and not found.is_silent(batch.key):
                 self._compare(allocation, batch.found_in(found), asked_at)
 
-    def ups(self, allocations: Sequence[Allocation]) -> Parts:
+    def begun_question(self, allocations: Sequence[Allocation]) -> Parts:
         """The question whether agents have begun."""
         return Parts([FilePart(each.folder.up) for each in allocations])
 
-    def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
+    def read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
         """Take in which agents have started, and until when they will run.
 
-        :param answer: to :meth:`ups`
+        :param answer: to :meth:`begun_question`
         """
-        contents = self.ups(allocations).contents(answer)
+        contents = self.begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
             if up is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import fates, own
+from lading.hooks.cluster.jobs.remote_steps import owner_mark, parse_fates
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
 from lading.hooks.spool.tokens import TOKEN, checked
@@ -76,7 +76,7 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     root = shlex.quote(folder.root)
     return RunCommand(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
-        f"{own(owner)}mkdir -p allocations claims logs incoming || exit\n"
+        f"{owner_mark(owner)}mkdir -p allocations claims logs incoming || exit\n"
         f"rm -rf incoming/{GIVEN}* incoming/{RENEWED}*\n"
         'for each in submissions/*/tasks; do [ -f "$each" ] && echo "it holds batch jobs of single tasks: let them end '
         "with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\n"
@@ -180,7 +180,7 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
 
 def taken_back(answer: CommandResult) -> dict[str, str]:
     """By token, ``removed``, ``begun`` or ``absent``; empty where that is not known."""
-    return fates(_whole(answer) or [])
+    return parse_fates(_whole(answer) or [])
 
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:

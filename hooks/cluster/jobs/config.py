@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import HOST
-from lading.hooks.batch.site_config import BatchSiteConfig
+from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
 from lading.hooks.files.table_model import (
     Amount,
@@ -27,6 +27,7 @@ from lading.hooks.files.table_model import (
 from lading.hooks.site import RemoteConfig
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.machine_traits import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
                 "minutes and kill_grace are kept for the end of its jobs"
             )
         return self
+
+    @property
+    def admission(self) -> Admission:
+        return SiteRules.from_table(self).admission
 
     @property
     def needs_planning(self) -> str | None:

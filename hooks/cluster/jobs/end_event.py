@@ -11,7 +11,7 @@ from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
 from lading.scheduling.reasons import Reason, because
 
-# What a job has said of its end is believed when the batch system has not said more for so long, seconds.
+# What a job has said of its end is final when the batch system has not reported more for so long, seconds.
 SECONDS_FOR_A_CAUSE = 30.0
 # Where it is the batch system that ends a job, or that knows better, by cause.
 REASONS = {

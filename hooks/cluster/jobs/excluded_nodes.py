@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MOST_EXCLUDED = 20
 # A node on which so many jobs have died before their task began, one after the other, cannot start any.
 MOST_DEATHS = 2
-# So many nodes are remembered as good ones: enough to distinguish a failing node from a failing cluster.
+# How many nodes are kept as good ones: enough to distinguish a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
 # What is larger holds no such nodes.
 MOST_BYTES = 2**20

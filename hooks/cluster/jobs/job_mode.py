@@ -24,8 +24,7 @@ from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
 
-# A job that its batch system shows as running reports that itself within this, seconds; else the batch system is
-# believed.
+# A job that its batch system shows as running reports that itself within this, seconds; else it counts as started.
 SECONDS_UNTIL_BELIEVED = 30.0
 # A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
 SECONDS_UNTIL_FORCED = 60.0
@@ -92,7 +91,7 @@ class JobMode(ClusterPoller):
         files = look.reading.files(answers["events"])
         self.interval.looked(has_jobs=bool(self.tracker.jobs))
         for name, why in look.reading.left_out(answers["events"]).items():
-            self.rejected.say(name, why)
+            self.rejected.report(name, why)
         self._read_events(files)
         if len(files) < look.reading.most:
             self._events_read_at = look.asked_at

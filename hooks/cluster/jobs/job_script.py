@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from lading.hooks.api_tunnel import address
 from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
-from lading.hooks.batch.native import SHELL, over, own, refuse
+from lading.hooks.batch.native import SHELL, over, own_directives, refuse
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -145,7 +145,7 @@ class ScriptWriter:
             stdout="/dev/null",
             stderr="/dev/null",
             # What a task takes away is the site's, not what Lading needs.
-            native={**own(system, array=count > 1), **over(dict(shape.native), defaults, system)},
+            native={**own_directives(system, array=count > 1), **over(dict(shape.native), defaults, system)},
             array=ArrayRange(f"1-{count}") if count > 1 else None,
             excluded_nodes=excluded,
         )

@@ -28,7 +28,7 @@ from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import PendingActions, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
-from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, to_epoch
 from lading.hooks.polling.task_logs import LogCopies, TaskLogs
 from lading.hooks.spool import hold
 from lading.hooks.spool.rejected import RejectedFiles
@@ -397,7 +397,7 @@ class ClusterPoller(ClusterPart, ABC):
             self.submitter.bundles.swept(look.answers["sweep"])
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
+        earliest, latest = to_epoch(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
         for reported, last in self.event_buffer.new(files, self.rejected):
             event = between(reported, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]

@@ -19,7 +19,7 @@ from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 
-# So many jobs are looked into in one look.
+# The most jobs examined in one look.
 MOST_VERDICTS = 200
 TAIL_BYTES = 2000
 # What a job may have left, in the order in which it is read.

@@ -36,7 +36,7 @@ class ListedSubmission:
     withdrawn: frozenset[str] = field(default_factory=frozenset)
 
 
-def own(owner: Owner | None) -> str:
+def owner_mark(owner: Owner | None) -> str:
     """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
 
     The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
@@ -80,7 +80,7 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     root = shlex.quote(folder.root)
     return RunCommand(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
-        f"{own(owner)}mkdir -p {names} || exit\n"
+        f"{owner_mark(owner)}mkdir -p {names} || exit\n"
         'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
         "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
         "id -un || exit\n"
@@ -207,10 +207,10 @@ def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
     """
     if answer.status != 0:
         raise TransportError(f"jobs could not be withdrawn: {answer.message}")
-    return fates(answer.lines)
+    return parse_fates(answer.lines)
 
 
-def fates(lines: Iterable[str]) -> dict[str, str]:
+def parse_fates(lines: Iterable[str]) -> dict[str, str]:
     """What such lines say of jobs, by token; other lines, of an ``rm`` that talks for instance, say nothing."""
     pairs = (line.split() for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and pair[0] in FATES and TOKEN.fullmatch(pair[1])}

@@ -9,11 +9,18 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
+from lading.executors.store.bills import bill
 from lading.executors.store.tables import UsageRow
+from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
 
 MOST_TASKS = 200
+# What would be saved is looked at in so many Dags, those that cost most, and named of so many tasks.
+MOST_DAGS = 50
+MOST_SAVINGS = 10
+SECONDS_OF_MONTH = 30 * 86400.0
 # Input sizes explain what a task needs where one class of them needs so many times what another does.
 TELLING = 1.5
 
@@ -91,7 +98,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: d
         cpus_asked=cpus,
         memory_asked=memory,
         by_input=by_input(classes),
-        **asdict(right_size(usage.whole(classes))),
+        **asdict(right_size(usage.merged(classes))),
     )
 
 
@@ -115,3 +122,74 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
 def is_informative(values: list[float]) -> bool:
     """Whether amounts differ by more than chance makes them."""
     return len(values) > 1 and max(values) >= TELLING * min(values)
+
+
+class Saving(BaseModel):
+    """What a task would save in a month if it asked for what suffices."""
+
+    dag_id: str
+    task_id: str
+    usd: float | None
+    """None: it has no price."""
+    cpu_hours: float
+    gib_hours: float
+    line: str
+    """To paste into the Dag."""
+
+
+class Savings(BaseModel):
+    """What right sizes would save in a month, by the tries of the last 30 days."""
+
+    usd: float | None
+    """Of all tasks; None: none has a price."""
+    cpu_hours: float
+    gib_hours: float
+    tasks: list[Saving]
+    """Those that would save most, most first."""
+    dags_left_out: int
+    """How many Dags there are besides those that cost most, of which this is."""
+
+
+def savings(session: Session, sight: Sight, now: float) -> Savings:
+    """What right sizes would save in a month; the price of a cpu-hour of a task is what those have cost on average."""
+    spent: dict[str, dict[str, BillParts]] = {}
+    for key, amounts in bill(session, now - SECONDS_OF_MONTH, now).items():
+        if key.dag_id and key.task_id and sight.sees(key.dag_id):
+            spent.setdefault(key.dag_id, {}).setdefault(key.task_id, BillParts()).add(amounts)
+    costs = {dag_id: total(tasks.values()) for dag_id, tasks in spent.items()}
+    dearest = sorted(costs, key=lambda dag_id: (-(costs[dag_id].usd or 0.0), -costs[dag_id].cpu_seconds, dag_id))
+    found = [saving for dag_id in dearest[:MOST_DAGS] for saving in savings_of_dag(session, dag_id, spent[dag_id])]
+    found.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours - each.gib_hours / 4, each.dag_id, each.task_id))
+    prices = [each.usd for each in found if each.usd is not None]
+    return Savings(
+        usd=sum(prices) if prices else None,
+        cpu_hours=sum(each.cpu_hours for each in found),
+        gib_hours=sum(each.gib_hours for each in found),
+        tasks=found[:MOST_SAVINGS],
+        dags_left_out=max(0, len(dearest) - MOST_DAGS),
+    )
+
+
+def savings_of_dag(session: Session, dag_id: str, spent: dict[str, BillParts]) -> list[Saving]:
+    """What the tasks of a Dag would save.
+
+    :param spent: what each has cost within a month
+    """
+    found = []
+    for task_id, classes in usage.of_tasks(session, dag_id, spent.keys()).items():
+        used = usage.merged(classes)
+        size, cost = right_size(used), spent[task_id]
+        asked = cost.used + cost.unused
+        if size.line is None or not used.cpu_hours or not asked:
+            continue
+        # The tries that are looked at may be those of a day or of a year.
+        scale = asked / 3600 / used.cpu_hours
+        cpu_hours, gib_hours = max(0.0, size.saved_cpu_hours * scale), max(0.0, size.saved_gib_hours * scale)
+        usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / asked if cost.is_priced else None
+        if cpu_hours or gib_hours:
+            found.append(
+                Saving(
+                    dag_id=dag_id, task_id=task_id, usd=usd, cpu_hours=cpu_hours, gib_hours=gib_hours, line=size.line
+                )
+            )
+    return found

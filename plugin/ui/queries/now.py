@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +23,11 @@ from lading.executors.store.figures import (
     CpusInUse,
     LiveJobs,
     Up,
+    begun,
     busy,
     live_jobs,
     queues,
+    teams,
     total,
     usd_per_hour,
     waiting,
@@ -89,6 +91,15 @@ class BudgetState(BaseModel):
     """Who has lifted it for this period."""
 
 
+class TeamState(BaseModel):
+    """What a team of Airflow's has now."""
+
+    name: str
+    running: int
+    waiting: int
+    cpus_used: float
+
+
 class Summary(BaseModel):
     """How things are."""
 
@@ -103,7 +114,11 @@ class Summary(BaseModel):
     """Of batch jobs of their own, on nodes that are not Lading's to count."""
     cpus_up: float
     usd_per_hour: float | None
+    failed: int
+    """Within 24 hours."""
     sites: list[SiteState]
+    teams: list[TeamState]
+    """Those that have jobs."""
     budgets: list[BudgetState] = []
     may_act: bool = False
     """Whether the user may ask something of sites."""
@@ -129,6 +144,7 @@ def summary(session: Session, now: float) -> Summary:
         cpus_batch=sum(each.batch for each in at_work.values()),
         cpus_up=sum(cpus for _, cpus, _ in up),
         usd_per_hour=total(prices),
+        failed=count_failed(session, now - SECONDS_PER_DAY),
         sites=sites,
         budgets=[
             BudgetState(
@@ -144,7 +160,17 @@ def summary(session: Session, now: float) -> Summary:
             )
             for each in share_rows.budgets(session)
         ],
+        teams=[
+            TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
+            for each in teams(session)
+        ],
     )
+
+
+def count_failed(session: Session, since: float) -> int:
+    """How many jobs have failed since a time."""
+    failed = select(func.count()).select_from(JobRow).where(JobRow.state == State.FAILED, JobRow.ended_at >= since)
+    return session.scalar(failed) or 0
 
 
 def site_rows(session: Session) -> Sequence[SiteRow]:
@@ -250,7 +276,7 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
 
 
 class WaitingDag(BaseModel):
-    """How many jobs of a Dag wait for one reason."""
+    """How many jobs of a Dag there are in a group."""
 
     dag_id: str
     jobs: int
@@ -284,13 +310,26 @@ class WaitGroup(BaseModel):
     """None: it is about no certain one."""
     limit: str | None
     """The limit that is reached; None: none is, or the user may not see its name."""
+    params: dict[str, str | int | float | bool | list[str | int | float | bool | None] | None]
+    """Those of the commonest reason, such as ``used`` and ``most`` of a limit; empty: it has none, or the user may not
+    see it.
+    """
     jobs: int
+    share: float
+    """Of all that wait, 0 to 1."""
+    jobs_per_hour: float | None
+    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has."""
+    seconds: float | None
+    """How long it takes at that rate until all of them have begun; None: likewise."""
     cpus: float
     oldest: float
     """When the first of them was queued."""
     sentences: list[str]
     """The commonest reasons, of Dags that the user may see."""
     dags: list[WaitingDag]
+    """Those with most of them."""
+    dags_total: int
+    """How many Dags there are that the user may see."""
     hidden: bool
     """Whether jobs of other Dags are among them."""
     held: list[HeldRoom]
@@ -315,36 +354,52 @@ class WaitingGroup:
     jobs: int = 0
     cpus: float = 0.0
     oldest: float = float("inf")
-    sentences: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[Reason] = field(default_factory=Counter)
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
+    # Of all its Dags, those that the user may not see as well.
+    all_dags: set[str | None] = field(default_factory=set)
 
     def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
         """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
+        self.all_dags.add(dag_id)
         if not seen:
             self.hidden = True
             return
         if reason is not None:
-            self.sentences[str(reason)] += count
+            self.reasons[reason] += count
         if dag_id:
             self.dags[dag_id] += count
 
-    def model(self) -> WaitGroup:
+    def model(self, waiting: int, rate: float | None) -> WaitGroup:
+        """
+        :param waiting: how many jobs wait in all
+        :param rate: how many of its Dags have begun there in an hour; None: none has
+        """
         code = self.code
+        sentences = Counter[str]()
+        for reason, jobs in self.reasons.items():
+            sentences[str(reason)] += jobs
+        commonest = self.reasons.most_common(1)
         return WaitGroup(
             key=code.key,
             kind=code.kind,
             title=code.title,
-            remedy=code.remedy,
+            remedy=code.remedy_at(self.site),
             actors=[each.value for each in code.actors],
             site=self.site,
             limit=self.limit,
+            params=plain(commonest[0][0]) if commonest else {},
             jobs=self.jobs,
+            share=self.jobs / waiting if waiting else 0.0,
+            jobs_per_hour=rate,
+            seconds=None if rate is None else self.jobs / rate * 3600,
             cpus=self.cpus,
             oldest=self.oldest,
-            sentences=[text for text, _ in self.sentences.most_common(MOST_SENTENCES)],
+            sentences=[text for text, _ in sentences.most_common(MOST_SENTENCES)],
             dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
+            dags_total=len(self.dags),
             hidden=self.hidden,
             held=sorted(self.held, key=lambda each: (-each.cpus, each.place))[:MOST_HELD],
         )
@@ -380,4 +435,32 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
                 HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
-    return WaitGroups(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])
+    jobs, rates = sum(each.jobs for each in ordered), BeginRates(session, now)
+    groups_said = [each.model(jobs, rates.of(each.site, each.all_dags)) for each in ordered]
+    return WaitGroups(now=now, jobs=jobs, groups=groups_said)
+
+
+class BeginRates:
+    """How many jobs begin in an hour, by what has begun within the last 24."""
+
+    def __init__(self, session: Session, now: float) -> None:
+        self.now = now
+        self.begun = begun(session, now - SECONDS_PER_DAY)
+
+    def of(self, site: str | None, dags: Collection[str | None]) -> float | None:
+        """The rate of some Dags.
+
+        :param site: there; None: anywhere
+        :returns: None: none of them has begun
+        """
+        rows = [row for row in self.begun if row[1] in dags and site in (None, row[0])]
+        if not rows:
+            return None
+        # Of what came an hour ago a day says nothing, nor does a second.
+        hours: float = max((self.now - min(row[3] for row in rows)) / 3600, 1.0)
+        return sum(int(row[2]) for row in rows) / hours
+
+
+def plain(reason: Reason) -> dict[str, Any]:
+    """The parameters of a reason, as JSON has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in reason.params}

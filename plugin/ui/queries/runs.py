@@ -19,6 +19,7 @@ from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartEstimate, as_estimate, starts
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reason_codes import CAUSES
 
@@ -46,6 +47,8 @@ class TrySummary(BaseModel):
     id: str
     hidden: bool
     dag_id: str | None
+    team: str | None
+    """Airflow's team of its Dag."""
     run_id: str | None
     task_id: str | None
     map_index: int
@@ -82,6 +85,8 @@ class TrySummary(BaseModel):
     started_at: float | None
     ended_at: float | None
     phases: list[TryPhase]
+    start: StartEstimate | None = None
+    """When it is expected to start; None: it does not wait, or nothing says it."""
 
 
 class TryPage(BaseModel):
@@ -100,6 +105,7 @@ AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) -
     "usd",
     "reason",
     "placed_because",
+    "start",
 }
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
@@ -122,9 +128,20 @@ def tries(
     shown, more = rows[:limit], len(rows) > limit
     boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
     last = shown[-1][0] if more else None
+    expected = starts(session, [job for job, _ in shown], now)
     return TryPage(
         now=now,
-        jobs=[as_try(job, sight, usd, boots.get(job.location or ""), held.get(job.token)) for job, usd in shown],
+        jobs=[
+            as_try(
+                job,
+                sight,
+                usd,
+                boots.get(job.location or ""),
+                held.get(job.token),
+                as_estimate(expected.get(job.token)),
+            )
+            for job, usd in shown
+        ],
         after=None if last is None else f"{last.queued_at!r}:{last.token}",
     )
 
@@ -134,10 +151,18 @@ def boots_of(session: Session, jobs: Sequence[JobRow]) -> dict[str, Boot]:
     return instances.boots(session, (job.location for job in jobs if job.location is not None))
 
 
-def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held: str | None = None) -> TrySummary:
+def as_try(
+    job: JobRow,
+    sight: Sight,
+    usd: float | None,
+    boot: Boot | None,
+    held: str | None = None,
+    start: StartEstimate | None = None,
+) -> TrySummary:
     """A job, as far as it may be seen.
 
     :param usd: what it has cost, until now where it runs
+    :param start: when it is expected to start
     """
     summary = TrySummary(
         id=job.token,
@@ -151,6 +176,7 @@ def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held
         remedy=job.remedy,
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot),
+        start=start,
         **{name: getattr(job, name) for name in AS_STORED},
     )
     return summary if sight.sees(job.dag_id) else unnamed(summary)

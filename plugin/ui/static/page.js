@@ -37,6 +37,13 @@ function Sites({sites, now, may}) {
   ]});
 }
 
+const Teams = ({teams}) => h(Section, {title: "Which teams have what?"}, h(Table, {name: "Teams", rows: teams, columns: [
+  {title: "Team", cell: (team) => team.name},
+  {title: "Running", cell: (team) => team.running, number: true},
+  {title: "Waiting", cell: (team) => team.waiting, number: true},
+  {title: "cpus used", cell: (team) => count(team.cpus_used), number: true},
+]}));
+
 function Asked() {
   const [found] = useAnswer("requests", {}, 5);
   return !found?.length ? null : h(Section, {title: "What was asked of them"}, h(Table, {name: "What was asked", rows: found, few: 5, columns: [
@@ -65,6 +72,7 @@ function Things({found, trouble, now}) {
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used + found.cpus_batch)} : {label: "USD per hour", value: usd(money)}),
       h(Today)),
     h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now, may: found.may_act})),
+    found.teams.length ? h(Teams, {teams: found.teams}) : null,
     homeless > 0 && found.sites.length ? h(Muted, null, `${count(homeless)} of those that wait name no site, and have been given to none yet.`) : null,
     h(Asked));
 }

@@ -29,6 +29,7 @@ export function Facts({job, now}) {
       job.state === "attempted" && h(Confirmed, {label: "Wake", question: "Look for room now?", onYes: () => ask("wake", job.id)}))],
     ["Why", spoken(job.reason) ?? (["queued", "attempted", "placed"].includes(job.state) ? "nothing was said yet" : null)],
     ["What would change it", job.remedy],
+    ["Team", job.team],
     ["Where", where(job)],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
     ["Batch job", job.native_id],
@@ -51,6 +52,7 @@ export const TryTable = ({name, jobs, now, empty, load}) => h(Table, {name, rows
 export const tryColumns = (now) => [
   {title: "Task", cell: (job) => h(Link, {to: taskPath(job)}, taskName(job)), text: taskName},
   {title: "Run", shown: false, text: (job) => job.run_id},
+  {title: "Team", cell: (job) => job.team ?? "", has: (job) => job.team},
   {title: "Try", cell: (job) => job.try_number, number: true},
   {title: "State", cell: (job) => h(Badge, {word: job.state}), text: (job) => job.state},
   {title: "Cause", shown: false, text: (job) => job.cause},

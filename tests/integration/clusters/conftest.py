@@ -51,7 +51,7 @@ def gridengine_login(account: Account, gridengine: GridEngine) -> Iterator[Sshd]
 
 @contextmanager
 def _skipping() -> Iterator[None]:
-    """Skip the tests of a service that this person may not install or run."""
+    """Skip the tests of a service that the current user may not install or run."""
     try:
         yield
     except (MissingPackagesError, NeedsRootError) as error:

@@ -64,7 +64,7 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     options = {**OPTIONS, "max_allocations": 1, "node_cpus": 2}
     first = make("slurm", login, **options)
     tokens = first.put(4)
-    first.wait_for("started", sorted(tokens)[:1])  # who came at the same time is started in this order
+    first.wait_for("started", sorted(tokens)[:1])  # jobs that came at the same time are started in this order
     first.forget()
     second = make("slurm", login, **options)
     second.take_over(first)
@@ -78,7 +78,7 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     api.delays[HEALTH] = 0
     slurm.command("scancel", f"--name={allocation}")
     causes = [event["cause"] for event in second.wait_for("finished", tokens)]
-    assert causes.count("cancelled") in (1, 2), "those that ran"
+    assert causes.count("cancelled") in (1, 2), "these had begun"
     assert causes.count(None) == 4 - causes.count("cancelled"), "the others ran in another allocation"
 
 

@@ -217,7 +217,9 @@ def test_each_job_has_a_folder_of_its_own(cluster: Airflow, account: Account, di
         folder, temporary = map(Path, found)
         assert folder == temporary
         assert folder.parent.name == f"lading-{account.uid}"
-        assert not folder.exists(), f"that of a job that has succeeded at {site} is deleted before Airflow hears of it"
+        assert not folder.exists(), (
+            f"that of a job that has succeeded at {site} is deleted before its end reaches Airflow"
+        )
     kept = [Path(each.read_text()) for each in diary.glob("breaks_*")]
     assert len({*kept}) == 3
     try:
@@ -362,7 +364,7 @@ def test_a_node_that_fails_costs_no_try(cluster: Airflow, diary: Path, slurm: Sl
 
 
 def see_the_allocation(cluster: Airflow, run: str) -> None:
-    """What a person sees of a run in an allocation: its machine, its native id, and the phases of a try."""
+    """What the page shows of a run in an allocation: its machine, its native id, and the phases of a try."""
     with chromium() as browser:
         window = Window(browser, cluster.url, height=1300)
         page = window.open(f"/dags/packed/runs/{run}/tasks/square/mapped/0/plugin/lading-task")

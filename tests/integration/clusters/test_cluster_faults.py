@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a batch cluster when something fails. The jobs only ask an API server for its health."""
+"""How the jobs of a batch cluster end when something fails. The jobs only ask an API server for its health."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.services.sshd import Sshd
 
 
 class Site(Driven[ClusterSite]):
-    """A controller's side of a cluster, and what it has heard."""
+    """A controller's side of a cluster, and the events of the cluster."""
 
     patience = 90.0
     pause = 0.2
 
     def forget(self) -> None:
-        """Stop without a word, as a controller that is killed."""
+        """Stop without cleaning up, as a controller that is killed."""
         self.site.rounds.stop(60.0)
 
 
@@ -216,7 +216,7 @@ def test_a_user_may_have_few_jobs(
         site = make("slurm", slurm_login)
         tokens = site.put(4)
         assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-        assert any("AssocMaxSubmitJobLimit" in message_in(event) for event in site.of("waiting").values())
+        assert any("AssocMaxSubmitJobLimit" in message_in(event) for event in site.events_of("waiting").values())
     finally:
         slurm.limit_jobs(None)
 
@@ -240,7 +240,7 @@ def test_grid_engine(
     nodes.failed("x2", "test")
     nodes.failed("x3", "test")
     assert {event["cause"] for event in site.wait_for("finished", site.put(1))} == {None}, "!(x2|x3) is for any other"
-    assert kept_away not in site.of("started"), "though it came first"
+    assert kept_away not in site.events_of("started"), "though it came first"
     cancel(site.site, {kept_away: free_text("enough")})
     site.wait_for("finished", [kept_away])
     gridengine.close_queue()

@@ -41,7 +41,7 @@ from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 PATIENCE = 300.0
-# An allocation of which nothing is known ends after so many idle seconds; the pause between the two tasks is longer.
+# An allocation with nothing to come ends after so many idle seconds; the pause between the two tasks is longer.
 IDLE, BREAK = 2, 8.0
 # The limit of each task, and the kill_grace of the site, seconds.
 LIMIT, GRACE = 1800, 2

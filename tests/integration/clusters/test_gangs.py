@@ -194,7 +194,7 @@ def test_one_of_two_hosts_dies_while_room_is_held(
 
 
 def test_fifty_gangs_that_compete_for_room_for_three(make_house: MakeHouse, api: ExecutionApi, tmp_path: Path) -> None:
-    """None starves, none waits for another one for ever, and each runs together."""
+    """None starves, none waits for another one for ever, and the members of each run together."""
     api.gates[HEALTH].set()
     api.delays[HEALTH] = 2.0
     site = LocalSite("local", LocalConfig(kind="local", cpus=6, memory=6000, kill_grace=2), tmp_path / "local")
@@ -261,11 +261,11 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
         assert ran_together(house)
         assert len({job.location for job in house.jobs().values()}) == 2
         assert house.holds() == []
-        assert len(service.ledger()) == 2, "none was given up while it held room, and bought again"
+        assert len(service.ledger()) == 2, "none was released while it held room, and bought again"
 
         def none_lives() -> bool:
             house.tick()
             return service.living() == []
 
-        assert wait_until(none_lives, 60, 0.2), "it is given up when it has nothing to hold"
+        assert wait_until(none_lives, 60, 0.2), "it is released when it has nothing to hold"
         close(house.sites)

@@ -193,7 +193,7 @@ def test_a_connection_cut_in_the_middle_of_a_submission(
 def test_who_submits_an_array_is_gone(
     on_slurm: Callable[..., BatchHook], slurm: Slurm, slurm_login: Sshd, when: str
 ) -> None:
-    """The connection is cut, and another one goes on who knows only of the runs."""
+    """The connection is cut, and another process goes on from the runs alone."""
     site = on_slurm(setup="PATH=$HOME:$PATH").site
     script = JobScript("echo run >> ../times")
     shared = run_array.shared(script, site.system, "mine")

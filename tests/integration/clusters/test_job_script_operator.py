@@ -134,7 +134,7 @@ def airflow(
     (home / "config" / "airflow_local_settings.py").write_text(LOCAL_SETTINGS)
     config = {
         "lading.sites_file": home / "sites.toml",
-        # As many processes as it is told to start; and with SQLite a request that is given up on may win.
+        # As many processes as it is to start; with SQLite a request whose client has timed out may still win.
         "core.parallelism": 6,
         "workers.execution_api_timeout": 60,
     }
@@ -148,7 +148,7 @@ def airflow(
 
 @pytest.fixture(autouse=True)
 def left_as_found(slurm: Slurm) -> Iterator[None]:
-    """The jobs of a test that has failed must not be taken for those of the next one."""
+    """The jobs of a test that has failed must not be mistaken for those of the next one."""
     yield
     slurm.command("scancel", "-u", slurm.account.name)
     slurm.wait_until_free()

@@ -21,7 +21,7 @@ from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 PARTS = 6
-# Each part lasts until it is told to end, so that all sites have some.
+# Each part lasts until a test ends it, so that all sites have some.
 DAG = f"""
 import time
 from pathlib import Path
@@ -129,7 +129,7 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
         (dags / "end").touch()
         assert wait_until(lambda: jobs("after", State.SUCCEEDED).total() >= 2, 90, 0.2), airflow.log_tails()
         assert "hpc" not in jobs("after", *State), "what is away gets nothing"
-        assert "hpc" in jobs("part", State.RUNNING), "its own end meanwhile, which nobody can see"
+        assert "hpc" in jobs("part", State.RUNNING), "its own end meanwhile, which cannot be seen"
         login.start()
         assert airflow.wait_for_run("everywhere", run, timeout=120) == "success"
         assert airflow.xcom("everywhere", run, "total") == sum(range(PARTS)) * 2

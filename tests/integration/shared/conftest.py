@@ -28,11 +28,11 @@ CONFIG = {
     "core.max_map_length": 16,  # so that a scatter over thousands is chunked without taking minutes
     "scheduler.task_queued_timeout": 15,
     "scheduler.task_queued_timeout_check_interval": 3,
-    # A task that gives up on the answer of a busy API server asks again, and with SQLite both requests may win.
+    # A task whose request to a busy API server times out sends it again, and with SQLite both requests may win.
     "workers.execution_api_timeout": 60,
 }
 DAGS = Path(__file__).parent / "dags"
-# The others are triggered by an asset, or by the test that tells them when to end or wants the machine for itself.
+# The others are triggered by an asset, or by the test that decides when they end or needs the whole machine.
 STARTED_AT_ONCE = (
     "retries",
     "timeouts",
@@ -55,7 +55,7 @@ STARTED_AT_ONCE = (
 
 @pytest.fixture(scope="package")
 def metrics() -> Iterator[Collector]:
-    """What the shared Airflow tells its metrics backend."""
+    """What the shared Airflow sends to its metrics backend."""
     with Collector() as collector:
         yield collector
 

@@ -141,7 +141,7 @@ def test_a_head_and_its_workers_find_each_other(airflow: Airflow) -> None:
     assert airflow.xcom("ray_together", run_id, "head") == {"primes": PRIMES_BELOW_200_000, "workers": 3}
     found: list[Mapping[str, Any]] = []
 
-    def are_stored() -> bool:  # the tasks tell Airflow of their ends themselves, and may be sooner
+    def are_stored() -> bool:  # the tasks report their ends to Airflow themselves, which may be sooner
         found[:] = jobs(airflow, "ray_together", run_id)
         return len(found) == 4 and all(job["ended_at"] is not None for job in found)
 

@@ -1,4 +1,4 @@
-"""What people type: ``airflow tasks`` goes on working, and ``airflow lading`` tells what there is."""
+"""The command line: ``airflow tasks`` keeps working, and ``airflow lading`` shows what there is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(airflow: Airflow) -> str:
     run = airflow.trigger("typed")
     assert airflow.wait_for_run("typed", run) == "success"
 
-    def is_stored() -> bool:  # the task tells Airflow of its end itself, and may be sooner
+    def is_stored() -> bool:  # the task reports its end to Airflow itself, which may be sooner
         [job] = json.loads(airflow.lading("jobs", "--dag-id", "typed", "--run-id", run, "-o", "json"))
         return bool(job["state"] == "succeeded")
 
@@ -87,7 +87,7 @@ def test_check_says_what_is_wrong(airflow: Airflow) -> None:
 
 
 def test_clean(airflow: Airflow, tmp_path: Path) -> None:
-    """What is old goes, site by site, and a site that is not there holds up nobody."""
+    """What is old is removed, site by site, and a site that is missing holds up none of the others."""
     rejected = airflow.home / "lading" / "spool" / "local" / "rejected"
     records = tmp_path / ".lading" / "runs"
     for path, text in ((rejected / "old", "{"), (rejected / "young", "{"), (records / "a.json", RECORD)):

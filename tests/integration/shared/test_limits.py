@@ -1,4 +1,4 @@
-"""Tasks that go beyond a limit of theirs are ended, and everybody hears why."""
+"""Tasks that exceed a limit are ended, and the reason is shown everywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_out_of_memory(airflow: Airflow, run: str, diary: Diary) -> None:
         assert f"its limit is {400 * number} MiB" in log, "a retry asks for twice as much"
     events = told(airflow, run, "hog", "lading out_of_memory")
     assert len(events) == 2
-    # The Dag processor calls the callbacks of a task that could not do so itself; it tells them no reason.
+    # The Dag processor calls the callbacks of a task that could not do so itself; it passes on no reason.
     assert airflow.wait_for_callbacks("limits", lambda: len(diary.lines("hog-callbacks")) == 2)
     assert diary.lines("hog-callbacks") == ["retry of try 1", "failure of try 2"]
     assert "its limit is 400 MiB" in told(airflow, run, "hog", "state mismatch")[0]

@@ -1,4 +1,4 @@
-"""Tasks that somebody marks or clears in the UI, while they wait, while they run and afterwards."""
+"""Tasks that are marked or cleared in the UI, while they wait, while they run and afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.services.airflow import Airflow
 from tests.services.diary import Diary
 from tests.services.processes import wait_until
 
-# From the click to the end: Airflow's supervisor hears of it with its next heartbeat, at most 5 s later; then a task
+# From the click to the end: Airflow's supervisor learns of it with its next heartbeat, at most 5 s later; then a task
 # that catches SIGTERM has 5 s more.
 SECONDS_TO_THE_END = 15
 

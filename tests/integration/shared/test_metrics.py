@@ -1,4 +1,4 @@
-"""What the scheduler and the controller tell Airflow's metrics backend."""
+"""What the scheduler and the controller send to Airflow's metrics backend."""
 
 from __future__ import annotations
 

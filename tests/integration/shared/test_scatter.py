@@ -62,7 +62,7 @@ class Run:
             rows[:] = json.loads(self.airflow.lading(*command))
             return all(row["state"] in ENDED for row in rows)
 
-        # A task says to Airflow that it has ended, before its agent says so to the store.
+        # A task reports its end to Airflow before its agent reports it to the store.
         assert wait_until(have_ended, 60, 1), rows
         return sorted(rows, key=lambda row: (row["task_id"], int(row["map_index"]), int(row["try_number"])))
 
@@ -182,7 +182,7 @@ def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: 
 
 
 def test_max_jobs(airflow: Airflow, scatters: Mapping[str, str]) -> None:
-    run_id = airflow.trigger("limited")  # not among the others, of which Airflow has its hands full
+    run_id = airflow.trigger("limited")  # not among the others, which keep Airflow busy
 
     def reasons() -> list[str]:
         return [each["extra"] for each in airflow.events("limited", run_id) if each["event"] == "lading waits"]

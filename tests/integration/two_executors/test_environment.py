@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.services.airflow import Airflow
 
-# Values are told by their hashes, so that no secret reaches a log.
+# Values are compared by their hashes, so that no secret reaches a log.
 SOURCE = """
 import hashlib, os
 from pathlib import Path

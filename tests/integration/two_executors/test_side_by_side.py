@@ -71,7 +71,7 @@ spread()
 
 
 def ended_jobs(airflow: Airflow, run_id: str) -> list[dict[str, Any]]:
-    """The jobs of a run when all have ended, which Airflow hears of before it is stored."""
+    """The jobs of a run when all have ended, which Airflow learns before it is stored."""
     jobs: list[dict[str, Any]] = []
 
     def have_ended() -> bool:

@@ -195,7 +195,7 @@ def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
     killing.join()
 
 
-def test_a_worker_that_is_killed_leaves_word_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:
+def test_a_worker_that_is_killed_leaves_a_note_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:
     attempt, task = Try(), operator("sleep 60", deferrable=True)
     with pytest.raises(TaskDeferred):
         task.execute(attempt.context)

@@ -434,7 +434,7 @@ CLOUD = {
 }
 
 
-def test_what_tells_machines_apart_is_compared_with_what_there_is(tmp_path: Path, parse: Parser) -> None:
+def test_traits_of_machines_are_compared_with_what_there_is(tmp_path: Path, parse: Parser) -> None:
     right = {
         "right_arch": "resources(arch='arm64', features=['sve'], cpus=40)",
         "right_type": "resources(instance_type='big.arm')",

@@ -244,7 +244,7 @@ def imds_token(ec2: FakeEC2, name: str) -> str:
         return str(response.read().decode())
 
 
-def test_a_reclaim_is_announced_to_who_has_a_token(ec2: FakeEC2, keys: Path) -> None:
+def test_a_reclaim_is_announced_to_holders_of_a_token(ec2: FakeEC2, keys: Path) -> None:
     spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
     [name] = launch(ec2, UserData=user_data(keys), **spot)
     assert described(ec2, name)[name]["InstanceLifecycle"] == "spot"

@@ -79,7 +79,7 @@ def test_its_end_is_billed_and_shared(session: Session, launched: Launched) -> N
     assert row.usd == pytest.approx(0.4)
     assert [usd(session, token) for token in ("a", "b", "dies")] == pytest.approx([0.1, 0.1, 0.1])
     assert row.usd_idle == pytest.approx(0.1)
-    # That it died is told later, when nothing says any more what it cost there.
+    # Its death is reported later, when what it cost there is no longer known.
     ended = {"state": State.FAILED, "cause": "node_failure", "ended_at": BEGUN + 460}
     store.apply(session, [Change("dies", ended)])
     assert usd(session, "dies") == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""What a tick decides is data: it can be looked at, compared and recorded by whoever has it."""
+"""What a tick decides is data: it can be looked at, compared and recorded."""
 
 from __future__ import annotations
 

@@ -49,6 +49,6 @@ def test_what_waits_and_what_runs_is_predicted_from_what_has_ended_well(tmp_path
         location = queue.loaded(Location("m", Resources(8, 8_000)), [given], 0)
         assert location.running_jobs == (AssignedJob(40.0, found["a"], Resources(1, 100)),)
         assert need(given.job, Market(Resources(8, 8_000), 0, 9e3, 9e3, most=1)).expected == found["a"], (
-            "provisioning hears of it"
+            "provisioning takes it into account"
         )
     assert MOST / SECONDS_UNTIL_STALE > 50, "of short jobs that end at this rate none is passed over"

@@ -115,7 +115,7 @@ def job(engine: Engine, token: str) -> JobRow:
 
 
 def sync(scheduler: LadingExecutor) -> dict[Any, Any]:
-    """What Airflow is told in one loop of the scheduler."""
+    """What is reported to Airflow in one loop of the scheduler."""
     scheduler.sync()
     return scheduler.get_event_buffer()
 
@@ -301,7 +301,7 @@ def test_nothing_is_reported_to_another_scheduler(engine: Engine, scheduler: Lad
     assert sync(new_executor(tmp_path, OTHER)) == {}
 
 
-def test_a_callback_is_reported_as_airflow_wants_it(engine: Engine, scheduler: LadingExecutor) -> None:
+def test_a_callback_is_reported_as_airflow_expects_it(engine: Engine, scheduler: LadingExecutor) -> None:
     id = UUID(int=5)
     with Session(engine) as session:
         scheduler.queue_workload(callback(id), session)
@@ -331,7 +331,7 @@ class Process:
         self.rung += 1
 
 
-def test_the_controller_hears_at_once_of_what_waits(
+def test_the_controller_is_woken_at_once_by_what_waits(
     engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Process()
@@ -393,7 +393,7 @@ def test_what_the_store_knows_is_adopted_and_the_rest_is_airflow_s(
         assert sorted(task.task_id for task in rest) == ["nameless", "unknown"]
         assert {task.task_id for task in tasks if scheduler.has_task(task)} == {"runs"}
     assert (job(engine, "runs").owner, job(engine, "ended").owner) == (OWNER, OWNER)
-    assert list(sync(scheduler)) == [key("ended")], "the dead one may not have told it"
+    assert list(sync(scheduler)) == [key("ended")], "the dead one may not have reported it"
 
 
 def test_there_may_be_nothing_to_adopt(engine: Engine, scheduler: LadingExecutor) -> None:

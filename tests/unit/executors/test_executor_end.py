@@ -1,4 +1,4 @@
-"""The end of the executor: who is told to stop, and when nobody is."""
+"""The end of the executor: what it stops, and when it stops nothing."""
 
 from __future__ import annotations
 

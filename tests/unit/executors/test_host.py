@@ -79,7 +79,9 @@ def test_the_answer_is_one_line(
     )
     assert (whole["lives"], "lives" in looked, "refused" in refused) == (False, False, True)
     [served] = ran
-    assert served[-2:] == [server.__file__, str(tmp_path)], "nothing is served to who only looks or is refused"
+    assert served[-2:] == [server.__file__, str(tmp_path)], (
+        "nothing is served for a mere check, or to one that is refused"
+    )
 
 
 def test_what_outlives_a_session_is_asked_of_systemd_where_it_works(

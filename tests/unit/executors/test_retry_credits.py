@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.retry_credits import EVENT, acquit, give_back
+from lading.executors.retry_credits import EVENT, accept_reported_success, give_back
 from lading.executors.store import JobRow, State
 from lading.scheduling.reasons import free_text
 
@@ -83,7 +83,7 @@ def told(session: Session, ended: JobRow, most: int = 3) -> list[str]:
 
 
 def fail(session: Session, found: TaskInstance, retries: int) -> str | None:
-    """What Airflow's scheduler does when it is told of the failure."""
+    """What Airflow's scheduler does when the failure is reported."""
     found.task = SimpleNamespace(retries=retries, owner="me", owners={})  # type: ignore[assignment]
     TaskInstance.fetch_handle_failure_context(found, "words", session=session)
     return found.state
@@ -129,7 +129,7 @@ def test_a_task_that_had_reported_its_success_has_succeeded(
 ) -> None:
     task(session, "a", state)
     ended = job(session, token, cause)
-    acquit(session, [ended])
+    accept_reported_success(session, [ended])
     session.flush()
     assert ended.state == after
     assert (ended.cause is None) == (after == State.SUCCEEDED)
@@ -163,7 +163,7 @@ def test_no_more_than_some_are_given_back(session: Session) -> None:
     assert told(session, job(session, "d", "preempted"), most=2) == ["lading counts the try"]
     assert (found.max_tries, found.state) == (1, "running")
     ended = session.get_one(JobRow, "d")
-    assert told(session, ended, most=0) == [], "nobody asked for it"
+    assert told(session, ended, most=0) == [], "it was not requested"
     assert told(session, ended, most=3) == [EVENT]
 
 

@@ -1,4 +1,4 @@
-"""What a task is packed by that says nothing, as the options and the machine have it."""
+"""What a task without hints is packed by, from the options and the machine."""
 
 from __future__ import annotations
 

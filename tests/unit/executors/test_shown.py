@@ -111,7 +111,7 @@ def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:
         assert {token: jobs(session)[token].lane for token in ("c", "d", "queued")} == {"c": 0, "d": 0, "queued": None}
 
 
-def test_a_job_whose_task_airflow_refused_in_the_end_is_in_nobodys_way() -> None:
+def test_a_job_whose_task_airflow_refused_in_the_end_blocks_no_lane() -> None:
     with Session(memory()) as session:
         ended = {"state": State.FAILED, "started_at": None, "ended_at": 20.0}
         add(session, "refused", cpus=2.0, started_at=5.0)
@@ -184,17 +184,17 @@ def test_what_a_machine_has_is_kept_from_when_to_when() -> None:
         assert there.all() == ["a", "b", "c"]
 
 
-def test_a_site_was_heard_of_when_it_answered_last() -> None:
+def test_the_last_contact_of_a_site_is_its_last_answer() -> None:
     def rows(*names: str) -> list[SiteRow]:
         return [SiteRow(name=name, kind="local", position=0, limits="{}") for name in names]
 
     with Session(memory()) as session:
         site_rows.save(session, rows("a", "b"))
-        site_rows.hear(session, {"a": None, "b": "it is away"}, {"a": {"": free_text("no")}}, 5.0)
-        site_rows.hear(session, {"a": "it hangs", "b": "it is away"}, {}, 6.0)
+        site_rows.note_answers(session, {"a": None, "b": "it is away"}, {"a": {"": free_text("no")}}, 5.0)
+        site_rows.note_answers(session, {"a": "it hangs", "b": "it is away"}, {}, 6.0)
         shown = {row.name: row.barred for row in session.scalars(select(SiteRow))}
         assert shown == {"a": None, "b": None}, "it is not so any more"
-        site_rows.hear(session, {"a": "it hangs"}, {"a": {"": free_text("no")}}, 6.0)
+        site_rows.note_answers(session, {"a": "it hangs"}, {"a": {"": free_text("no")}}, 6.0)
         stored = session.scalar(select(SiteRow.barred).where(SiteRow.name == "a"))
         assert site_rows.of_text(stored) == {"": free_text("no")}
         assert site_rows.of_text(None) == {}

@@ -1,4 +1,4 @@
-"""Every reader of what people write gives a result or one line of error, in bounded time, whatever it gets."""
+"""Every reader of user input gives a result or one line of error, in bounded time, whatever it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What listeners of jobs are told."""
+"""What listeners of jobs receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller as a process, where it does not come to run."""
+"""The controller as a process that fails to start."""
 
 from __future__ import annotations
 

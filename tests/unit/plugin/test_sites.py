@@ -1,4 +1,4 @@
-"""The sites file: what it may say, and what is said of a wrong one."""
+"""The sites file: what is valid, and the messages for a wrong one."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
     [seen] = known_sites(settings)["a"].locations
     assert (seen.capacity, seen.instance_type) == (Resources(cpus=9, memory=8, disk=7), "c7i.large")
     settings.published_sites.write_text(json.dumps({"sites": {"a": {"capacity": None}}}))
-    assert known_sites(settings)["a"].locations == (declared,), "what another version has published counts for nothing"
+    assert known_sites(settings)["a"].locations == (declared,), "what another version has published is ignored"
 
 
 def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
             load_sites(make(f"{CLUSTER}\n{wrong}"))
 
 
-def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None:
+def test_a_cluster_without_a_directive_for_excluded_nodes_says_so(make: Make) -> None:
     text = CLUSTER.replace('"slurm"', '"torque"')
     assert text != CLUSTER
     load_sites(make(text))

@@ -1,4 +1,4 @@
-"""What machines cost, and who is charged for it."""
+"""What machines cost, and which jobs are charged for it."""
 
 from __future__ import annotations
 

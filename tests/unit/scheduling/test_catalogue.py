@@ -158,9 +158,9 @@ def test_overheads_disks_and_order_of_sources() -> None:
     goods = parse("ebs,2,4,x86_64,0,,0,1", "disk,2,4,x86_64,0,,10,1").with_ebs(2048)
     assert goods.types["ebs"].capacity.disk == 2048
     assert goods.types["disk"].capacity.disk == 10**10 // 2**20
-    less = goods.less(Overhead(memory=100, disk=48, memory_share=0.25, disk_share=0.5))
+    less = goods.without_overhead(Overhead(memory=100, disk=48, memory_share=0.25, disk_share=0.5))
     assert less.types["ebs"].capacity == Resources(2, 3072 - 100, 1024 - 48)
-    assert goods.less(Overhead(memory=10**6)).types["ebs"].capacity.memory == 0
+    assert goods.without_overhead(Overhead(memory=10**6)).types["ebs"].capacity.memory == 0
     mine = parse("c5d.large,2,4,x86_64,0,,0,7")
     both = mine.over(bundled())
     assert both.types["c5d.large"].offerings == (Offering(7.0),)

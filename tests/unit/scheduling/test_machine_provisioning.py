@@ -127,8 +127,8 @@ def test_room_that_comes_free_soon_is_waited_for_where_that_is_cheapest() -> Non
     assert bought(provide(jobs(1), [machine("up", used=2, seconds=5000.0)])) == ["m5.large"]
 
 
-def test_what_boots_is_kept_for_those_who_were_promised_it() -> None:
-    """Whoever comes later gets what is left of it, and what else is to be bought for him."""
+def test_what_boots_is_kept_for_the_jobs_that_were_promised_it() -> None:
+    """Later jobs get what is left of it, and what else is bought for them."""
     first, later = jobs(1, 2, at=NOW - 50), jobs(1, 2, at=NOW - 10)
     boots = machine("boots", booting=True, ready_at=NOW + 30, promised=frozenset([later[0].name]))
     found = provide([*first, *later], [boots])

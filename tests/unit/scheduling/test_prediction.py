@@ -36,7 +36,7 @@ def test_a_limit_bounds_and_is_no_estimate() -> None:
     assert short.seconds <= 300
 
 
-def test_limits_that_say_how_long_jobs_run_are_believed() -> None:
+def test_limits_that_say_how_long_jobs_run_are_used() -> None:
     """Each job uses half of its limit, whatever that is: so will the next one."""
     history = History()
     for i in range(40):

@@ -173,7 +173,7 @@ def test_kinds_share_no_allocation() -> None:
     assert [each.kind for each in provide(both, [live()]).launches] == ["other"]
 
 
-def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
+def test_a_job_with_native_directives_is_launched_for() -> None:
     """What these are is its kind, so that it needs no hint of what it uses."""
     asked = WaitingJob(
         name="a", resources=Resources(1, 1000), queue="long", native="{}", hints=frozenset([NATIVE, LAYOUT])
@@ -506,7 +506,7 @@ def test_the_same_is_decided_of_the_same(waiting: list[PlannedJob], there: list[
     assert provide(waiting, there, market) == provide(list(waiting), list(there), replace(market))
 
 
-def test_the_order_of_words_in_memory_decides_nothing() -> None:
+def test_the_order_of_texts_in_memory_decides_nothing() -> None:
     code = (
         "from lading.scheduling.job import PlannedJob\n"
         "from lading.scheduling.matching.market import Market\n"

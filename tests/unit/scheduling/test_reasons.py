@@ -200,7 +200,7 @@ def test_what_is_no_reason_is_refused(data: Any) -> None:
         Reason.of_data(data)
 
 
-def test_words_of_others_are_a_parameter_and_no_template() -> None:
+def test_texts_of_others_are_a_parameter_and_no_template() -> None:
     assert str(free_text("{0} {code} {")) == "{0} {code} {"
     assert json.loads(free_text("it is").to_json()) == {"code": "free_text", "params": {"text": "it is"}}
 

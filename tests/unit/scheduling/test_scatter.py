@@ -156,7 +156,7 @@ def test_a_length_that_is_none(length: Any) -> None:
 
 
 class Unread(Sequence[int]):
-    """A sequence that can be sliced but whose elements nobody may read."""
+    """A sequence that can be sliced but whose elements must not be read."""
 
     def __init__(self, indexes: range) -> None:
         self.indexes = indexes

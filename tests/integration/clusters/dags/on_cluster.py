@@ -15,7 +15,7 @@ DIARY = Path(os.environ.get("CLUSTER_DIARY", "/nonexistent"))
 
 
 def note(name: str, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file that exists as a whole or not at all."""
     (DIARY / f".{name}").write_text(text)
     (DIARY / f".{name}").rename(DIARY / name)
 

@@ -53,7 +53,7 @@ class Small(BaseOperator):
 
 @dag(schedule=None, default_args={"on_failure_callback": failed, "on_retry_callback": retried})
 def limits():
-    # As large as a hog, but nobody has set a limit: defaults are for packing only.
+    # As large as a hog, but no limit is set: defaults are for packing only.
     small = Small(task_id="small")
     Hog(task_id="hog", executor_config=resources(memory="400 MiB"), retries=1, retry_delay=timedelta(0))
     # After another, which has waited for an API server that takes seconds over its first answer.

@@ -60,7 +60,7 @@ def finished():
 def machine_is_full():
     @task(executor_config=ALL)
     def blocker(dag_run=None):
-        """Takes the whole machine until it is told to let go."""
+        """Takes the whole machine until a test releases it."""
         page = dag_run.conf["page"]
         note(f"{page}-blocked")
         while not (DIARY / f"{page}-go").exists():

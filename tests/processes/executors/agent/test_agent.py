@@ -81,15 +81,15 @@ def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent, tmp_path: Path)
     (tmp_path / "end").touch()
     low, high = agent.wait_for("low"), agent.wait_for("high")
     assert low["started_at"] >= high["started_at"] + 0.1
-    assert len(agent.of("low", "waiting")) == 1
-    assert agent.of("high", "waiting") == [], "a short wait is not worth telling"
+    assert len(agent.events_of("low", "waiting")) == 1
+    assert agent.events_of("high", "waiting") == [], "a short wait is not worth reporting"
 
 
 def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agent: NodeAgent, tmp_path: Path) -> None:
     agent.put("reports", "succeed", Resources(4, 512), report_until=str(tmp_path / "reported"))
     agent.put("next", "succeed", Resources(4, 512), queued_at=time.time() + 1)
     following = agent.wait_for("next")
-    assert agent.of("reports", "finished") == [], "its reports take longer than the next job"
+    assert agent.events_of("reports", "finished") == [], "its reports take longer than the next job"
     (tmp_path / "reported").touch()
     reports = agent.wait_for("reports")
     assert reports["at"] <= following["started_at"], "by the recorded times no more runs at once than there is room for"
@@ -208,14 +208,14 @@ def test_a_waiting_job_is_cancelled_at_once_and_never_runs(agent: NodeAgent, tmp
     agent.spool.ask_to_cancel({"waits": free_text("no longer wanted")})
     finished = agent.wait_for("waits")
     assert (finished["cause"], finished["started_at"]) == ("cancelled", None)
-    assert agent.of("full", "finished") == []
+    assert agent.events_of("full", "finished") == []
     (tmp_path / "end").touch()
     agent.wait_for("full")
     agent.put("waits", "note", path=str(tmp_path / "runs"))  # renewed too late
     agent.put("after", "succeed")
     agent.wait_for("after")
     assert not (tmp_path / "runs").exists()
-    assert len(agent.of("waits", "finished")) == 1
+    assert len(agent.events_of("waits", "finished")) == 1
 
 
 def test_a_job_that_is_not_there_is_cancelled_too(agent: NodeAgent) -> None:
@@ -269,7 +269,7 @@ def test_an_envelope_that_a_power_cut_has_emptied_is_as_if_it_had_never_come(age
     agent.wait(lambda: not agent.spool.envelope("torn").exists())
     agent.put("torn", "succeed")
     assert agent.wait_for("torn")["cause"] is None
-    assert len(agent.of("torn", "finished")) == 1
+    assert len(agent.events_of("torn", "finished")) == 1
 
 
 def test_a_large_log_is_parted_while_the_agent_lives(agent: NodeAgent) -> None:
@@ -356,7 +356,7 @@ def read_log(agent: NodeAgent) -> str:
 def test_with_an_expiring_jwt_nothing_is_started_until_it_is_renewed(agent: NodeAgent) -> None:
     agent.put("old", "succeed", expires_at=time.time() + 10, queued_at=time.time() - 60)
     assert "renew" in message_in(agent.wait_for("old", "waiting"))
-    assert agent.of("old", "started") == []
+    assert agent.events_of("old", "started") == []
     agent.put("old", "succeed")
     assert agent.wait_for("old")["cause"] is None
 
@@ -375,7 +375,7 @@ def test_a_job_that_left_nothing_behind_hands_its_process_on(tmp_path: Path) -> 
     def process_of(token: str, function: str, **arguments: str) -> int:
         agent.put(token, function, **arguments)
         agent.wait_for(token)
-        pid: int = agent.of(token, "started")[0]["pid"]
+        pid: int = agent.events_of(token, "started")[0]["pid"]
         return pid
 
     first = process_of("one", "mark", path=str(tmp_path / "one"))
@@ -391,7 +391,7 @@ def test_a_spare_process_waits_for_a_while_only(tmp_path: Path) -> None:
     agent.start(constants={"lading.executors.agent.warm_pool.PATIENCE": 0.5})
     agent.put("one", "succeed")
     agent.wait_for("one")
-    pid = agent.of("one", "started")[0]["pid"]
+    pid = agent.events_of("one", "started")[0]["pid"]
     assert agent.wait(lambda: process_tree.Process.read(pid) is None)
     agent.put("two", "succeed")
     agent.wait_for("two")
@@ -406,7 +406,7 @@ def test_more_jobs_run_at_once_than_a_process_may_have_files_open(tmp_path: Path
     limits.mkdir()
     tokens = [node.put(f"job{number}", "open_files", path=str(limits)) for number in range(40)]
     node.wait(lambda: len(list(limits.glob("job*"))) == len(tokens))
-    assert not any(node.of(token, "finished") for token in tokens), "all at once"
+    assert not any(node.events_of(token, "finished") for token in tokens), "all at once"
     assert {path.read_text() for path in limits.glob("job*")} == {"24"}
     node.stop()
 
@@ -459,7 +459,7 @@ def test_an_agent_makes_a_lock_anew_that_was_removed_and_gives_way_to_one_that_h
         node.spool.ring()
         assert node.process.wait(120) == 0
     node.start()
-    assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one looks after it"
+    assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one takes it over"
     node.stop()
 
 
@@ -473,8 +473,8 @@ def test_drain_lets_running_jobs_end_and_starts_no_more(tmp_path: Path) -> None:
     assert node.process is not None
     assert node.process.wait(120) == 0
     node.read()
-    assert node.of("running", "finished")[0]["cause"] is None
-    assert node.of("late", "started") == []
+    assert node.events_of("running", "finished")[0]["cause"] is None
+    assert node.events_of("late", "started") == []
     assert node.spool.envelope("late").exists()
     assert not node.spool.shutdown.exists()
 
@@ -492,7 +492,7 @@ def test_a_shutdown_ends_running_jobs_and_leaves_the_backlog(tmp_path: Path) -> 
     assert node.process is not None
     assert node.process.wait(120) == 0
     node.read()
-    assert [node.of(token, "finished")[0]["cause"] for token in ("running", "deaf")] == ["cancelled"] * 2
+    assert [node.events_of(token, "finished")[0]["cause"] for token in ("running", "deaf")] == ["cancelled"] * 2
     assert node.spool.envelope("waits").exists()
 
 
@@ -520,7 +520,7 @@ def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
 
 
 def test_nothing_begins_after_a_signal_that_comes_while_the_agent_looks(tmp_path: Path) -> None:
-    """Who ends a place ends its jobs, too: their room is free before the agent has come to its own end."""
+    """What ends a place ends its jobs, too: their room is free before the agent itself has ended."""
     spool = Spool(tmp_path / "spool")
     spool.create()
     agent = Agent(spool, agent_runner)
@@ -549,7 +549,7 @@ def test_an_agent_adopts_what_the_one_before_it_has_started(tmp_path: Path) -> N
     for token in ("lives", "ends", "later"):
         assert node.wait_for(token)["cause"] is None, token
     assert node.wait_for("limited")["cause"] == "time_limit"
-    assert node.of("later", "finished")[0]["started_at"] >= node.of("lives", "finished")[0]["at"] - 0.1
+    assert node.events_of("later", "finished")[0]["started_at"] >= node.events_of("lives", "finished")[0]["at"] - 0.1
     assert Counter(runs.read_text().split()) == Counter(["lives", "ends", "later"])
     assert node.stop() == 0
 
@@ -585,7 +585,7 @@ def test_jobs_that_were_about_to_start_wait_again(tmp_path: Path) -> None:
     claimed = node.spool.job("claimed")
     os.rename(claimed.workload, claimed.claim(2**22 + 1, 1))  # by a process that is dead
     node.put("renewed", "note", path=str(runs))
-    cancelled = node.spool.job("cancelled")  # and the agent died before it could tell
+    cancelled = node.spool.job("cancelled")  # and the agent died before it could report it
     cancelled.root.mkdir()
     node.put("cancelled", "note", path=str(runs))
     os.rename(node.spool.envelope("cancelled"), cancelled.workload)
@@ -697,7 +697,7 @@ def test_killing_the_agent_at_any_moment_runs_every_job_exactly_once(tmp_path: P
             node.kill()
             node.read()
             node.start()
-    node.wait(lambda: all(node.of(token, "finished") for token in tokens))
+    node.wait(lambda: all(node.events_of(token, "finished") for token in tokens))
     assert Counter(runs.read_text().split()) == Counter(tokens)
     assert {event["cause"] for event in node.events if event["event"] == "finished"} == {None}
     assert node.stop() == 0
@@ -712,12 +712,14 @@ def test_jobs_whose_supervisors_are_killed_never_run_again(tmp_path: Path) -> No
     for token in tokens:
         node.put(token, "note", Resources(1, 64), path=str(runs), seconds=0.2)
     killed = set()
-    while not all(node.of(token, "finished") for token in tokens):
+    while not all(node.events_of(token, "finished") for token in tokens):
         node.read()
-        running = [token for token in tokens if node.of(token, "started") and not node.of(token, "finished")]
+        running = [
+            token for token in tokens if node.events_of(token, "started") and not node.events_of(token, "finished")
+        ]
         if running and chance.random() < 0.3:
             # It may run another of the jobs by now, where the end of this one is not read yet.
-            pid = node.of(chance.choice(running), "started")[-1]["pid"]
+            pid = node.events_of(chance.choice(running), "started")[-1]["pid"]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
@@ -725,9 +727,9 @@ def test_jobs_whose_supervisors_are_killed_never_run_again(tmp_path: Path) -> No
     counts = Counter(runs.read_text().split())
     assert set(counts.values()) == {1}
     for token in tokens:
-        cause = node.of(token, "finished")[0]["cause"]
+        cause = node.events_of(token, "finished")[0]["cause"]
         assert cause in (None, "lost")
-        assert cause is None or node.of(token, "started")[-1]["pid"] in killed
+        assert cause is None or node.events_of(token, "started")[-1]["pid"] in killed
         assert cause is not None or counts[token] == 1
     assert node.stop() == 0
 

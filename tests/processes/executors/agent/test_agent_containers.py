@@ -156,7 +156,7 @@ def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent) -> N
     assert (finished["cause"], finished["exit_code"]) == (None, 0)
     assert finished["cpu_seconds"] > 0
     seen = json.loads((real.spool.root / "seen").read_text())
-    assert seen["container"] == "podman", "it says itself in what it runs"
+    assert seen["container"] == "podman", "it reports itself in what it runs"
     assert seen["LADING_SCRATCH"] == seen["TMPDIR"]
     assert seen["LADING_SECRET"] == "not on a command line"
     put(real, "b", "fail", f"docker://{IMAGE}")
@@ -187,7 +187,7 @@ def test_a_real_container_has_the_memory_of_its_job(real: NodeAgent) -> None:
         finished = real.wait_for(token)
         assert finished["cause"] == "out_of_memory"
         if "more than the task may" in str(finished["reason"]):
-            return  # said by the kernel; the agent's look at what is used may come before it
+            return  # written by the kernel; the agent's own measurement may come before it
     pytest.fail("no container was ended by the kernel")
 
 

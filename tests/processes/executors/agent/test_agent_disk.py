@@ -25,7 +25,7 @@ def test_a_job_waits_for_disk_that_others_use_and_delays_no_other(tmp_path: Path
         for number in range(3):
             token = node.put(f"small{number}", "succeed", Resources(1, 256, 1))
             assert node.wait_for(token)["cause"] is None
-        assert not node.of("large", "finished")
+        assert not node.events_of("large", "finished")
         node.put("never", "succeed", Resources(1, 256, ENDLESS + 1))
         assert "can never start" in str(node.wait_for("never")["reason"])
         node.configure(capacity=Resources(2, 1024, ENDLESS), patience=0)

@@ -1,4 +1,4 @@
-"""A node agent whose new controller knows less than the one before it, or wants something else."""
+"""A node agent whose new controller has less state than the one before it, or other requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_job_that_has_ended_does_not_run_again(node: NodeAgent, tmp_path: Path
     node.put("other", "succeed")
     node.wait_for("other")
     assert runs.read_text().split() == ["job"]
-    assert [event["cause"] for event in node.of("job", "finished")] == [None]
+    assert [event["cause"] for event in node.events_of("job", "finished")] == [None]
     assert node.stop() == 0
 
 
@@ -48,10 +48,10 @@ def test_a_draining_agent_takes_jobs_again(node: NodeAgent, tmp_path: Path) -> N
     node.put("late", "succeed", Resources(1, 64), queued_at=time.time() + 1)
     time.sleep(0.5)  # that nothing starts can't be waited for
     node.read()
-    assert node.of("late", "started") == []
+    assert node.events_of("late", "started") == []
     node.spool.shutdown.unlink()
     assert node.wait_for("late")["cause"] is None
-    assert node.of("running", "finished") == []
+    assert node.events_of("running", "finished") == []
     (tmp_path / "end").touch()
     assert node.wait_for("running")["cause"] is None
     assert node.process is not None

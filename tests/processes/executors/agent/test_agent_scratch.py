@@ -51,7 +51,7 @@ def test_that_of_a_failed_job_is_kept_until_its_room_is_needed(node: NodeAgent) 
 
 @pytest.mark.parametrize("moment", ["path", "starting"])
 def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path, moment: str) -> None:
-    """Its task may have begun, or not: then its process dies without a word."""
+    """Its task may have begun, or not: then its process dies without reporting anything."""
     arguments = {"path": str(tmp_path / "other"), "seconds": 60, moment: str(tmp_path / "begun")}
     node.put("a", "note", **arguments)
     assert wait_until((tmp_path / "begun").exists, 20)

@@ -64,12 +64,12 @@ class Cluster:
             return []
         return [json.loads(line) for path in visible(self.spool.events) for line in path.read_text().splitlines()]
 
-    def of(self, token: str, kind: str = "finished") -> dict[str, Any] | None:
+    def event_of(self, token: str, kind: str = "finished") -> dict[str, Any] | None:
         return next((each for each in self.events() if each["token"] == token and each["event"] == kind), None)
 
     def wait_for(self, token: str, kind: str = "finished", seconds: float = 30) -> dict[str, Any]:
-        assert wait_until(lambda: self.of(token, kind) is not None, seconds, 0.05), self.events()
-        found = self.of(token, kind)
+        assert wait_until(lambda: self.event_of(token, kind) is not None, seconds, 0.05), self.events()
+        found = self.event_of(token, kind)
         assert found is not None
         return found
 
@@ -109,7 +109,7 @@ def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     process = cluster.start()
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(120) == 0
-    assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
+    assert not cluster.spool.inbox.exists(), "the one that puts a job there notices it"
     with pytest.raises(FileNotFoundError):
         cluster.put("b")
 

@@ -83,7 +83,7 @@ class Cluster:
         return event
 
     def wait_until_started(self) -> None:
-        """Until its process has said who it is: one that a signal ends before is as if it had never begun."""
+        """Until its process has identified itself: one that a signal ends before is as if it had never begun."""
         assert wait_until(self.spool.job("a").supervisor.exists, 30, 0.05)
 
 

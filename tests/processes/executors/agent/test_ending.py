@@ -49,7 +49,7 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
         assert long["cause"] == deaf["cause"] == "preempted"
         assert "AWS reclaims the spot machine at" in str(long["reason"])
         assert at - BEFORE - 1.5 < long["at"] < at
-        assert deaf["at"] < at, "there is time to tell of it"
-        assert node.of("late", "started") == []
+        assert deaf["at"] < at, "there is time to report it"
+        assert node.events_of("late", "started") == []
         assert node.spool.envelope("late").exists(), "the controller takes it back"
         assert node.stop() == 0

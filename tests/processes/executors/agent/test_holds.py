@@ -23,7 +23,7 @@ def hold(job: str, resources: Resources = ALL, seconds: float = 60.0) -> Hold:
 
 
 def told(agent: NodeAgent, each: Hold, event: str) -> bool:
-    return bool(agent.of(each.token, event))
+    return bool(agent.events_of(each.token, event))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_the_room_is_kept_for_the_job_it_is_held_for(here: NodeAgent) -> None:
     here.wait_for("small", "started")
     here.put("awaited", "sleep", seconds=60, resources=Resources(3, 1024))
     here.wait_for("awaited", "started")
-    assert here.of("passing", "started") == []
+    assert here.events_of("passing", "started") == []
     here.wait(lambda: os.listdir(here.spool.holds) == [])
 
 
@@ -64,7 +64,7 @@ def test_what_is_dropped_is_free_again(here: NodeAgent) -> None:
     assert not told(here, held, "hold_lost")
 
 
-def test_a_hold_that_nobody_asks_for_again_runs_out(here: NodeAgent) -> None:
+def test_a_hold_that_is_not_renewed_runs_out(here: NodeAgent) -> None:
     # That which is asked for again all the time lasts for longer than its seconds.
     short, renewed = hold("never", Resources(1, 128), 1.0), hold("later", Resources(1, 128), 5.0)
     here.spool.keep_room([short, renewed])
@@ -90,7 +90,7 @@ def test_a_new_agent_knows_the_holds_of_the_one_before(here: NodeAgent) -> None:
     here.put("small", "sleep", seconds=60, resources=Resources(1, 128))
     here.start()
     here.wait_for("small", "started")
-    assert here.of("passing", "started") == []
+    assert here.events_of("passing", "started") == []
 
 
 def test_gpus_are_held_as_devices(tmp_path: Path) -> None:

@@ -237,5 +237,5 @@ def test_shared_memory_counts_once(run: Callable[..., subprocess.Popen[bytes]], 
     assert 195 <= measure(process.pid) < 260
 
 
-def test_memory_of_nobody() -> None:
+def test_memory_of_no_processes() -> None:
     assert ProcessMemory.read(2**22 + 1) == ProcessMemory(0, 0)

@@ -1,4 +1,4 @@
-"""What becomes of a task whose batch job is killed."""
+"""How a task ends whose batch job is killed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def run_by(folder: JobFolder, pid: int, later: int = 0, boot_id: str | None = No
 
 def test_a_process_of_another_machine_is_not_ended(folder: JobFolder, process: subprocess.Popen[bytes]) -> None:
     run_by(folder, process.pid, boot_id="another")
-    watchdog.fulfil(folder, "a", 0.1)
+    watchdog.end_task(folder, "a", 0.1)
     assert (process.poll(), EndCause.read(folder)) == (None, None)
 
 
 def test_a_process_that_has_the_pid_by_now_is_not_ended(folder: JobFolder, process: subprocess.Popen[bytes]) -> None:
     run_by(folder, process.pid, later=1)
-    watchdog.fulfil(folder, "a", 0.1)
+    watchdog.end_task(folder, "a", 0.1)
     assert process.poll() is None
 
 

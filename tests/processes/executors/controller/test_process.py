@@ -1,4 +1,4 @@
-"""How an executor looks after the controller's process."""
+"""How an executor supervises the controller's process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class Clock:
-    """The time that a process thinks it is."""
+    """The time by the clock of a process."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -117,7 +117,7 @@ def test_tasks_show_why_no_controller_stays_up(
         clock.now += 60
         reasons.append(reason(engine))
     assert len(started) == 3
-    assert reasons[:2] == [None, None], "one death is not worth a word"
+    assert reasons[:2] == [None, None], "one death is not worth a reason"
     assert reasons[2] is not None
     assert "the controller ended with status 1: the sites file is wrong; see" in reasons[2]
     assert str(settings.controller_log) in reasons[2]
@@ -149,7 +149,7 @@ def test_where_the_controller_is_a_service_none_is_started_and_tasks_wait_with_t
         clock.now += seconds
         process.ensure()
         codes.append(reason_code(engine))
-    assert codes == [None, None, "no_controller_service"], "a service that restarts is not worth a word"
+    assert codes == [None, None, "no_controller_service"], "a service that restarts is not worth a reason"
     assert not started
     with Session(engine) as session:
         assert store.take_lease(session, "service", "elsewhere", 1, False, 20.0, None)
@@ -242,13 +242,13 @@ def test_a_service_takes_the_place_of_an_executors_controller(living: Callable[.
     lease = living()
     controller_process.ask_to_make_way(lease)
     assert wait_until(lambda: has_ended(lease), 10)
-    controller_process.ask_to_make_way(lease)  # nobody is there any more
+    controller_process.ask_to_make_way(lease)  # the process is gone
 
 
 def test_a_service_and_a_controller_elsewhere_are_left_alone(living: Callable[..., Lease]) -> None:
     leases = [living(managed=False), living(host="elsewhere")]
     stranger = subprocess.Popen(["sleep", "600"])
-    leases.append(living(pid=stranger.pid))  # the pid belongs to somebody else by now
+    leases.append(living(pid=stranger.pid))  # the pid belongs to another process by now
     for lease in leases:
         controller_process.ask_to_make_way(lease)
     time.sleep(0.5)
@@ -580,7 +580,7 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     tmp_path: Path,
     slow_begin: None,
 ) -> None:
-    """Nothing tells of it before it has the lease."""
+    """Nothing shows it before it has the lease."""
     monkeypatch.setattr(controller_process, "SECONDS_BETWEEN_LOOKS", 0.1)
     other = living()
     lead(engine, killed_controller(), -1)
@@ -597,7 +597,7 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     assert not stopping.is_alive()
 
 
-def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Path) -> None:
+def test_an_agent_that_has_not_identified_itself_yet_ends_with_its_site(tmp_path: Path) -> None:
     """A controller was killed right after it had started it."""
     agent = NodeAgent(tmp_path)
     began = AgentHost(agent.spool, RejectedFiles(agent.spool.rejected))

@@ -61,7 +61,7 @@ def kill_at(reached: str, point: str | None) -> None:
 
 
 class Watched(LocalSite):
-    """A site at which its controller may be killed; the second one hears of a member when the first one has its own."""
+    """A site at which its controller may be killed; the second one is given a member when the first one has its own."""
 
     point: str | None = None
     first_has_its_own = threading.Event()
@@ -135,7 +135,7 @@ class House:
         controller.run()
 
     def add(self) -> None:
-        """A gang of two, of a kind that nobody cancels because there is no task."""
+        """A gang of two, of a kind that is not cancelled for lack of a task."""
         with Session(self.engine) as session:
             for number in range(2):
                 store.add_job(

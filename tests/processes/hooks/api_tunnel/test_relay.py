@@ -134,7 +134,7 @@ class Relay:
 
 @pytest.fixture
 def sshd() -> Iterator[socket.socket]:
-    """What sshd opens on the loopback address; it says everything again."""
+    """What sshd opens on the loopback address; it echoes everything."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
 
         def echo(near: socket.socket) -> None:

@@ -32,7 +32,7 @@ class PaperRelay(Session):
         self.taken = taken
         self.standing = standing
         self.open = True
-        self._say(host=host, address="127.0.0.5")
+        self._answer(host=host, address="127.0.0.5")
 
     @property
     def alive(self) -> bool:
@@ -41,14 +41,14 @@ class PaperRelay(Session):
     def fileno(self) -> int:
         raise OSError("nobody waits for a paper one")
 
-    def say(self, text: bytes, timeout: float) -> None:
+    def write(self, text: bytes, timeout: float) -> None:
         words = text.decode().strip()
         if words.startswith(relay.LOOK):
-            self._say(stands=int(words.removeprefix(relay.LOOK)) in self.standing)
+            self._answer(stands=int(words.removeprefix(relay.LOOK)) in self.standing)
         elif int(words) in self.taken:
-            self._say(taken=f"port {words} is another user's")
+            self._answer(taken=f"port {words} is another user's")
         else:
-            self._say(relays=True)
+            self._answer(relays=True)
 
     def close(self) -> None:
         self.open = False
@@ -56,8 +56,8 @@ class PaperRelay(Session):
     def _receive(self, timeout: float) -> bytes:
         return b""
 
-    def _say(self, **words: Any) -> None:
-        self._heard += f"{relay.MARK}{json.dumps(words)}\n".encode()
+    def _answer(self, **words: Any) -> None:
+        self._unread += f"{relay.MARK}{json.dumps(words)}\n".encode()
 
 
 class PaperSite(ShellTransport):

@@ -1,4 +1,4 @@
-"""Of all jobs that qacct tells of, those come that were asked for."""
+"""Of all jobs that qacct lists, only those that were asked for are returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each engine makes of an answer that is silent about jobs, and of a translator that fails."""
+"""How each engine takes an answer that leaves jobs out, and a translator that fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def by_id(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(paper: Paper, *ids: str) -> None:
-    """The batch system tells of these jobs alone."""
+    """The batch system lists these jobs alone."""
     lines = [line for line in paper.read("queue").split("\n") if line.partition("|")[0] in ids]
     paper.write("queue", "".join(f"{line}\n" for line in lines))
 
@@ -127,7 +127,7 @@ def test_a_translator_that_fails_stops_no_round(tmp_path: Path, kind: Any, monke
 
 
 class Named(Toy):
-    """Says of every job what the test says."""
+    """Answers for every job as the test says."""
 
     said: tuple[NativeJob, ...] = ()
 

@@ -160,7 +160,7 @@ def test_bundles_that_a_job_reads_are_kept(site: ClusterSite, make: Make) -> Non
 
 
 def test_what_still_changes_is_kept(site: ClusterSite, make: Make) -> None:
-    """Results that somebody goes on with, deep in the folder of a run that ended long ago."""
+    """Results that are still being used, deep in the folder of a run that ended long ago."""
     run = make(f"scripts/{token()}", "exit", "results/deep/er/table")
     os.utime(run / "results/deep/er/table")
     assert clean(site) == {}
@@ -274,7 +274,7 @@ def test_ages_of_less_than_an_hour_are_refused() -> None:
         sweep("/x", RUNS, (), YOUNGEST - 1, dry_run=True)
 
 
-def test_the_words_of_live_jobs() -> None:
+def test_identifiers_of_live_jobs() -> None:
     system = SLURM()
     jobs = [
         system.statuses(system_answer(row))[0]
@@ -290,7 +290,7 @@ def system_answer(row: str) -> Any:
     return CommandResult(0, f"{row}\n")
 
 
-def test_positions_in_logs_that_nobody_needs(site: ClusterSite, tmp_path: Path) -> None:
+def test_positions_in_logs_that_are_not_needed(site: ClusterSite, tmp_path: Path) -> None:
     known = token()
     copies = LogCopies(tmp_path / "logs", site.folder / "logs.json")
     copies.add(known, "a.log", b"words")

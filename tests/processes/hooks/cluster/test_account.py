@@ -1,4 +1,4 @@
-"""What becomes of jobs whose account a batch system does not admit, with commands of paper in the place of SLURM's."""
+"""Jobs whose account a batch system does not admit, with commands of paper in the place of SLURM's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     assert paper.poller.known() == {"a"}
 
 
-def test_jobs_that_name_an_account_or_are_a_trial_fail_in_the_words_of_the_batch_system(paper: Paper) -> None:
+def test_jobs_that_name_an_account_or_are_a_trial_fail_with_the_message_of_the_batch_system(paper: Paper) -> None:
     paper.write("mode", "account")
     paper.poller.give([replace(envelope("own"), native={"account": "theirs"})])
     assert only([*paper.go(), *paper.go()], "finished")["cause"] == "submit_rejected"

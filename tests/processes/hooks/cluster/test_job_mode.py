@@ -1,4 +1,4 @@
-"""What a controller and a cluster say to each other, with commands of paper in the place of SLURM's."""
+"""The exchanges of a controller and a cluster, with commands of paper in the place of SLURM's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest
     paper.go()
     there = paper.poller.inventory
     assert there is not None
-    assert (there.census([]), paper.read("surveys").split()) == ((4, 1), ["x"])
+    assert (there.count_nodes([]), paper.read("surveys").split()) == ((4, 1), ["x"])
     monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
     paper.write("nodes", "batch*|8|16000|two|alloc\n")
     paper.go()
@@ -201,7 +201,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert [job.token for job in paper.poller.tracker.live()] == ["b"]
 
 
-def test_what_jobs_say_is_heard_while_the_commands_of_the_batch_system_hang(
+def test_events_of_jobs_are_read_while_the_commands_of_the_batch_system_hang(
     paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of LSF do while it is down."""
@@ -232,7 +232,7 @@ def test_arrays_that_are_never_taken_are_smaller_from_then_on(paper: Paper) -> N
     paper.write("mode", "small")
     paper.give(*"abcdef")
     events = [event for _ in range(4) for event in paper.go()]
-    assert not [event for event in events if event["event"] == "finished"], "the jobs can help nothing of it"
+    assert not [event for event in events if event["event"] == "finished"], "the jobs are not to blame"
     assert not list(paper.poller.tracker.waiting())
     before = paper.read("submissions").count("x")
     paper.give(*"ghijkl")
@@ -255,7 +255,7 @@ def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     assert not list(paper.poller.tracker.waiting())
 
 
-def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
+def test_a_refusal_fails_the_job_with_the_site_s_message(paper: Paper) -> None:
     paper.write("mode", "refuse")
     paper.give("a")
     event = only(paper.go(), "finished")
@@ -295,7 +295,7 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
     assert event["cause"] == cause
     change = change_by_event(event)
     assert change is not None
-    assert change.values["state"] == "failed", "nobody wished it in Airflow"
+    assert change.values["state"] == "failed", "it was not requested in Airflow"
 
 
 def test_a_job_that_died_before_its_task_shows_its_last_output(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_a_job_that_died_before_its_task_shows_its_last_output(paper: Paper, mon
 def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
     paper: Paper, monkeypatch: pytest.MonkeyPatch, code: str, words: bool, own: bool, cause: str
 ) -> None:
-    """As slurmstepd writes it without cgroups, where accounting knows nothing of memory."""
+    """As slurmstepd writes it without cgroups, where accounting has no record of memory."""
     monkeypatch.setattr(end_event, "patience", lambda *_: 0.0)
     paper.give("a")
     paper.go()
@@ -373,7 +373,7 @@ def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline
 def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has cancelled it, a worker that was killed for instance, asks no more."""
+    """The process that has cancelled it, a worker that was killed for instance, asks no more."""
     monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
     monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
     paper, notes = Paper(tmp_path), tmp_path / "work/cancelled_scripts"
@@ -519,7 +519,7 @@ def test_a_job_whose_node_failed_before_its_task_began_is_submitted_again(paper:
         for _ in range(2):
             event_buffer = paper.go()
             causes += [event.get("cause", event["event"]) for event in event_buffer]
-    assert causes == ["waiting", "node_failure"], "the reason is told once, the end after four attempts"
+    assert causes == ["waiting", "node_failure"], "the reason is reported once, the end after four attempts"
     assert len(paper.read("submissions").split()) == 4
 
 

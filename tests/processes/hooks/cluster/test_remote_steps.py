@@ -25,7 +25,7 @@ def ask(steps: Sequence[RemoteStep], shell: str) -> list[CommandResult]:
     exchange = Exchange(steps)
     command = ["busybox", "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*command, "-c", 'eval "$(cat)"'], input=exchange.script, capture_output=True)
-    exchange.hear(done.stdout, done.stderr)
+    exchange.receive(done.stdout, done.stderr)
     return exchange.answers("cut")
 
 

@@ -79,7 +79,7 @@ def test_how_many_nodes_a_job_can_ever_have(tmp_path: Path, options: dict[str, A
     paper.write("nodes", "batch*|8|16000|3|down\nbatch*|8|16000|1|drain\nshort|8|16000|4|idle\n")
     paper.write("partitions", PARTITIONS)
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
-    assert site.potential()[0].most_nodes == (), "nobody has been asked yet"
+    assert site.potential()[0].most_nodes == (), "nothing has been asked yet"
     assert dict(look(site).location.most_nodes or ()) == most
     site.close("leave", 60.0)
 

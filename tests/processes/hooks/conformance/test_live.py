@@ -34,14 +34,14 @@ class Good(Toy):
 
 
 class FirstAlone(Good):
-    """Is asked by ids, and answers for the first alone, as one that is known does."""
+    """Is queried by ids, and answers for the first alone, as a real one does."""
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["sh", "-c", 'toy-list | { [ $# -eq 0 ] && cat || grep "^$1 " || :; }', "sh", *ids]
 
 
 class Mute(Good):
-    """Says nothing of jobs that are gone."""
+    """Leaves out jobs that are gone."""
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Sequence[str]:
         return []
@@ -140,7 +140,7 @@ size="""
 
 
 class Forgiving(Good):
-    """Says of an order that is given a second time that it has failed."""
+    """Fails an order that is given a second time."""
 
     def cancelled(self, answer: CommandResult) -> None:
         if "already" in answer.stderr:

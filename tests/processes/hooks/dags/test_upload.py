@@ -176,7 +176,7 @@ def test_two_controllers_and_a_crash(cluster: Cluster, monkeypatch: pytest.Monke
     first = cluster.sync
     assert cluster.prepare("mine").wait_of(envelope("mine"))
     cluster.sync = cluster.controller()
-    assert cluster.prepare("mine").wait_of(envelope("mine")), "what has arrived for another is nobody's bundle"
+    assert cluster.prepare("mine").wait_of(envelope("mine")), "what has arrived for another is no bundle"
     hash = cluster.prepare("mine").hash_of(envelope("mine"))
     assert first.prepare(cluster.way, [envelope("mine")]).hash_of(envelope("mine")) == hash
     assert cluster.there() == [hash]

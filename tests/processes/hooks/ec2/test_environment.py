@@ -59,7 +59,7 @@ def test_what_fails_is_said_in_the_folder_in_which_the_reader_waits_for_the_end(
 
 
 @pytest.mark.parametrize(("script", "fails"), [("echo no such image; exit 3", True), ("echo fine", False)])
-def test_a_boot_that_has_failed_is_said_to_whoever_asks_the_machine(tmp_path: Path, script: str, fails: bool) -> None:
+def test_a_boot_that_has_failed_is_shown_by_the_machine(tmp_path: Path, script: str, fails: bool) -> None:
     options = {"work_dir": str(tmp_path / "lading"), "boot_script": script, "python": str(tmp_path / "no python")}
     config = launch.config(**options)
     document = json.loads(user_data(config, Identity.from_secret("ours"), "L1").partition("\n")[2])

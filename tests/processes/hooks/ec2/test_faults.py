@@ -1,4 +1,4 @@
-"""What goes wrong around machines of EC2: no job is lost, nothing is launched twice, each end has a reason in words."""
+"""What goes wrong around machines of EC2: no job is lost, nothing is launched twice, and each end has a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unavailable(service: FakeEC2) -> None:
 
 
 def too_slow(service: FakeEC2) -> None:
-    """All is done, but long after whoever asked has gone."""
+    """All is done, but long after the caller has gone."""
     service.slow("*", 5.0)
 
 
@@ -62,7 +62,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     states = drive.look()
     assert states.keys() == {works, goes, new}
     assert (states[works], states[goes]) == (LocationState.UP, LocationState.DRAINING)
-    assert drive.of("released").keys().isdisjoint({works, goes, new})
+    assert drive.events_of("released").keys().isdisjoint({works, goes, new})
     service.allow()
     [released] = drive.wait_for("released", goes)
     assert (released["cause"], str(released["reason"])) == (None, "nothing needs it")
@@ -71,7 +71,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     assert len(service.living()) == 2
 
 
-def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_up(
+def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_kept(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = make()
@@ -90,7 +90,7 @@ def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_
     drive.site.rounds.wake()
     drive.until(lambda _: answers[0] >= 2)
     assert drive.look() == {name: LocationState.UP}
-    assert name not in drive.of("released")
+    assert name not in drive.events_of("released")
 
 
 def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
@@ -113,14 +113,14 @@ def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
     assert drive.last is not None
     assert drive.last.locations[0].native_id is None, "it hangs all the time"
     drive.site.release({hangs: free_text("nobody wants it any more")})
-    assert hangs not in drive.of("released"), "it may be there, or come"
+    assert hangs not in drive.events_of("released"), "it may be there, or come"
     service.allow()
     [released] = drive.wait_for("released", hangs)
     assert (released["cause"], str(released["reason"])) == (None, "nobody wants it any more")
     assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
 
 
-def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_the_words_of_aws(
+def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_show_the_message_of_aws(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
     drive, before, asked_before = make(), len(service.ledger()), service.requests().get("RunInstances", 0)
@@ -150,7 +150,7 @@ def strange(service: FakeEC2, drive: Drive) -> str:
 
 
 def hanging(service: FakeEC2, drive: Drive) -> str:
-    """Its SSH server takes connections, and says nothing."""
+    """Its SSH server accepts connections, and sends nothing."""
 
     def freeze() -> bool:
         with suppress(OSError):  # it has not booted
@@ -188,7 +188,7 @@ def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_
     def given_up() -> list[dict[str, Any]]:
         """Without what has ended before."""
         driven.look()
-        return [each for each in driven.of("released").values() if each["cause"] == "node_failure"]
+        return [each for each in driven.events_of("released").values() if each["cause"] == "node_failure"]
 
     shortages = drive.site.fleet.launcher.shortages
     assert wait_until(lambda: driven.look() or bool(shortages.offerings), PATIENCE, 0.1), driven.solo.seen
@@ -255,7 +255,7 @@ def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     [released] = drive.wait_for("released", name)
     assert released["cause"] == "node_failure"
     assert str(released["reason"]).startswith("it has not been reached for ")
-    assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
+    assert (drive.events_of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
 def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reason(
@@ -327,7 +327,7 @@ def test_a_machine_whose_clock_is_an_hour_off_runs_jobs_and_heeds_a_notice(
     begun = time.time()
     [short] = drive.give(name)
     [end] = drive.wait_for("finished", short)
-    times = [each["at"] for each in (end, drive.of("started")[short])]
+    times = [each["at"] for each in (end, drive.events_of("started")[short])]
     assert end["cause"] is None
     # By the controller's clock, as well as one look can tell what the other one says.
     assert all(begun - 60 < at < time.time() + 60 for at in times), times

@@ -148,7 +148,7 @@ class House:
         controller.run()
 
     def add(self, count: int, cpus: float = 1.0) -> None:
-        """Add jobs of a kind that nobody cancels because there is no task."""
+        """Add jobs of a kind that is not cancelled for lack of a task."""
         amounts = {"cpus": cpus, "memory": 300, "disk": 0, "gpus": 0.0, "priority": 0, "state": State.QUEUED}
         what = {"kind": "Probe", "subject": "s", "workload": json.dumps(probe.workload()), "queued_at": time.time()}
         with Session(self.engine) as session:
@@ -171,7 +171,7 @@ class House:
         return is_done and all(row.state == InstanceState.ENDED for row in rows)
 
     def told(self) -> str:
-        """What the controllers have said, and what is stored, for a person who asks why something is not so."""
+        """What the controllers have logged, and what is stored, to find out why a test fails."""
         jobs = [(job.token, job.state, job.location, job.reason) for job in self.jobs()]
         rows = [(row.token, row.state, row.native_id, row.cause, row.reason) for row in self.rows()]
         return f"{jobs}\n{rows}\n{processes.tails(self.folder.glob('*.log'), 40)}"
@@ -271,7 +271,7 @@ def test_a_spot_machine_costs_what_it_costs_at_the_time(
     assert row.usd == pytest.approx(bought["usd"], abs=CENT), house.told()
 
 
-def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
+def test_a_spot_machine_is_billed_by_prices_that_were_never_read(
     house: House, service: FakeEC2, api: ExecutionApi
 ) -> None:
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
@@ -294,7 +294,7 @@ def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
     first.terminate()
     first.join(180)
     [row], [job] = house.rows(), house.jobs()
-    assert row.usd_per_hour != pytest.approx(5 * USD_PER_HOUR, rel=0.1), "nobody has looked at prices again"
+    assert row.usd_per_hour != pytest.approx(5 * USD_PER_HOUR, rel=0.1), "prices have not been read again"
     assert (job.usd or 0.0) + (row.usd_idle or 0.0) == pytest.approx(row.usd), "and so are its jobs"
 
 

@@ -87,16 +87,16 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_reported(
     drive = make()
     [name] = drive.up()
     given = drive.give(name, 3)
-    drive.until(lambda _: len(drive.of("started")) == 2)  # the machine has two processors; any of them waits
-    started = drive.of("started").keys()
+    drive.until(lambda _: len(drive.events_of("started")) == 2)  # the machine has two processors; any of them waits
+    started = drive.events_of("started").keys()
     service.kill(service.living()[0])
     drive.wait_for("released", name)
-    ended = {**drive.of("finished"), **drive.of("returned")}
+    ended = {**drive.events_of("finished"), **drive.events_of("returned")}
     assert ended.keys() == set(given)
-    assert {drive.of("finished")[token]["cause"] for token in started} == {"node_failure"}
+    assert {drive.events_of("finished")[token]["cause"] for token in started} == {"node_failure"}
 
 
-def test_a_machine_that_somebody_stops_is_terminated(
+def test_a_machine_that_is_stopped_from_outside_is_terminated(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "WHILE_QUIET", 2.0)
@@ -124,7 +124,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     began = rounds.under_way_since
     service.kill(service.living()[0])
     drive.wait_for("released", name)
-    assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
+    assert rounds.under_way_since == began, "AWS has not answered yet what anything costs"
 
 
 def test_what_is_refused_is_reported_and_what_is_not_answered_is_looked_up(
@@ -262,7 +262,7 @@ def test_when_airflow_stops_machines_go_as_soon_as_they_are_empty(
     [id] = [each.native_id for each in (drive.last.locations if drive.last else ()) if each.name == works]
     drive.site.close("leave", 120)
     assert service.living() == [id], "the other one had nothing to do"
-    assert job not in drive.of("finished")
+    assert job not in drive.events_of("finished")
     later = make("later")
     later.until(lambda states: states.get(works) is LocationState.DRAINING)
     [late] = later.give(works)

@@ -188,7 +188,7 @@ def test_what_waits_costs_no_exchange(make_site: MakeSite, cluster: ToyCluster) 
     site.cancel([sightings[0].record])
 
 
-def test_a_refusal_for_ever_is_everybodys(make_site: MakeSite, cluster: ToyCluster) -> None:
+def test_a_permanent_refusal_fails_all_runs(make_site: MakeSite, cluster: ToyCluster) -> None:
     cluster.set("refuse", "no such queue")
     site = make_site()
     records = followed(Batcher(site), placed(site, ["true"] * 3))
@@ -197,7 +197,7 @@ def test_a_refusal_for_ever_is_everybodys(make_site: MakeSite, cluster: ToyClust
     }
 
 
-def test_whoever_comes_after_a_crash_goes_on(make_site: MakeSite, cluster: ToyCluster) -> None:
+def test_the_next_process_goes_on_after_a_crash(make_site: MakeSite, cluster: ToyCluster) -> None:
     """All that is left of what the first one knew are the runs as they were placed."""
     site = make_site()
     records = placed(site, ["sleep 0.5"] * 4)

@@ -79,7 +79,9 @@ def test_a_time_out_is_that_of_either_library(hook: BatchHook) -> None:
     assert run.result(PATIENCE) == 0
 
 
-def test_callbacks_are_called_once_each_whoever_sees_the_end(hook: BatchHook, caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_are_called_once_each_wherever_the_end_is_seen(
+    hook: BatchHook, caplog: pytest.LogCaptureFixture
+) -> None:
     run, called, over = hook.submit(waits_for("end")), [], threading.Event()
 
     def fails(_: JobRun) -> None:
@@ -101,7 +103,7 @@ def test_callbacks_are_called_once_each_whoever_sees_the_end(hook: BatchHook, ca
     assert called == [run, run], "one that comes late is called at once"
 
 
-def test_a_callback_needs_nobody_who_asks(hook: BatchHook) -> None:
+def test_a_callback_needs_no_caller_that_waits(hook: BatchHook) -> None:
     run, over = hook.submit(JobScript("true")), threading.Event()
     run.add_done_callback(lambda _: over.set())
     assert over.wait(PATIENCE)

@@ -292,7 +292,7 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) 
     assert (second.get(PATIENCE), first.get(PATIENCE)) == (0, 0)
 
 
-def test_whoever_knows_the_token_can_cancel(hook: BatchHook, cluster: ToyCluster) -> None:
+def test_the_token_is_enough_to_cancel(hook: BatchHook, cluster: ToyCluster) -> None:
     cluster.set("refuse", "too many jobs")
     run = hook.submit(JobScript("sleep 60"))
     cluster.unset("refuse")
@@ -373,7 +373,7 @@ def test_an_array_whose_answer_never_came(hook: BatchHook, cluster: ToyCluster) 
 
 
 def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: ToyCluster) -> None:
-    """Where the answer was lost and the job has a name that is not its own, nobody can look it up."""
+    """Where the answer was lost and the job has a name that is not its own, it cannot be looked up."""
     cluster.set("mute")
     run = submit_array(hook, "echo run >> ../times; sleep 1", jobname="mine")
     assert run.get(PATIENCE) == 0
@@ -510,7 +510,7 @@ def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
     assert endless.metadata["completed"] is not None
 
 
-def test_nothing_is_saved_where_nobody_wants_it(cluster: ToyCluster, tmp_path: Path) -> None:
+def test_nothing_is_saved_where_it_is_not_needed(cluster: ToyCluster, tmp_path: Path) -> None:
     work_dir = str(tmp_path / "work")
     hook = BatchHook(Toy(), transport=cluster, work_dir=work_dir, runs_folder=None, max_poll_interval=0.05)
     script = JobScript("echo hi")

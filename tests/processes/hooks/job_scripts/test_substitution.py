@@ -179,7 +179,7 @@ def test_a_text_without_placeholders_is_not_changed(text: str) -> None:
 
 @given(PIECES, st.dictionaries(NAMES, SAFE, max_size=4))
 def test_what_is_around_placeholders_is_not_changed(text: str, properties: dict[str, str]) -> None:
-    """The oracle knows one rule at a time: it walks along the text and never looks back."""
+    """The oracle applies one rule at a time: it walks along the text and never looks back."""
     assert Substitution({**properties, "x": "1"}).fill(text).text == walked(text, {**properties, "x": "1"})
 
 

@@ -33,7 +33,7 @@ class Counting(ShellTransport):
         self.sessions: list[Session] = []
 
     def session(self, command: Sequence[str], setup: str = "") -> Session:
-        assert "secret" not in " ".join(command), "everybody may read a command line"
+        assert "secret" not in " ".join(command), "every user may read a command line"
         self.sessions.append(super().session(command, setup))
         return self.sessions[-1]
 
@@ -73,7 +73,7 @@ def test_a_look_starts_nothing_and_ends(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_python_that_is_not_there_is_refused_with_the_words_of_the_shell(tmp_path: Path) -> None:
+def test_a_python_that_is_not_there_is_refused_with_the_message_of_the_shell(tmp_path: Path) -> None:
     config = table(tmp_path, python=str(tmp_path / "nowhere"))
     spool = introduction.spool_connection(Counting(), config, config.hosts[0], API)
     begun = time.monotonic()
@@ -131,12 +131,15 @@ def test_a_check_says_that_a_machine_s_folder_is_another_deployment_s(
     server.claim(site.config.root(site.config.hosts[0]), THEIRS.ids, THEIRS.name)
     [found] = site.checks()
     assert (found.what, found.good) == ("machine lab1", False)
-    for words in (f"{THEIRS.name} ({THEIRS.ids[0]})", f"this one is {Owner.here().name} ({Owner.here().ids[0]})"):
+    for words in (
+        f"{THEIRS.name} ({THEIRS.ids[0]})",
+        f"this one is {Owner.of_deployment().name} ({Owner.of_deployment().ids[0]})",
+    ):
         assert words in found.message
 
 
 def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> None:
-    """Its jobs are known, whatever has become of Lading there."""
+    """Its jobs are known, whatever state Lading is in there."""
     config, transport = table(tmp_path), Counting()
     host = config.hosts[0]
     (Path(config.root(host)) / "spool").mkdir(parents=True)

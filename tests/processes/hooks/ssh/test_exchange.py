@@ -40,7 +40,7 @@ def spoken(exchange: Exchange, statuses: dict[int, int], said: bytes = b"") -> t
 def run(exchange: Exchange, script: bytes, shell: str = "sh") -> list[CommandResult]:
     command = ["busybox", "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*command, "-c", 'eval "$(cat)"'], input=script, capture_output=True)
-    exchange.hear(done.stdout, done.stderr)
+    exchange.receive(done.stdout, done.stderr)
     return exchange.answers("cut")
 
 
@@ -107,14 +107,14 @@ def test_the_command_has_nothing_that_a_shell_reads_differently() -> None:
 def test_noise_and_cuts_never_make_an_answer(noise: bytes, said: bytes, cut: int) -> None:
     exchange = Exchange(STEPS)
     stdout, stderr = spoken(exchange, {0: 0, 1: 7}, said)
-    exchange.hear(noise + stdout[:cut], noise + stderr)
+    exchange.receive(noise + stdout[:cut], noise + stderr)
     for answer, status in zip(exchange.answers("cut"), (0, 7), strict=True):
         assert answer.status in {None, status}
         if answer.status is not None:
             assert answer.stdout == answer.stderr == said.decode(errors="replace")
         else:
             assert (answer.stdout, answer.stderr) == ("", "cut")
-    exchange.hear(stdout[cut:] + noise, noise)
+    exchange.receive(stdout[cut:] + noise, noise)
     assert [answer.status for answer in exchange.answers("")] == [0, 7]
     assert exchange.complete
 
@@ -123,26 +123,26 @@ def test_noise_and_cuts_never_make_an_answer(noise: bytes, said: bytes, cut: int
 def test_translated_line_ends_are_translated_back(said: str) -> None:
     exchange = Exchange(STEPS)
     stdout, stderr = spoken(exchange, {0: 0, 1: 0}, said.encode())
-    exchange.hear(stdout.replace(b"\n", b"\r\n"), stderr)
+    exchange.receive(stdout.replace(b"\n", b"\r\n"), stderr)
     assert exchange.answers("")[0] == CommandResult(0, said, said)
 
 
 def test_line_ends_of_the_command_itself_stay() -> None:
     exchange = Exchange(STEPS)
-    exchange.hear(*spoken(exchange, {0: 0, 1: 0}, b"a\r\nb"))
+    exchange.receive(*spoken(exchange, {0: 0, 1: 0}, b"a\r\nb"))
     assert exchange.answers("")[0].stdout == "a\r\nb"
 
 
 def test_too_much_output_ends_the_exchange() -> None:
     exchange = Exchange(STEPS, most=1000)
-    exchange.hear(b"x" * 600, b"y" * 400)
+    exchange.receive(b"x" * 600, b"y" * 400)
     with pytest.raises(TransportError, match="1000 bytes"):
-        exchange.hear(b"x")
+        exchange.receive(b"x")
 
 
 def test_a_time_out_is_no_answer() -> None:
     exchange = Exchange([RunCommand(["squeue"]), Put("/x", {"a": b""})])
-    exchange.hear(*spoken(exchange, {0: 124, 1: 124}))
+    exchange.receive(*spoken(exchange, {0: 124, 1: 124}))
     first, second = exchange.answers("")
     assert first.status is None
     assert first.stderr.startswith("squeue")

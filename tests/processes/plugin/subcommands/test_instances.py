@@ -83,9 +83,9 @@ class House:
 
     def has_cost(self, usd: float, usd_per_hour: float, hours: float = 1.0) -> bool:
         """Whether this is the price of so many hours before what was stored last, and of some time until now."""
-        return (
-            usd_per_hour * hours <= usd + 1e-6 <= usd_per_hour * (hours + (time.time() - self.stored_at) / HOUR) + 2e-6
-        )
+        elapsed = (time.time() - self.stored_at) / HOUR
+        rounding = 0.5e-4 + 1e-6
+        return usd_per_hour * hours - rounding <= usd <= usd_per_hour * (hours + elapsed) + rounding
 
     def lead(self) -> None:
         """Have a controller that acts, elsewhere."""

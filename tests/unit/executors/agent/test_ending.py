@@ -65,7 +65,7 @@ def test_jobs_get_as_long_whatever_this_machines_clock_says(
     assert found.left == pytest.approx(100 - ending.BEFORE, abs=20)
 
 
-def test_a_service_that_says_no_time_has_just_said_it(
+def test_a_notice_without_a_time_counts_from_now(
     metadata: Metadata, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ending, "parsedate_tz", lambda words: None)
@@ -119,12 +119,12 @@ def of(seconds: float, grace: float) -> Ending:
 
 def test_jobs_get_what_time_there_is() -> None:
     assert of(100, 5).left == pytest.approx(70, abs=9)
-    assert of(100, 300).grace == 20, "what is told after that would not be heard"
-    assert of(10, 5).left < 0, "late as it is, they are asked to end at once"
-    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than is said before"
+    assert of(100, 300).grace == 20, "what is reported after that would not arrive"
+    assert of(10, 5).left < 0, "it is late, so they are asked to end at once"
+    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than was announced before"
 
 
-def test_the_words_of_aws_are_read_as_it_writes_them() -> None:
+def test_notices_are_read_as_aws_writes_them() -> None:
     at = ending.checked(ending.InstanceAction, json.loads('{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'))[
         "time"
     ]  # the example of its documentation

@@ -1,4 +1,4 @@
-"""Whose a job is, by what lies in its folder."""
+"""Which process a job belongs to, by the content of its folder."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def finish(each: AgentJournal, token: str) -> None:
     each.finished(token, at=1.0, cause=None, reason=None, cleanup=lambda: None)
 
 
-def test_only_the_last_jobs_that_have_finished_are_remembered_on_disk_too(spool: Spool) -> None:
+def test_only_the_last_jobs_that_have_finished_are_kept_on_disk_too(spool: Spool) -> None:
     written, longest = AgentJournal(spool), 0
     for number in range(5 * MOST):
         finish(written, str(number))

@@ -1,4 +1,4 @@
-"""How the end of a job is judged that an agent has run."""
+"""How the end of a job that an agent has run is judged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_f
     assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
 
 
-def test_the_peak_of_memory_is_the_most_that_anybody_has_measured() -> None:
+def test_the_peak_of_memory_is_the_most_that_was_measured() -> None:
     peaks = [
         judge_end(KILLED, None, None, mebibytes, was_rebooted=False)["peak_memory"] for mebibytes in (0, 2000, 3000)
     ]

@@ -82,7 +82,7 @@ def test_the_folder_of_a_failed_job_stays_for_a_while_and_counts(tmp_path: Path)
     assert not made.path.exists()
 
 
-def test_a_job_that_died_without_a_word_has_failed(tmp_path: Path) -> None:
+def test_a_job_that_died_without_a_report_has_failed(tmp_path: Path) -> None:
     made, parent = JobScratch(str(tmp_path), "a"), root(str(tmp_path))
     os.close(made._held)  # as its end does
     found = time.time() + 1000
@@ -107,7 +107,7 @@ def test_folders_are_kept_by_the_clock_that_dates_their_files(
     os.utime(over, (over.stat().st_mtime - 2,) * 2)
     set_clock(monkeypatch, ahead)
     scratch = Scratch(str(tmp_path), 1800.0)
-    scratch.tend()
+    scratch.expire()
     assert sorted(each.mark.name for each in scratch.kept) == ["here.kept", "there.kept"]
     assert abs(scratch.kept[0].until - scratch.kept[1].until) < 600
     if scratch._remover is not None:
@@ -118,7 +118,7 @@ def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: P
     for token, keep in (("later", 200.0), ("first", 100.0)):
         JobScratch(str(tmp_path), token).end(keep, disk=10)
     scratch = Scratch(str(tmp_path), 100.0)
-    scratch.tend()
+    scratch.expire()
     assert scratch.counted == 20
     scratch.make_room()
     assert [each.mark.name for each in scratch.kept] == ["later.kept"]
@@ -200,7 +200,7 @@ def test_what_a_job_leaves_beside_the_folders_neither_stops_nor_misleads(tmp_pat
     assert sum(each.disk for each in found) == 5
     assert hidden == []
     scratch = Scratch(str(tmp_path), 100.0)
-    scratch.tend()
+    scratch.expire()
     assert scratch.counted == 5
     scratch.make_room()
     assert scratch.counted == 0

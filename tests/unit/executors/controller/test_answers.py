@@ -101,7 +101,7 @@ def test_an_unknown_event_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("text", "cleaned"), [("a\0b", "a\ufffdb"), ("a\udc80b", "a?b"), ("grün", "grün")])
-def test_words_are_made_fit_for_every_database(text: str, cleaned: str) -> None:
+def test_texts_are_made_fit_for_every_database(text: str, cleaned: str) -> None:
     [change] = changes_by_events([finished("error") | {"reason": reason_of(text)}])
     assert told(change.values["reason"]) == cleaned
 

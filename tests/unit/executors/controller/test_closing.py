@@ -1,4 +1,4 @@
-"""The end of a controller: what becomes of the jobs, the last news, and the lease."""
+"""The end of a controller: its jobs, the last news, and the lease."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def holders(engine: Engine) -> list[str]:
 
 
 def finishing(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site ends its job when it is let go of, and tells of it after that."""
+    """The site ends its job when it is released, and reports it after that."""
 
     def close(how: str, timeout: float) -> None:
         site.closed.append(how)
@@ -90,7 +90,7 @@ def test_sites_are_let_go_of_as_it_is_set_and_tell_their_last_news(
     controller.close()
     assert site.closed == [on_shutdown]
     assert state(airflow_database) == State.CANCELLED
-    assert sum(site.acknowledged) == 1, "the site need not tell it again"
+    assert sum(site.acknowledged) == 1, "the site need not report it again"
     assert holders(airflow_database) == []
     assert not controller.leadership.lead(), "it is over"
 
@@ -209,7 +209,7 @@ def test_a_database_that_is_away_at_the_end_keeps_nothing_from_ending(
         controller.close()
     assert "the next controller reads them" in caplog.text
     assert state(airflow_database) == State.RUNNING
-    assert sum(site.acknowledged) == 0, "what is not stored is told again"
+    assert sum(site.acknowledged) == 0, "what is not stored is reported again"
 
 
 def test_what_was_launched_stays_in_the_store_for_the_next_controller(
@@ -221,7 +221,7 @@ def test_what_was_launched_stays_in_the_store_for_the_next_controller(
     controller = make("leave", site)
     site.end("here", cause="cancelled", reason="Airflow was stopped")
     controller.close()
-    assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is the site's own to know"
+    assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is for the site to decide"
     with Session(airflow_database) as session:
         [found] = session.scalars(select(store.instances.InstanceRow))
         assert (found.state, told(found.reason)) == ("ended", "Airflow was stopped")

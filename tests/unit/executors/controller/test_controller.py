@@ -1,4 +1,4 @@
-"""What a controller does with what its sites tell, and with their trouble."""
+"""What a controller does with the answers of its sites, and with their trouble."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class House:
     told: list[Change] = field(default_factory=list)
 
     def observe(self) -> list[SiteAnswer]:
-        """What is seen when the threads of the sites have looked, and have been told what is stored."""
+        """What is seen when the threads of the sites have looked, and have learnt what is stored."""
         self.controller.leadership.leads_until = time.monotonic() + 20
         self.rest()
         self.controller.threads.request_observations()
@@ -170,7 +170,7 @@ def test_a_site_with_much_to_tell_is_let_go_of(
     here.controller.settings = replace(settings, shutdown_seconds=600)
     begun = time.monotonic()
     here.controller._let_go()
-    assert time.monotonic() - begun < 300, "it ends when all is told"
+    assert time.monotonic() - begun < 300, "it ends when all is reported"
     assert site.acknowledged
 
 

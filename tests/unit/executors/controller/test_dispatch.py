@@ -28,7 +28,7 @@ def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Giv
 OLD, FULL = because("site_full", site="old"), because("busy", locations=["node1"])
 
 
-def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
+def test_what_is_decided_is_recorded_with_the_place_and_the_reason() -> None:
     jobs = [WaitingJob(name=token, resources=Resources(1, 100), reason=reason) for token, reason in
             (("a", None), ("b", OLD), ("c", OLD), ("d", None), ("e", FULL), ("f", None))]  # fmt: skip
     found = Assignment(
@@ -41,7 +41,7 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     assert decision.placed == {"lab": {"node1": ["a"]}, "hpc": {"hpc": ["b"]}}
     by_token = {change.token: change for change in decision.changes}
     assert set(by_token) == {"a", "b", "f"}
-    assert decision.reasons == {BEHIND_OTHERS: ["c"]}, "who was told the same before, or nothing, is not told again"
+    assert decision.reasons == {BEHIND_OTHERS: ["c"]}, "a job with the same reason as before, or none, gets no new one"
     assert told(by_token["a"].values["reason"]) is None
     assert by_token["b"].values["location"] == "hpc"
     assert told(by_token["b"].values["reason"]) == "sent here because site 'lab' has no room"
@@ -50,7 +50,7 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     assert decision.more_waiting
 
 
-def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
+def test_texts_of_a_plugin_are_made_fit_for_every_database() -> None:
     """Or one job's reason would keep everything that a tick has decided from being stored, tick after tick."""
     bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")
@@ -64,7 +64,7 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
     stored = [each.to_json() for each in (*decision.reasons, *(each.values["reason"] for each in decision.changes))]
     assert len(stored) == 3
     assert all("\\u0000" not in each and "\\udcff" not in each and len(each) < 65_535 for each in stored)
-    assert [*decision.reasons.values()] == [["waits"]], "who was told that before is not told again"
+    assert [*decision.reasons.values()] == [["waits"]], "a job that had that reason before does not get it again"
 
 
 def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_are_prefetched() -> None:
@@ -78,7 +78,7 @@ def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_are_prefetch
     assert queue.loaded(machine, [], 9).prefetchable == 9, "all that it had may have ended since the last look"
     assert queue.loaded(replace(machine, max_jobs=9), jobs, 9).prefetchable == 0, "a queue fills itself"
     said = queue.loaded(replace(machine, used=machine.capacity, prefetched=loaded.prefetched), [], 9)
-    assert (said.empty, said.prefetched) == (True, ()), "what a site says of that is not its own to know"
+    assert (said.empty, said.prefetched) == (True, ()), "a site cannot know that"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3
 
 

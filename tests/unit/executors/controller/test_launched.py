@@ -82,7 +82,7 @@ class House:
             each.threads.end()
 
     def add(self, *tokens: str, **columns: Any) -> None:
-        """Jobs of a kind that nobody cancels because there is no task."""
+        """Jobs of a kind that is not cancelled for lack of a task."""
         defaults: dict[str, Any] = {
             "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "cpus": 4.0, "memory": 1,
             "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": time.time() - 30,
@@ -160,7 +160,7 @@ def finish(site: FakeElasticSite, name: str, token: str) -> None:
     site.tell("finished", token, at=time.time(), **left)
 
 
-def test_an_order_is_in_the_store_before_the_site_hears_of_it_and_it_hears_once(
+def test_an_order_is_in_the_store_before_it_reaches_the_site_and_reaches_it_once(
     house: House, site: FakeElasticSite
 ) -> None:
     stored: list[str] = []
@@ -214,7 +214,7 @@ def test_an_order_that_has_reached_the_site_before_a_crash_is_found_again(
 def test_an_order_that_is_lost_and_turns_up_late_is_used_all_the_same(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would run on otherwise, and nobody would release it."""
+    """It would run on otherwise, and never be released."""
     monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
     house.add("t")
     house.tick()
@@ -339,7 +339,7 @@ def test_the_end_of_an_instance_is_stored_with_its_cause(house: House, site: Fak
         "the spot market took it\ufffd",
     )
     assert row.ended_at is not None
-    assert house.job("t").state == State.RUNNING, "how it ended is told of each job by itself"
+    assert house.job("t").state == State.RUNNING, "how it ended is reported for each job by itself"
 
 
 def test_an_end_of_which_nothing_more_is_said_is_an_end(house: House, site: FakeElasticSite) -> None:
@@ -688,10 +688,10 @@ def test_a_job_of_another_kind_gets_an_instance_of_its_own(house: House, site: F
     assert [order.launch.kind for order in site.ordered] == [ANY, market.kind("other", {})]
     assert site.let_go == {}, "there may be two, and both have work"
     reason = told(house.job("w").reason) or ""
-    assert "'any' cannot be had" in reason, "that is a word of the site alone"
+    assert "'any' cannot be had" in reason, "that is only the site's answer"
 
 
-# -- machines that are counted, and told apart
+# -- machines that are counted, and distinguished
 
 
 class Hosts(FakeSite):

@@ -73,14 +73,14 @@ def session() -> Iterator[Session]:
 
 def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:
     gauges = Metrics()
-    gauges.round(session, {("local", "running"): 3})
+    gauges.round(session, {("local", "running", None): 3})
     gauges.round(session, {})
     tags = {"site": "local", "state": "running"}
     assert told == [("lading.jobs.live", 3, tags), ("lading.jobs.live", 0, tags)]
 
 
 def everything(session: Session) -> None:
-    """Have everything told that is ever told."""
+    """Have every metric emitted that there is."""
     amounts = {"cpus": 4.0, "memory": 1, "gpus": 0.0}
     session.add(store.Capacity(site="local", name="host", since=0.0, usd_per_hour=0.4, **amounts))
     session.add(
@@ -99,6 +99,7 @@ def everything(session: Session) -> None:
         reason=because("paused", site="x", by="y"),
         **job,
     )
+    store.add_job(session, token="c", state=State.QUEUED, queued_at=now, cpus=1.0, team="genes", **job)
     metrics = Metrics()
     order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
     session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
@@ -121,6 +122,7 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
     ), "what is on a node of the batch system is not on one that is up"  # fmt: skip
     assert found["lading.usd_per_hour", "local"] == 0.4
     assert (found["lading.budget.used", "team a"], found["lading.share.used", "team a"]) == (0.8, 0.4)
+    assert (found["lading.team.cpus", "genes"], found["lading.jobs.live", "none", "queued", "genes"]) == (0, 1)
     waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]
     assert waits == pytest.approx([70_000, 40_000, 31_000])
 

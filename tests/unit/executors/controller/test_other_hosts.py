@@ -54,7 +54,7 @@ def standing_by(mark: PluginMark) -> Leadership:
 
 
 @off
-def test_a_lease_that_is_renewed_is_nobody_elses(
+def test_a_lease_that_is_renewed_cannot_be_taken(
     engine: Engine, mark: PluginMark, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     acting = standing_by(mark)
@@ -195,7 +195,7 @@ def test_what_is_asked_is_abandoned_by_the_databases_clock(
 
 
 @off
-def test_a_gang_is_woken_whatever_the_clock_says_of_who_wakes_it(
+def test_a_gang_is_woken_whatever_the_clock_of_the_api_server(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     with Session(engine) as session:

@@ -1,4 +1,4 @@
-"""When a place is sought for jobs, and what policies of third parties are told of the store."""
+"""When a place is sought for jobs, and what policies of third parties learn from the store."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_plugin_can_replace_the_whole_choice(
     for number in range(5):
         here.add(f"{number}")
         here.tick()
-    assert set(here.site.jobs) == {"0", "1", "2", "3", "4"}, "where it gives no answer that counts, Lading decides"
+    assert set(here.site.jobs) == {"0", "1", "2", "3", "4"}, "where it gives no valid answer, Lading decides"
     assert caplog.text.count(placing.REPLACED) == 5, "each once, and that it is over"
     here.add("b")
     here.add("c")
@@ -322,7 +322,7 @@ def test_a_job_over_which_the_decision_fails_is_refused_alone(
     bad |= {f"{number}" for number in range(10, 30)}
     for name in sorted(bad):
         here.add(name)
-    with pytest.raises(KeyError):  # so many fail by no fault of theirs: they wait
+    with pytest.raises(KeyError):  # so many fail through no fault of their own: they wait
         here.tick()
     monkeypatch.setattr(placement, "assign", lambda *_, **__: {}["site"])
     with pytest.raises(KeyError, match="site"):

@@ -162,7 +162,7 @@ def test_a_short_job_begins_where_there_is_room_first(tmp_path: Path, monkeypatc
 def test_by_the_greedy_policy_orders_are_the_same_and_what_is_prefetched_moves_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The simulator knows no store of a machine: a job in one moves to another machine that could run it."""
+    """The simulator prefetches nothing: a prefetched job moves to another machine that could run it."""
     trace = some(16, 300, 1, known=True)
     on_paper = simulated(trace, "greedy")
     with monkeypatch.context() as patch:

@@ -227,7 +227,7 @@ def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
 
 
-def test_what_one_site_says_and_no_column_holds_is_none_of_the_others_business(
+def test_an_answer_that_no_column_holds_affects_its_site_alone(
     controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL and MySQL refuse a number that is too large, and a text that is too long, where SQLite takes both."""

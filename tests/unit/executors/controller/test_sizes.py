@@ -1,4 +1,4 @@
-"""What machines really have, in the store: any controller of the site knows it."""
+"""What machines really have, in the store: any controller of the site reads it."""
 
 from __future__ import annotations
 

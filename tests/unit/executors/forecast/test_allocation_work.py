@@ -101,7 +101,7 @@ def job(name: str, **known: object) -> ComingJob:
     return ComingJob(name, Prediction(10.0), "hpc", NEED, **known)  # type: ignore[arg-type]
 
 
-def test_what_has_been_in_an_allocation_is_remembered() -> None:
+def test_what_has_been_in_an_allocation_is_kept() -> None:
     work = AllocationWork()
     site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
 

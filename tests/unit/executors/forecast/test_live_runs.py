@@ -190,7 +190,7 @@ def test_a_job_keeps_its_name(house: House) -> None:
 
 
 def test_what_has_been_handed_over_and_has_no_job_has_ended(house: House) -> None:
-    """Lading knows of the end of a job before Airflow has stored it."""
+    """The end of a job is stored at Lading before Airflow has stored it."""
     fresh(house, b="running")
     house.job("a")
     assert "b" not in house.jobs()

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import site_threads
 from lading.executors.gangs import ahead_requests as module
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs.tables import GangRow
@@ -62,15 +62,15 @@ def instance(token: str, state: InstanceState, **columns: Any) -> InstanceRow:
 
 
 @pytest.fixture
-def ahead(session: Session, tmp_path: Path) -> Ahead:
-    return Ahead(make_settings(tmp_path), Durations(), PastWaits(), lambda: LATENCY, Ways())
+def ahead(session: Session, tmp_path: Path) -> AheadRequests:
+    return AheadRequests(make_settings(tmp_path), Durations(), PastWaits(), lambda: LATENCY, Ways())
 
 
 Asks = Callable[..., list[str]]
 
 
 @pytest.fixture
-def asks(session: Session, ahead: Ahead) -> Asks:
+def asks(session: Session, ahead: AheadRequests) -> Asks:
     def asks(seconds: float, *sites: SiteView) -> list[str]:
         """The jobs for which is asked after so many seconds, as SITE TASK MAP_INDEX."""
         found = ahead.look_ahead(session, sites or [HPC], NOW + seconds, by_dag=False)
@@ -86,7 +86,9 @@ def running_a(session: Session, **hints: Any) -> None:
     job(session, "a", State.RUNNING, site="hpc", location="i1")
 
 
-def test_it_is_asked_for_at_its_start_less_the_predicted_wait(session: Session, asks: Asks, ahead: Ahead) -> None:
+def test_it_is_asked_for_at_its_start_less_the_predicted_wait(
+    session: Session, asks: Asks, ahead: AheadRequests
+) -> None:
     running_a(session)
     task(session, "b", "a")
     task(session, "c", "b")
@@ -107,7 +109,7 @@ def test_the_clock_of_a_tasks_machine_does_not_say_when_it_has_begun(
     assert asks(300) == ["hpc b -1"]
 
 
-def test_plugins_see_of_a_task_that_is_to_come_which_it_is(session: Session, asks: Asks, ahead: Ahead) -> None:
+def test_plugins_see_of_a_task_that_is_to_come_which_it_is(session: Session, asks: Asks, ahead: AheadRequests) -> None:
     seen: list[tuple[object, ...]] = []
 
     def rank(job: PlannedJob, matches: Sequence[Match]) -> None:
@@ -200,7 +202,7 @@ def test_a_first_partition_whose_start_has_moved(
 
 
 @pytest.mark.parametrize(("state", "hints"), [("failed", {}), ("running", {"time": None})])
-def test_behind_what_has_failed_or_ends_nobody_knows_when_nothing_is_asked_for(
+def test_behind_what_has_failed_or_has_no_known_end_nothing_is_asked_for(
     session: Session, asks: Asks, state: str, hints: dict[str, Any]
 ) -> None:
     task(session, "a", state=state, **hints)
@@ -230,7 +232,7 @@ def test_the_boot_of_a_machine_counts_where_too_few_are_known(session: Session, 
     assert asks(510, cloud) == ["cloud b -1"]
 
 
-def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Session, ahead: Ahead) -> None:
+def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Session, ahead: AheadRequests) -> None:
     running_a(session)
     task(session, "b", "a")
     task(session, "long", "a", time=3400)
@@ -239,11 +241,11 @@ def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Ses
     assert found["long"] == 3600 - 120, "as long as allocations are, less what it takes to begin"
 
 
-def look(ahead: Ahead, session: Session, seconds: float) -> module.Outlook:
+def look(ahead: AheadRequests, session: Session, seconds: float) -> module.Outlook:
     return ahead.look_ahead(session, [HPC], NOW + seconds, by_dag=False)
 
 
-def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session, ahead: Ahead) -> None:
+def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session, ahead: AheadRequests) -> None:
     running_a(session)
     task(session, "b", "a", size=3)
     [note] = look(ahead, session, 400).notes
@@ -284,7 +286,7 @@ def test_many_runs_take_turns(session: Session, asks: Asks, monkeypatch: pytest.
     assert [len(asks(400 + tick)) for tick in range(3)] == [2, 3, 3]
 
 
-def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None:
+def test_a_run_without_jobs_is_forgotten(session: Session, ahead: AheadRequests) -> None:
     running_a(session)
     task(session, "b", "a")
     look(ahead, session, 400)

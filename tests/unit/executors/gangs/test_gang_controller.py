@@ -1,4 +1,4 @@
-"""Gangs in the controller: real ticks over a store and sites that a test leads by the hand."""
+"""Gangs in the controller: real ticks over a store and sites that are driven by a test."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) 
             select(JobRow.location).where(JobRow.gang.is_(None), JobRow.state != State.QUEUED)
         ).all()
     taken = house.holds()[0].location
-    assert placed.count(taken) <= 1, "the store of its location may take one, which does not begin"
+    assert placed.count(taken) <= 1, "one may be prefetched to its location, and does not begin"
     assert len(set(placed) - {taken}) == 1
 
 

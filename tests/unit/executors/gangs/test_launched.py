@@ -1,4 +1,4 @@
-"""Gangs where what they need is launched: real ticks over a store, and allocations that a test leads by the hand."""
+"""Gangs where what they need is launched: real ticks over a store, and allocations that are driven by a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow says of the members of gangs."""
+"""What Airflow's tables say of the members of gangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add(session: Session, task_id: str, map_index: int, state: str | None, run_i
     session.execute(insert(TaskInstance.__table__), [values])
 
 
-def test_who_is_to_come_and_who_has_failed(session: Session) -> None:
+def test_which_members_are_to_come_and_which_have_failed(session: Session) -> None:
     for number, state in enumerate(("queued", "running", "up_for_retry", "success", "skipped", "failed", "deferred")):
         add(session, "workers", number, state)
     add(session, "head", -1, None)

@@ -203,7 +203,7 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
     assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
 
 
-def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: House) -> None:
+def test_texts_of_a_plugin_that_no_database_takes_do_not_fail_the_tick(house: House) -> None:
     def relax(job: WaitingJob) -> object:
         raise OSError("/data/\udcff\0")
 

@@ -159,12 +159,12 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
     assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to where it runs"
-    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "nobody has to ask for them again"
+    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "they need not be requested again"
     paths = house.paths("t7")
     assert Path(paths[str(file)]).read_bytes() == content
     assert Path(paths[str(file)]).name == file.name
     assert Path(paths[str(empty)]).read_bytes() == b""
-    assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "nobody changes what others read"
+    assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "what others read is not changed"
     assert told(house.row("t7").reason) is None
     assert sorted(house.copies("Y")) == sorted([file.name, "empty"])
     assert not [each for each in os.listdir(house.lab.areas["Y"].folder) if each.startswith(".")]
@@ -223,7 +223,7 @@ def test_a_file_that_was_written_anew_is_brought_anew(
     file.write_text("newer")
     house.ready()
     house.wait(house.ready)
-    assert Path(first).read_text() == "old", "who reads it goes on reading that"
+    assert Path(first).read_text() == "old", "a reader goes on reading that"
     assert Path(house.paths("a")[str(file)]).read_text() == "newer"
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_pat
     assert house.staging.waiting["lab"] == {}
 
 
-def test_a_site_without_depots_says_so(house: House) -> None:
+def test_a_site_without_staging_areas_says_so(house: House) -> None:
     house.job("a", "/file", site="bare", location="here")
     found, changes = house.staging.ready(house.session, "bare", {"here": ["a"]})
     assert found == {}
@@ -360,7 +360,7 @@ def test_what_has_ended_or_gone_elsewhere_is_not_given(house: House, tmp_path: P
 
 
 @pytest.mark.usefixtures("apart")
-def test_what_nobody_waits_for_any_more_is_not_brought(house: House, tmp_path: Path) -> None:
+def test_files_that_no_job_waits_for_any_more_are_not_brought(house: House, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}" for number in range(9)]
     for each in files:
         each.write_text(each.name)
@@ -588,7 +588,7 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
     house.wait(lambda: house.ready() or not any(each.name == "staging" for each in threading.enumerate()))
     assert {each.failure for each in fetches if "hangs" in each.address} == {
         house.row(token).reason for token in tokens
-    }, "whatever came of them later counts no more"
+    }, "their later results do not count any more"
 
 
 def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: House, hung: threading.Event) -> None:

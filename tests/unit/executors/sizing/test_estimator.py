@@ -1,4 +1,4 @@
-"""The threads that find out what jobs ask for: nothing spins, and nobody waits for another Dag's files."""
+"""The threads that find out what jobs ask for: nothing spins, and no Dag waits for another Dag's files."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_what_was_not_committed_is_begun_anew(house: House) -> None:
     house.step_until(lambda: house.is_known("a"))
 
 
-def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_database_fails_no_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([OperationalError("select", {}, Exception("away"))] * 2)
     real = sizing.earlier_tries
 

@@ -114,10 +114,10 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
     assert question.usage.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
-    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
+    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "no job asks for it"
 
 
-def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:
+def test_what_was_found_of_inputs_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 1000)
     fixed = {"fixed": {"path": {"value": str(tmp_path / "a")}}}
     assert size(job(1, fixed, memory="input_size"))[0]["input_size"] == 1000

@@ -62,7 +62,7 @@ def test_jobs_may_leave_the_same_file(session: Session) -> None:
 
 
 def test_a_file_whose_name_no_database_takes_costs_itself_alone(session: Session) -> None:
-    """Else nothing that its site tells would ever be stored."""
+    """Else no event of its site would ever be stored."""
     add(session, "a", State.SUCCEEDED, site="lab", location="X")
     data.note(session, "lab", [finished("a", ("/nul\0", 1), ("/half \ud800", 1), ("/well \xe9", 2))])
     session.flush()

@@ -1,4 +1,4 @@
-"""The gate before a tunnel: whatever is sent to it, the API server hears of its execution API alone."""
+"""The gate before a tunnel: whatever is sent to it, the API server gets requests to its execution API alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.services.execution_api import ExecutionApi
 
 
 class Listener(socketserver.ThreadingTCPServer):
-    """An API server that writes down, byte by byte, what it hears on each connection; it has one answer for all."""
+    """An API server that records, byte by byte, what it receives on each connection; it has one answer for all."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -71,7 +71,7 @@ def gate(server: Listener) -> Iterator[tuple[str, int]]:
 
 
 def talk(gate: tuple[str, int], said: bytes) -> bytes:
-    """Send all of it, and hear until the gate closes the connection."""
+    """Send all of it, and read until the gate closes the connection."""
     heard = b""
     with socket.create_connection(gate, 120) as client, contextlib.suppress(OSError):
         client.sendall(said)
@@ -194,7 +194,7 @@ LINES = [
 @given(st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=20)), max_size=14))
 @example([LINES[1], LINES[6], LINES[8], LINES[10], LINES[20], LINES[24], LINES[27]])
 def test_any_bytes(server: Listener, gate: tuple[str, int], parts: list[bytes]) -> None:
-    """Each connection to the server has one request, for the execution API, whose length nobody can dispute."""
+    """Each connection to the server has one request, for the execution API, whose length is unambiguous."""
     server.heard.clear()
     talk(gate, b"".join(parts))
     for said in [bytes(each) for each in server.heard]:
@@ -394,7 +394,7 @@ def test_half_open_conversations_take_no_more_than_their_share(
             client.close()
         for client in clients[:20]:
             client.sendall(b"Host: a\r\n\r\n")
-        assert b"200 OK" in talk(made.open(), GET), "whoever waits has his turn"
+        assert b"200 OK" in talk(made.open(), GET), "the one that waits has its turn"
         said = [each.getMessage() for each in caplog.records if "through the tunnel at once" in each.getMessage()]
         assert len(said) == 1
     finally:

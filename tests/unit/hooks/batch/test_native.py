@@ -1,4 +1,4 @@
-"""Hints in the words of a batch system: from the author to the directives of the batch job."""
+"""Native hints: from the author to the directives of the batch job."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NOISE = st.one_of(
 
 @dataclass(frozen=True)
 class Table:
-    """An answer, as rows that each tell of one job: its number in place of ``ID``.
+    """An answer, as rows that each describe one job: its number in place of ``ID``.
 
     :param read: which of the readers
     """

@@ -77,7 +77,7 @@ def ended(
         ({"cancelled": True, "native": job(None, 0)}, ("cancelled", 0)),
         ({"cancelled": True, "native": job(None, 0), "status": 0}, (None, 0)),
         ({"cancelled": True, "status": 0}, (None, 0)),
-        # Deleted by somebody, and forgotten by a batch system that keeps no history.
+        # Deleted, and forgotten by a batch system that keeps no history.
         ({"status": 143}, ("cancelled", 143)),
         ({"waited": True}, ("cancelled", None)),
         # Ended by such a one at its time limit.
@@ -91,7 +91,7 @@ def ended(
         ({"native": job(), "status": 143}, ("error", 143)),
         # What never can start has failed.
         ({"native": job("error", state="pending")}, ("error", None)),
-        # Its own supervisor knows what it has ended it for; where it does not, the batch system may.
+        # Its own supervisor has recorded why it ended it; where it has not, the batch system may have.
         ({"sentinel": Sentinel(cause="time_limit", exit_code=-15), "native": job("cancelled")}, ("time_limit", -15)),
         ({"sentinel": Sentinel(cause="cancelled", exit_code=-15), "native": job("error", 1)}, ("cancelled", -15)),
         ({"sentinel": Sentinel(cause="error", exit_code=-9), "native": job("out_of_memory")}, ("out_of_memory", -9)),
@@ -190,7 +190,7 @@ def test_both_engines_give_the_same_answer(
 
 
 @given(natives, natives, statuses, st.booleans(), st.booleans(), seconds)
-def test_nothing_succeeds_without_a_word_and_no_cause_is_forgotten(
+def test_nothing_succeeds_without_evidence_and_no_cause_is_left_out(
     native: NativeJob | None,
     account: NativeJob | None,
     status: int | None,
@@ -245,7 +245,7 @@ def test_what_a_job_can_know_itself(said: dict[str, Any], certain: bool) -> None
     assert sentinel.is_certain == certain
 
 
-def test_the_words_of_an_end() -> None:
+def test_the_reason_of_an_end() -> None:
     assert str(told(job(None, 0), own("out_of_memory", -9, "its limit"))["reason"]) == "its limit"
     event = told(job(None, 0), None, "last line")
     assert (event["cause"], "its task reported nothing" in str(event["reason"])) == ("lost", True)
@@ -264,7 +264,7 @@ def test_who_has_cancelled_a_job() -> None:
         assert str(event["reason"]).startswith("the batch job was cancelled, and not by Lading")
         change = change_by_event(event)
         assert change is not None
-        assert change.values["state"] == "failed", "nobody wished it in Airflow"
+        assert change.values["state"] == "failed", "it was not requested in Airflow"
     event = told(None, own("terminated"), cancelled=True)
     change = change_by_event(event)
     assert change is not None

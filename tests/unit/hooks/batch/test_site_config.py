@@ -1,4 +1,4 @@
-"""What a site takes: from which Dags, and with which words of its batch system."""
+"""What a site takes: from which Dags, and with which directives of its batch system."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
@@ -81,7 +82,7 @@ ALWAYS = {
 
 @pytest.mark.parametrize(("name", "native"), [(name, native) for name, each in ALWAYS.items() for native in each])
 @pytest.mark.parametrize("rules", [SiteRules(), SiteRules(allowed_native=("*",))])
-def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
+def test_directives_that_reach_beyond_the_job_are_taken_at_no_site(
     name: str, native: dict[str, Any], rules: SiteRules
 ) -> None:
     with pytest.raises(NotAllowed, match="is accepted at no site, for"):
@@ -101,7 +102,7 @@ def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
         ("sge", {"P": "a", "l": "f=1,u=2"}),
     ],
 )
-def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
+def test_other_directives_are_taken(name: str, native: dict[str, Any]) -> None:
     refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), SiteRules())
 
 
@@ -120,7 +121,7 @@ def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
         ("lsf", SiteRules(allowed_native=("R",)), {"R": "select[big]"}, {"app": "x"}),
     ],
 )
-def test_a_site_says_which_words_it_takes(
+def test_a_site_says_which_directives_it_takes(
     name: str, rules: SiteRules, taken: dict[str, Any], refused: dict[str, Any]
 ) -> None:
     for key, value in taken.items():
@@ -171,8 +172,8 @@ def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
         )
     node = Location("node", Resources(4, 4000))
     busy = node.given([Planned(f"x{i}", Resources(1, 100)) for i in range(8)])
-    one = SiteView(name="one", locations=[busy], possible=[node], allowed_dags=("alpha",))
-    two = SiteView(name="two", locations=[node], possible=[node], allowed_dags=("beta",))
+    one = SiteView(name="one", locations=[busy], possible=[node], admission=Admission(("alpha",)))
+    two = SiteView(name="two", locations=[node], possible=[node], admission=Admission(("beta",)))
     found = assign(jobs, [one, two], now=0.0)
     assert [token for token, (site, _) in found.placed.items() if site == "two"] == ["8None", "9beta"]
 

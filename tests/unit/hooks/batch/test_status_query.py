@@ -23,7 +23,7 @@ class ByUser(Toy):
 
 
 class ById(Toy):
-    """Is asked for jobs by their ids."""
+    """Is queried by ids."""
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["toy-list", "-j", ",".join(ids)] if ids else ["toy-list", "-u", user]
@@ -95,7 +95,7 @@ def test_a_list_of_all_jobs_of_the_user_is_about_each_of_them() -> None:
 def test_elements_of_an_array() -> None:
     found = asked(ById(), "1", "2", answer=CommandResult(0, "1 a .1\n1 a .2\n2 b\n"))
     assert not found.is_silent(("1", 3)), "that one is gone"
-    assert found.is_silent(("2", 3)), "of this one only the array was told"
+    assert found.is_silent(("2", 3)), "of this one only the array was reported"
     assert found.silent == []
 
 

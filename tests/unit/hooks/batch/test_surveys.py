@@ -167,12 +167,12 @@ def test_how_many_nodes_queues_allow_where_nodes_do_not_say_it() -> None:
 
 def test_how_many_nodes_are_idle() -> None:
     slurm, pbspro = (inventory(SYSTEMS[name], recorded(f"{name}/nodes")) for name in ("slurm", "pbspro"))
-    assert slurm.census([]) == (4, 1), "the default queue's"
-    assert slurm.census(["short"]) == (2, 0)
-    assert slurm.census(["batch", "short"]) is None, "two queues may have the same nodes"
-    assert slurm.census(["nosuch"]) is None
-    assert pbspro.census(["workq"]) == (3, 1)
-    assert Inventory([Nodes(8), Nodes(8, idle=1)]).census([]) == (2, None), "of one it is not said"
+    assert slurm.count_nodes([]) == (4, 1), "the default queue's"
+    assert slurm.count_nodes(["short"]) == (2, 0)
+    assert slurm.count_nodes(["batch", "short"]) is None, "two queues may have the same nodes"
+    assert slurm.count_nodes(["nosuch"]) is None
+    assert pbspro.count_nodes(["workq"]) == (3, 1)
+    assert Inventory([Nodes(8), Nodes(8, idle=1)]).count_nodes([]) == (2, None), "of one it is not said"
     busy = {
         "torque": ("state = offline", "state = free"),
         "lsf": ("      8      3 ", "      8      0 "),
@@ -184,7 +184,7 @@ def test_how_many_nodes_are_idle() -> None:
         idle = inventory(SYSTEMS[name], CommandResult(0, text.replace(before, after))).nodes[0].idle
         assert idle == (1 if name == "lsf" else 0), "a node of TORQUE that is up has its jobs still"
     drained = recorded("sge/nodes").stdout.replace("'state_string'>", "'state_string'>d")
-    assert inventory(SYSTEMS["sge"], CommandResult(0, drained)).census([]) == (1, 0)
+    assert inventory(SYSTEMS["sge"], CommandResult(0, drained)).count_nodes([]) == (1, 0)
 
 
 # sinfo(1), NODE STATE CODES; the others by the manuals of their systems. With which of them a node takes jobs.
@@ -226,15 +226,15 @@ NODES = {
 def test_nodes_that_take_no_jobs_are_not_idle(name: str) -> None:
     free, other = STATES[name]
 
-    def census(state: str) -> tuple[int, int | None] | None:
-        return inventory(SYSTEMS[name], CommandResult(0, NODES[name].format(state))).census([])
+    def count_nodes(state: str) -> tuple[int, int | None] | None:
+        return inventory(SYSTEMS[name], CommandResult(0, NODES[name].format(state))).count_nodes([])
 
-    assert {state: census(state) for state in free.split(" ")} == dict.fromkeys(free.split(" "), (1, 1))
-    assert {state: census(state) for state in other.split()} == dict.fromkeys(other.split(), (1, 0))
+    assert {state: count_nodes(state) for state in free.split(" ")} == dict.fromkeys(free.split(" "), (1, 1))
+    assert {state: count_nodes(state) for state in other.split()} == dict.fromkeys(other.split(), (1, 0))
 
 
 def test_states_of_a_real_slurm() -> None:
-    assert inventory(SYSTEMS["slurm"], recorded("slurm/nodes_odd")).census(["batch"]) == (4, 1)
+    assert inventory(SYSTEMS["slurm"], recorded("slurm/nodes_odd")).count_nodes(["batch"]) == (4, 1)
 
 
 def test_nodes_that_are_down_are_counted_although_their_size_is_not_known() -> None:
@@ -246,7 +246,7 @@ def test_nodes_that_are_down_are_counted_although_their_size_is_not_known() -> N
         "n1                            X86_64      Intel  12.5     8  23.5G      -    Yes (cs)\n"
         "n2                           UNKNOWN    UNKNOWN_  1.0      -      -      -    Yes (cs)\n"
     )
-    assert inventory(LSF(), CommandResult(0, lsf)).census([]) == (2, 1)
+    assert inventory(LSF(), CommandResult(0, lsf)).count_nodes([]) == (2, 1)
     down = NODES["sge"].format("au").replace("'num_proc'>8", "'num_proc'>-")
     down = down.replace("<queuevalue", "<queuevalue name='slots'>4</queuevalue><queuevalue", 1)
     assert inventory(SGE(), CommandResult(0, down)).nodes == [Nodes(4, idle=0)]

@@ -119,7 +119,7 @@ def test_the_name_of_a_node(text: str | None, node: str | None) -> None:
         ("sge", "-l h=!(n1|n2)"),
     ],
 )
-def test_each_batch_system_has_one_word_for_it(name: str, directive: str) -> None:
+def test_each_batch_system_has_one_directive_for_it(name: str, directive: str) -> None:
     assert SYSTEMS[name].directives(BatchJobRequest(excluded_nodes=("n1", "n2")), Profile()) == [directive]
 
 

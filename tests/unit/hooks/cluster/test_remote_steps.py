@@ -36,7 +36,7 @@ def test_jobs_are_brought_known_and_taken_back(root: Path) -> None:
     assert remote_steps.envelopes_taken_back(answer) == {a: "removed", b: "begun", "x": "absent"}
 
 
-def test_what_others_say_when_jobs_are_taken_back_is_not_heard(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_output_is_ignored_when_jobs_are_taken_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "bin"
     folder.mkdir()
     (folder / "rm").write_text('#!/bin/sh\necho one; echo two words; echo three whole words\nexec /bin/rm -v "$@"\n')

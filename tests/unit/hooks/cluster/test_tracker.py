@@ -1,4 +1,4 @@
-"""What a controller knows of its batch jobs, by what the batch system says of them."""
+"""What a controller tracks of its batch jobs, by what the batch system reports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_would_never_have_started_is_not_cancelled_for_nothing(job: Tracked
     job.see(replace(WAITS, state="ended", cause="cancelled"), SUBMITTED_AT + 2)
     assert job.end_seen == replace(WAITS, cause="error", reason="given up")
     job.see(replace(WAITS, state="ended", exit_code=0), SUBMITTED_AT + 3)
-    assert job.end_seen == replace(WAITS, state="ended", exit_code=0), "somebody has mended it"
+    assert job.end_seen == replace(WAITS, state="ended", exit_code=0), "it has been mended"
 
 
 def test_another_job_of_the_same_id_is_not_this_one(job: TrackedBatchJob) -> None:

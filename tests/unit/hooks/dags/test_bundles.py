@@ -1,4 +1,4 @@
-"""The Dag bundles of this machine, and what a job is told of its own."""
+"""The Dag bundles of this machine, and what a job learns of its own."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def silent() -> Iterator[str]:
 def test_a_look_that_hangs_is_abandoned_before_it_is_due_again_and_a_launch_is_waited_for(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looks what there is asks again in his next round, which this one holds up."""
+    """A listing is repeated in the next round, which a retry here would hold up."""
     made: dict[str, Any] = {}
 
     def make(service: str, region: str | None, options: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from lading.hooks.ec2 import machine as member_module
 from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
 from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, Bucket, Offering, Shortages
+from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, Offering, Shortages, TokenBucket
 from lading.hooks.ec2.refusals import SECONDS_WITHOUT_CAPACITY
 from lading.hooks.ssh import backoff
 from lading.scheduling.reasons import free_text
@@ -91,7 +91,7 @@ def test_every_phase_before_work_has_an_end_with_a_reason() -> None:
 
 
 def test_a_bucket_is_filled_again() -> None:
-    bucket = Bucket(5.0)
+    bucket = TokenBucket(5.0)
     assert [bucket.take(1, 0.0) for _ in range(6)] == [True] * 5 + [False]
     assert bucket.take(2, 1.0)
     assert not bucket.take(1, 1.0)

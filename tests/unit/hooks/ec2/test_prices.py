@@ -169,7 +169,7 @@ def test_spot_prices_are_those_of_the_history_by_zone(aws: Aws, prices: Callable
     ]
     found = prices(capacity_type="spot").catalogue(NOW)
     assert offered(found, "m5.large") == [("spot", "us-east-1a", 0.03), ("spot", "us-east-1b", 0.04)]
-    assert "c5.large" not in found.types  # nobody says what it costs
+    assert "c5.large" not in found.types  # its price is unknown
     both = prices(capacity_type="spot-with-fallback").catalogue(NOW)
     assert len(both.types["m5.large"].offerings) == 4
 

@@ -1,4 +1,4 @@
-"""What AWS's refusals are about, what it does not end, its clock, credentials, and answers that make no sense."""
+"""The scope of AWS's refusals, what it does not end, its clock, credentials, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ VALIDATED = (
         ("SomethingNew", "which nobody has seen yet", "offering", ""),
     ],
 )  # fmt: skip
-def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_remedy(
+def test_a_refusal_holds_what_it_concerns_and_shows_the_code_the_message_and_the_remedy(
     code: str, words: str, scope: str, remedy: str
 ) -> None:
     shortages = in_subnets()
@@ -555,7 +555,7 @@ class Region(EC2):
 
 
 class Launching:
-    """A launcher with what it is to launch, and what it has given up, by their names."""
+    """A launcher with what it is to launch, and what it has dropped, by their names."""
 
     def __init__(self, ec2: Region) -> None:
         self.ended: dict[str, str] = {}

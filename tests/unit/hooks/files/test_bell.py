@@ -11,7 +11,7 @@ import pytest
 from lading.hooks.files.bell import Bell
 
 
-def test_a_ring_ends_the_wait_and_is_heard_once(tmp_path: Path) -> None:
+def test_a_ring_ends_the_wait_and_counts_once(tmp_path: Path) -> None:
     with Bell(tmp_path / "bell") as bell:
         Bell(tmp_path / "bell").ring()
         Bell(tmp_path / "bell").ring()
@@ -22,7 +22,7 @@ def test_a_ring_ends_the_wait_and_is_heard_once(tmp_path: Path) -> None:
         assert time.monotonic() - before >= 0.2
 
 
-def test_a_ring_that_nobody_waits_for_is_no_trouble(tmp_path: Path) -> None:
+def test_a_ring_without_a_listener_is_no_trouble(tmp_path: Path) -> None:
     bell = Bell(tmp_path / "bell")
     bell.ring()
     bell.make()

@@ -1,4 +1,4 @@
-"""What is said once of trouble that lasts."""
+"""Lasting trouble that is logged once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_times_ids_and_counts_are_no_other_trouble(text: str, sign: str) -> None
     assert VARYING.sub("#", text) == sign
 
 
-def test_long_words_are_looked_at_in_linear_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_texts_are_read_in_linear_time(caplog: pytest.LogCaptureFixture) -> None:
     """In quadratic time this takes an hour."""
     trouble = Trouble(logging.getLogger("lading.test"))
     for number in range(3):

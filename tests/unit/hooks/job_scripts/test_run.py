@@ -63,7 +63,7 @@ def test_a_limit_is_waited_for() -> None:
 
 
 def test_an_array_that_is_too_large_for_ever_is_not_waited_for() -> None:
-    """What a site says of arrays that are gathered may be mended by smaller ones; one that a script is may not."""
+    """A refusal of gathered arrays may be cured by smaller ones; one of an array that a script asks for may not."""
     record = replace(NEW, elements="1-5000")
     for words in (
         "qsub: Array job exceeds server or queue size limit",
@@ -101,7 +101,7 @@ def test_a_submission_that_has_died_is_repeated() -> None:
 def test_states_of_the_batch_system() -> None:
     assert asked(native=job("pending", reason="wait")).reason == "wait"
     assert asked(native=job("running", nodes="n1")).nodes == "n1"
-    # what an earlier start of the same job has left says nothing
+    # what an earlier start of the same job has left does not count
     assert asked(native=job("pending"), sentinel="0").state == "submitted"
 
 
@@ -149,7 +149,7 @@ def test_the_accounting_knows_why_a_job_has_failed() -> None:
 def test_a_job_that_will_never_start() -> None:
     stuck = asked(native=job("pending", cause="error", reason="Eqw"))
     assert (stuck.state, stuck.hopeless, stuck.ended) == ("submitted", True, False)
-    assert not asked(stuck, native=job("running")).hopeless, "somebody has mended it"
+    assert not asked(stuck, native=job("running")).hopeless, "it has been mended"
     assert not asked(replace(LIVE, cancelling=True), native=job("pending", cause="error")).hopeless
 
 

@@ -111,7 +111,7 @@ def test_a_body_from_windows() -> None:
         ("#!/bin/tcsh -f", "setenv OMP_NUM_THREADS 3"),
     ],
 )
-def test_threads_are_exported_in_the_words_of_the_shell(shebang: str, export: str) -> None:
+def test_threads_are_exported_in_the_syntax_of_the_shell(shebang: str, export: str) -> None:
     assert JobScript(f"{shebang}\ntrue", threads="3").render(SLURM).split("\n")[-3:] == [export, "true", ""]
 
 

@@ -33,7 +33,7 @@ FACTS = MachineFacts("big", "first", "x86_64", "linux", Resources(8, 16000, 100)
 
 
 class Here:
-    """The machine's side: its folder is served in this process, and nobody is asked who it is.
+    """The machine's side: its folder is served in this process, without logging in.
 
     :param cut: after so many steps the connection is cut
     """

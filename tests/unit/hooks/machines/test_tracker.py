@@ -32,7 +32,7 @@ def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
     assert (tracker.known(), tracker.on_the_way()) == ({job.token}, [])
     tracker.read({"event": "started", "token": job.token})
     tracker.read({"event": "finished", "token": job.token})
-    assert tracker.known() == {job.token}, "who asks has not heard of its end"
+    assert tracker.known() == {job.token}, "the controller has not received its end"
     tracker.acknowledge([job.token])
     assert tracker.known() == frozenset()
     assert tracker.over() == [], "its log is still to be copied"
@@ -123,7 +123,7 @@ def test_a_job_that_is_taken_back_may_be_given_again_at_once() -> None:
 
 
 def test_a_job_that_came_back_and_of_which_that_is_not_stored_is_not_brought_again() -> None:
-    """Who renews its JWT has not heard yet that it goes elsewhere: it would run here and there."""
+    """The controller that renews its JWT does not know yet that it goes elsewhere: it would run in both places."""
     tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     tracker.arrived(parcels(tracker), frozenset([job.token]))

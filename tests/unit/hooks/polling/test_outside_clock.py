@@ -1,4 +1,4 @@
-"""What other clocks say, by ours."""
+"""Times of other clocks, by ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lading.hooks.polling.outside_clock import SAME_TIME, between, by_our_clock, least_ahead, moment, seconds_ahead
+from lading.hooks.polling.outside_clock import SAME_TIME, between, by_our_clock, least_ahead, seconds_ahead, to_epoch
 from tests.services.outside_clocks import off
 
 NOW = 1_000_000.0
@@ -40,4 +40,4 @@ def test_what_fits_stays() -> None:
 def test_a_moment_is_reported_by_how_long_ago_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
-    assert (moment(40.0), moment(None)) == (NOW - 10, -math.inf)
+    assert (to_epoch(40.0), to_epoch(None)) == (NOW - 10, -math.inf)

@@ -31,7 +31,7 @@ def test_what_comes_while_there_is_leisure_comes_in_one_round() -> None:
     while len(looks.at) < 2 and time.monotonic() < looks.at[0] + 120:
         time.sleep(0.01)
     rounds.stop(120)
-    assert 2.0 <= looks.at[1] - looks.at[0] < 120, "whoever has woken it"
+    assert 2.0 <= looks.at[1] - looks.at[0] < 120, "whatever has woken it"
     assert len(looks.at) == 2
 
 

@@ -132,7 +132,7 @@ def test_a_newer_agents_events_change_nothing_and_are_no_fault() -> None:
     assert events.read(text(newer, STARTED | {"mood": "fine"})) == ([STARTED], [])
 
 
-def test_words_that_are_no_unicode_are_taken() -> None:
+def test_texts_that_are_no_unicode_are_taken() -> None:
     odd = FINISHED | {"cause": "error", "reason": "a\udc80b\0"}
     assert events.read(text(odd)) == ([odd | {"reason": free_text("a?b\ufffd")}], [])
 
@@ -153,7 +153,7 @@ def test_an_end_counts_though_another_version_left_parameters_of_its_reason_out(
     assert faults == []
     assert str(found["reason"]) == "the task has used 2 GiB of memory, its limit is ?"
     _, faults = events.read(text({"event": "waiting", "token": "x", "reason": less}))
-    assert len(faults) == 1, "a wait is told again"
+    assert len(faults) == 1, "a wait is reported again"
 
 
 @given(VALUES | st.fixed_dictionaries({"code": CODES | VALUES, "also": VALUES}))

@@ -137,7 +137,7 @@ def test_an_agent_is_woken_for_what_it_has_to_do_or_to_know_that_it_is_needed(ro
 
     bell = os.open(root / "spool/bell", os.O_RDWR | os.O_NONBLOCK)
     try:
-        assert rings(), "without jobs it ends when nobody asks for anything"
+        assert rings(), "without jobs it ends when there are no requests"
         (token,) = some(1)
         assert rings(give={token: ["{}", ""]})
         assert not rings(seen=["1"], remove=["spool/events/1"])
@@ -167,7 +167,7 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         process.stdin.write(b'{"most": 1}\n')
         process.stdin.flush()
         line = process.stdout.readline()
-        assert line.startswith(server.ANSWER.encode()), "that there is news is said once, until it is asked for"
+        assert line.startswith(server.ANSWER.encode()), "news is announced once, until it is read"
         assert json.loads(line.removeprefix(server.ANSWER.encode()))["events"].keys() == {"1", "2"}
         write_atomically(root / "spool/ends_at", "1700000000\n")
         assert process.stdout.readline() == server.NEWS.encode() + b"\n"

@@ -49,7 +49,7 @@ def test_an_existing_folder_is_closed_to_others(tmp_path: Path) -> None:
     assert mode(tmp_path / "spool") == 0o700
 
 
-def test_an_inbox_that_was_closed_is_not_opened_again_by_who_comes_next(spool: Spool) -> None:
+def test_an_inbox_that_was_closed_is_opened_again_on_request_alone(spool: Spool) -> None:
     os.rename(spool.inbox, spool.closed)
     spool.create()
     assert not spool.inbox.exists()

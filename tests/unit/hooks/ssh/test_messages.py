@@ -1,4 +1,4 @@
-"""What is said of a connection that cannot be used."""
+"""The message about a connection that cannot be used."""
 
 from __future__ import annotations
 

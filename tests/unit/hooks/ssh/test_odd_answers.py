@@ -60,7 +60,7 @@ PIECES = ("MARK:0", "MARK:1", "MARK:begin", "MARK:end", "\n", "\r\n", ":", "0", 
 def test_exchanges(parts: list[str], errors: bool) -> None:
     exchange = Exchange([RunCommand("true"), RunCommand("false")])
     said = "".join(parts).replace("MARK", exchange.marker).encode(errors="surrogatepass")
-    exchange.hear(stdout=said, stderr=said if errors else b"")
+    exchange.receive(stdout=said, stderr=said if errors else b"")
     answers = exchange.answers("cut")
     assert len(answers) == 2
     assert all(each.status is None or 0 <= each.status <= 999 for each in answers)
@@ -71,7 +71,7 @@ def test_exchanges(parts: list[str], errors: bool) -> None:
 def test_an_exit_status_that_is_none_is_no_answer(status: str) -> None:
     exchange = Exchange([RunCommand("true")])
     mark = f"{exchange.marker}:0"
-    exchange.hear(stdout=f"{mark}\nout\n{mark}:{status}\n".encode())
+    exchange.receive(stdout=f"{mark}\nout\n{mark}:{status}\n".encode())
     assert exchange.answers("cut")[0] == CommandResult(None, "", "cut")
 
 

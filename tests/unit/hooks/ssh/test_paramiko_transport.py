@@ -1,4 +1,4 @@
-"""A socket that tells who reads it of its end."""
+"""A socket whose reader learns of its end."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from lading.hooks.ssh.session import ChannelSession
 
 
 class GoneChannel:
-    """A channel whose connection is gone without a word."""
+    """A channel whose connection is gone without notice."""
 
     def exec_command(self, command: str) -> None:
         """It is still there."""
@@ -29,7 +29,7 @@ class GoneChannel:
             raise EOFError
 
     def recv(self, size: int) -> bytes:
-        raise EOFError  # it tells the other side that there is room again
+        raise EOFError  # it announces to the other side that there is room again
 
     def close(self) -> None:
         raise EOFError
@@ -47,7 +47,7 @@ def test_what_is_said_to_it_is_an_error_of_the_transport() -> None:
     channel: Any = GoneChannel()
     session = ChannelSession(channel, b"", 1.0)
     with pytest.raises(TransportError):
-        session.say(b"text", 1.0)
+        session.write(b"text", 1.0)
     assert session._receive(1.0) == b""
 
 

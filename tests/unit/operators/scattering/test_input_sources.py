@@ -1,4 +1,4 @@
-"""Where the inputs of a task come from, and what becomes of them in the controller."""
+"""Where the inputs of a task come from, and their values in the controller."""
 
 from __future__ import annotations
 

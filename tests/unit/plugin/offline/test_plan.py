@@ -514,7 +514,7 @@ def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["json", "table"])
-def test_an_output_that_nobody_takes_ends_the_command_without_a_traceback(tmp_path: Path, output: str) -> None:
+def test_an_output_that_is_not_read_ends_the_command_without_a_traceback(tmp_path: Path, output: str) -> None:
     jobs = tmp_path / "jobs.csv"
     # More than a pipe holds.
     jobs.write_text("name,cpus,memory_mib\n" + "".join(f"{n:0250},1.{n % 5000},1\n" for n in range(9999)))

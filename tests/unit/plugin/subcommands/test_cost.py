@@ -58,7 +58,7 @@ def test_runs_and_tasks(session: Session) -> None:
     assert list(tasks)[-1] == ("call", "lab"), "in the order in which they began"
 
 
-def test_what_machines_cost_while_nobody_used_them_is_shared_by_what_was_used(session: Session) -> None:
+def test_what_idle_machines_cost_is_shared_by_what_was_used(session: Session) -> None:
     amounts_of = {"kind": "m5.large", "cpus": 2.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 0.0}
     machine = {**amounts_of, "site": "cloud", "state": InstanceState.ENDED, "ordered_at": 0.0, "capacity_type": "spot"}
     hour = {"launched_at": 0.0, "ended_at": 3600.0, "usd_per_hour": 1.0}

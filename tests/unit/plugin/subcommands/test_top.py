@@ -43,7 +43,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
         "All allocations are busy (max_allocations)",
     ):
         assert words in said
-    assert "[bold]here[/bold]" in said, "what others wrote is no markup"
+    assert "[bold]here[/bold]" in said, "text of others is not markup"
     assert "\x1b" not in said
     narrow = io.StringIO()
     Console(file=narrow, width=80).print(shown)

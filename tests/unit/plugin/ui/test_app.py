@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sqlite3
 import threading
@@ -42,12 +44,17 @@ HOUR = {"since": NOW - 3600, "until": NOW + 60}
 AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 # The Dags that the viewer of these tests may not read, and what of theirs must never be said.
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
-ROUTES = ("summary", "costs", "waits", "machines", "packing", "jobs", "requests")
+ROUTES = (
+    "summary", "costs", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
+    "bill", "savings",
+)  # fmt: skip
+# The parameters that may be given several times.
+LISTS = ("state", "dag_id", "site", "cause", "reason_code")
 USERS = ("viewer", "operator", "nobody")
 
 
 class Viewers:
-    """An auth manager with one Dag of three for everybody, and rights by the name of the user."""
+    """An auth manager with one Dag of three for all users, and rights by the name of the user."""
 
     def __init__(self, dags: frozenset[str]) -> None:
         self.dags = dags
@@ -79,7 +86,7 @@ def session(airflow_database: Engine) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
-    """The application, which takes longer to make than to ask and keeps nothing of who has asked."""
+    """The application, which takes longer to make than to ask and keeps nothing of the user that has asked."""
     from lading.plugin.ui.app import create_app
 
     return create_app()
@@ -176,7 +183,7 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     found = client.get("/summary").json()
     assert (found["running"], found["waiting"], found["machines"]) == (3, 3, 2)
     assert (found["cpus_used"], found["cpus_up"], found["usd_per_hour"]) == (3, 8, 2.0)
-    assert not found["controller_lives"], "nobody holds the lease"
+    assert not found["controller_lives"], "the lease is free"
     local, hpc = found["sites"]
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
     assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
@@ -219,7 +226,9 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     assert first["sentences"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
     assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
     assert "max_allocations" in first["remedy"]
-    assert (others["sentences"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
+    assert (others["sentences"], others["dags"], others["hidden"]) == ([], [], True), (
+        "its sentence names a task of its Dag"
+    )
 
 
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
@@ -426,6 +435,173 @@ def test_the_size_of_inputs_explains_what_tries_needed(session: Session, client:
     assert 2**20 < small["bytes"] <= 2**22 < 2**30 < large["bytes"] <= 2**32
 
 
+def ended(session: Session, token: str, **columns: Any) -> None:
+    times = {"queued_at": NOW - 700, "started_at": NOW - 600, "ended_at": NOW - 100}
+    add(session, token, **{"state": State.SUCCEEDED, "site": "hpc", "location": "hpc", **times, **columns})
+
+
+def found_jobs(client: TestClient, **params: Any) -> list[str]:
+    """The jobs that the explorer finds, through all its pages, in their order."""
+    found: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = client.get("/jobs", params={"limit": 2, **params, **after}).raise_for_status().json()
+        found += [job["id"] for job in page["jobs"]]
+        assert page["matching"] >= len(page["jobs"])
+        if page["after"] is None:
+            assert page["matching"] == len(found)
+            return found
+        after = {"after": page["after"]}
+
+
+def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) -> None:
+    add_house(session)
+    ended(session, "a", task_id="align", run_id="scheduled__2026-11-26", native_id="4711", node="n17", map_index=3)
+    ended(session, "b", task_id="sort", run_id="manual__1", native_id="4712", cause="error", state=State.FAILED)
+    ended(session, "c", task_id="align_all", location="L1", cause="out_of_memory", state=State.FAILED)
+    ended(session, "d", dag_id="hush_dag", task_id="align", node="n17", native_id="47")
+    session.commit()
+    for params, tokens in (
+        ({"q": "ALIGN"}, "ac"), ({"q": "align[3]"}, "a"), ({"q": "2026-11-26"}, "a"), ({"q": "47"}, "ab"),
+        ({"q": "4711"}, "a"), ({"q": "align n17"}, "a"), ({"q": "n17"}, "a"), ({"q": "%"}, ""),
+        ({"cause": ["error", "out_of_memory"], "site": "hpc"}, "bc"), ({"location": "n17"}, "a"),
+        ({"location": "L1", "state": "failed"}, "c"), ({"task_id": "sort"}, "b"), ({"run_id": "manual__1"}, "b"),
+        ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
+    ):  # fmt: skip
+        assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    waits = {"reason_code": "max_allocations", "reason_limit": "max_allocations"}
+    assert found_jobs(client, **waits) == ["wait1"]
+    assert found_jobs(client, reason_code="task_jobs") == [], "of another Dag"
+
+
+def test_jobs_are_sorted_by_the_server_and_pages_have_no_gaps(session: Session, client: TestClient) -> None:
+    for number in range(5):
+        times = {"queued_at": NOW - 1000 + 5 * number, "started_at": NOW - 900 + number * number}
+        used = {"usd": 0.5 * (number % 3), "peak_memory": 100 * number or None, "cpu_seconds": float(5 - number)}
+        ended(session, f"job{number}", **times, **used, ended_at=NOW - 800, memory=1000)
+    session.commit()
+    for sort, first in (
+        ("queued", "43210"), ("started", "43210"), ("ended", "01234"), ("waited", "01423"), ("ran", "01234"),
+        ("usd", "21403"), ("memory_used", "43210"), ("cpus_used", "01234"),
+    ):  # fmt: skip
+        assert "".join(token[-1] for token in found_jobs(client, sort=sort)) == first, sort
+    rising = [token[-1] for token in found_jobs(client, sort="memory_used", order="asc")]
+    assert "".join(rising) == "12340", "what has none comes last"
+
+
+def test_all_chosen_jobs_are_a_file(session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lading.plugin.ui.queries import explorer
+
+    monkeypatch.setattr(explorer, "ROWS_AT_A_TIME", 3)
+    for number in range(8):
+        ended(session, f"job{number}", task_id="=1+1", queued_at=NOW - 700 + number // 2, usd=0.5)
+    ended(session, "hid", dag_id="hush_dag")
+    session.commit()
+    answer = client.get("/jobs.csv", params={"state": "succeeded"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(rows) == 8
+    assert {(row["dag_id"], row["task_id"], row["usd"]) for row in rows} == {("mine", "'=1+1", "0.5")}
+    assert [row["queued_at"] for row in rows] == sorted((row["queued_at"] for row in rows), reverse=True)
+    assert float(rows[0]["ran_seconds"]) == 500
+
+
+def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, client: TestClient) -> None:
+    for number in range(25):
+        used = {"peak_memory": 4000, "memory": 2048, "cpu_seconds": 100.0}
+        ended(session, f"good{number}", task_id="big", map_index=number, **used)
+    for number in range(2):
+        failed = {"state": State.FAILED, "cause": "out_of_memory", "memory": 2048, "ended_at": NOW - 50 + number}
+        ended(session, f"oom{number}", task_id="big", **failed, reason=because("used_memory", most=2048, used=2049))
+    ended(session, "dead", state=State.FAILED, cause="node_failure", node="n17")
+    ended(session, "hid", state=State.FAILED, cause="out_of_memory", dag_id="hush_dag", task_id="hush_task")
+    ended(session, "old", state=State.FAILED, cause="error", ended_at=NOW - 9000)
+    session.commit()
+    found = client.get("/failures", params={"since": NOW - 3600}).json()
+    assert found["jobs"] == 4
+    memory, node = found["groups"]
+    assert (memory["cause"], memory["jobs"], memory["tasks"], memory["hidden"]) == ("out_of_memory", 3, 2, True)
+    [task] = memory["failed_tasks"]
+    assert (task["task_id"], task["jobs"], task["advice"]) == ("big", 2, "ask for 4864 MiB")
+    assert 'memory="4864 MiB"' in task["line"]
+    assert memory["dags"] == [{"dag_id": "mine", "jobs": 2}]
+    assert (node["cause"], node["site"], node["node"], node["jobs"]) == ("node_failure", "hpc", "n17", 1)
+    assert client.get("/summary").json()["failed"] == 5
+
+
+def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: TestClient) -> None:
+    for number in range(10):
+        ended(session, f"job{number}", queued_at=NOW - 2000, started_at=NOW - 2000 + 60 * (number + 1))
+    add(session, "wait", state=State.QUEUED, queued_at=NOW - 30)
+    session.commit()
+    [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]
+    assert (job["start"]["since"], job["start"]["until"]) == (NOW - 30 + 120, NOW - 30 + 540)
+    assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "10 earlier tries of task t")
+    [job] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1}).json()["jobs"]
+    assert job["start"]["source"] == "past_waits"
+
+
+def test_the_bill_says_what_was_used_and_what_was_not(session: Session, client: TestClient) -> None:
+    day = NOW // 86400 * 86400 - 86400
+    times = {"queued_at": day, "started_at": day + 600, "ended_at": day + 4200}
+    ended(session, "a", cpus=2.0, cpu_seconds=1800.0, usd=4.0, location="M1", site="cloud", **times)
+    ended(session, "hid", dag_id="hush_dag", cpus=1.0, cpu_seconds=3600.0, usd=1.0, **times)
+    session.add(
+        InstanceRow(
+            token="M1", site="cloud", kind="c7i.xlarge", disk=0, seconds=0.0, state=InstanceState.ENDED,
+            capacity_type="spot", ordered_at=day, launched_at=day, ready_at=day + 360, ended_at=day + 7200,
+            usd_per_hour=4.0, usd=8.0, usd_since=day + 7200, usd_idle=4.0, **AMOUNTS,
+        )
+    )  # fmt: skip
+    session.commit()
+    found = client.get("/bill", params={"since": day, "until": NOW}).json()
+    assert [each["is_whole"] for each in found["periods"]] == [True, False]
+    assert (found["total"]["usd"], found["total"]["jobs"]) == (9.0, 2), "the machine's 8, and what the other job cost"
+    assert found["totals"][0] == found["total"]
+    rows = {(row["kind"], row["dag_id"]): row["total"] for row in found["rows"]}
+    names = ("usd_used", "usd_unused", "usd_idle", "usd_boot")
+    parts = {key: tuple(round(each[name], 6) for name in names) for key, each in rows.items()}
+    assert parts == {
+        ("named", "mine"): (1.0, 3.0, 0, 0), ("hidden", None): (1.0, 0, 0, 0), ("machines", None): (0, 0, 3.6, 0.4),
+    }  # fmt: skip
+    assert rows["machines", None]["cpu_hours"] == 4 * 2 - 2
+    by_site = client.get("/bill", params={"since": day, "until": NOW, "split": "site", "by": "month"}).json()
+    assert {(row["kind"], row["site"]): row["total"]["usd"] for row in by_site["rows"]} == {
+        ("named", "cloud"): 8.0, ("hidden", None): 1.0,
+    }  # fmt: skip
+    for wrong in ({"until": day}, {"until": day + 401 * 86400}, {"until": day + 86400, "by": "year"}):
+        assert client.get("/bill", params={"since": day, **wrong}).status_code == 422
+
+
+def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestClient) -> None:
+    for number in range(25):
+        used = {"cpu_seconds": 500.0, "usd": 1.0, "cpus": 4.0, "peak_memory": 500, "memory": 4096}
+        ended(session, f"job{number}", task_id="big", map_index=number, **used)
+        ended(session, f"hid{number}", dag_id="hush_dag", task_id="hush_task", **used)
+    session.commit()
+    found = client.get("/savings").json()
+    [task] = found["tasks"]
+    assert (task["dag_id"], task["task_id"], found["dags_left_out"]) == ("mine", "big", 0)
+    assert task["usd"] == found["usd"] == pytest.approx(25 * 3 / 4, rel=0.03)
+    assert task["line"].startswith("executor_config=resources(cpus=1")
+
+
+def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> None:
+    for run, began in (("r0", NOW - 9000), ("r", NOW - 1000)):
+        names = {"run_id": run, "cpus": 1.0, "cpu_seconds": 50.0, "queued_at": began}
+        ended(session, f"{run} a", task_id="a", **names, started_at=began + 10, ended_at=began + 110)
+        ended(session, f"{run} b", task_id="b", **{**names, "queued_at": began + 120}, ended_at=began + 500,
+              started_at=began + 130)  # fmt: skip
+    session.commit()
+    found = client.get("/dags/mine/runs/r/gantt").json()
+    assert (found["began_at"], found["ended_at"], found["expected_end"]) == (NOW - 1000, NOW - 500, None)
+    assert found["last_run"] == {"run_id": "r0", "seconds": 500.0}
+    first, second = found["tasks"]
+    assert (first["task_id"], first["jobs"], first["started_at"], first["until"]) == ("a", 1, NOW - 990, NOW - 890)
+    assert (first["cpus_used"], first["last_seconds"], first["expected"]) == (0.5, 110.0, None)
+    assert [phase["key"] for phase in second["tries"][0]["phases"]] == ["airflow", "runs"]
+
+
 def paths(client: TestClient, method: str = "get") -> list[str]:
     """Every route with data, as the OpenAPI document has it."""
     document: Mapping[str, Any] = client.get("/openapi.json").json()
@@ -438,7 +614,7 @@ def routes(client: TestClient) -> list[str]:
 
 
 def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClient, routes: list[str]) -> None:
-    assert len(routes) >= 10
+    assert len(routes) >= 16
     for path in routes:
         filled = path.format(dag_id="mine", run_id="r", task_id="t")
         anonymous = client.get(filled, params=HOUR, headers={"Authorization": ""})
@@ -505,7 +681,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
             requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
-def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
+def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit_log_says_so(
     session: Session, client: TestClient
 ) -> None:
     add_house(session)
@@ -643,13 +819,13 @@ def test_the_openapi_document_says_what_is_answered(
     # A list of one thing is that thing in a URL, and several things where one is asked for are the last of them: both
     # may be what the document allows.
     several = {name: each for name, each in case.query.items() if isinstance(each, (list, dict))}
-    assume(all(name == "state" and len(each) > 1 for name, each in several.items()))
+    assume(all(name in LISTS and len(each) > 1 for name, each in several.items()))
     case.call_and_validate(headers={"Authorization": "Bearer operator"})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_name_of_a_dag_reaches_who_may_not_read_it(
+def test_no_name_of_a_dag_reaches_a_user_that_may_not_read_it(
     session: Session, client: TestClient, routes: list[str], data: st.DataObject
 ) -> None:
     if not store.knows(session, "run1"):
@@ -660,20 +836,26 @@ def test_no_name_of_a_dag_reaches_who_may_not_read_it(
     optional = {
         "state": st.sampled_from([state.value for state in State]), "run_id": names, "site": names,
         "cursor": st.sampled_from([0, NOW - 60]), "map_index": st.integers(-1, 5), "limit": st.integers(1, 5),
-        "after": st.sampled_from([f"{NOW!r}:", "0:a", "x"]), "dag_id": names,
+        "after": st.sampled_from([f"{NOW!r}:", f"{NOW!r}:{NOW!r}:", "0:a", "x"]), "dag_id": names,
+        "task_id": names, "location": names, "q": names, "cause": st.sampled_from(["error", "hush_reason"]),
+        "reason_code": st.sampled_from(["task_jobs", "free_text"]), "queued_until": st.just(NOW + 5),
+        "reason_limit": st.sampled_from(["max_jobs of task hush_task", "max_allocations"]),
+        "sort": st.sampled_from(["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]),
+        "order": st.sampled_from(["asc", "desc"]), "split": st.sampled_from(["dag", "task", "site"]),
+        "by": st.sampled_from(["day", "week", "month"]),
     }  # fmt: skip
     chosen = data.draw(st.sets(st.sampled_from(sorted(optional))))
     params = HOUR | {name: data.draw(optional[name]) for name in sorted(chosen)}
     answer = client.get(path.format(dag_id=dag_id, run_id=run_id, task_id=task_id), params=params)
     assert answer.status_code in (200, 403, 404, 422)
     if answer.status_code == 200:
-        said = json.dumps(answer.json())
+        said = answer.text
         asked = {str(value) for value in (dag_id, run_id, task_id, *params.values())}
         assert [secret for secret in SECRETS if secret in said and secret not in asked] == []
         assert "hush_dag" not in said
 
 
-def test_the_pages_own_files_need_nobody_and_hold_no_data(client: TestClient) -> None:
+def test_the_pages_own_files_need_no_login_and_hold_no_data(client: TestClient) -> None:
     for name in ("lading.js", "vendor/echarts.min.js", "vendor/echarts.LICENSE", "lading.svg"):
         answer = client.get(f"/static/{name}", headers={"Authorization": ""})
         assert answer.status_code == 200, name

@@ -13,12 +13,14 @@ def step(name: str, seconds: float, *parents: str, begun: float | None = None, s
     return WorkflowStep(PlannedJob(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
 
 
-def of(*steps: WorkflowStep) -> Forecast:
+def forecast_of(*steps: WorkflowStep) -> Forecast:
     return Forecast({each.job.name: each for each in steps})
 
 
 def test_the_longest_rest_counts() -> None:
-    found = of(step("a", 10, begun=100.0), step("b", 5, "a"), step("c", 20, "a"), step("d", 1, "b", "c", "ended"))
+    found = forecast_of(
+        step("a", 10, begun=100.0), step("b", 5, "a"), step("c", 20, "a"), step("d", 1, "b", "c", "ended")
+    )
     assert found.rests(104.0) == {"a": 6 + 21, "b": 6, "c": 21, "d": 1}
     # What is free of all that does not run yet, and of these the longest rest first.
     assert list(found.by_rest(found.rests(104.0))) == ["c", "b", "d"]
@@ -33,11 +35,11 @@ def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
 
 def test_tasks_that_wait_for_each_other_are_named() -> None:
     with pytest.raises(CycleError, match="2 tasks wait for each other, among them b, c"):
-        _ = of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
+        _ = forecast_of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
 
 
 def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
-    whole = of(
+    whole = forecast_of(
         step("runs", 10, begun=100.0), step("a", 5, "runs"), step("b", 7, "a"), step("c", 1, "b"), step("d", 50, "runs")
     )
     found = whole.nearest(2, 100.0)

@@ -201,7 +201,7 @@ def test_a_run_ends_by_when_it_shall_and_is_as_cheap_as_it_can_be_by_then() -> N
 
 
 def test_no_more_steps_are_at_work_than_their_pool_has_slots_for() -> None:
-    """One that takes more slots than there are is not held up by that: Airflow says what is wrong with it."""
+    """One that takes more slots than there are is not held up by that: Airflow reports what is wrong with it."""
     sizes = {"a": 1, "b": 2, "c": 1, "much": 9}
     steps = {
         name: WorkflowStep(PlannedJob(name, Resources(1, 1024), run=name), 50.0, pool="p", pool_slots=size)

@@ -6,7 +6,7 @@ from graphlib import CycleError
 
 import pytest
 
-from lading.scheduling.gangs.ahead_times import Expected, before, course
+from lading.scheduling.gangs.ahead_times import Expected, before, start_times
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -16,7 +16,7 @@ NOW = 1000.0
 
 
 def starts(*partitions: Expected, latency: float = 0.0) -> dict[str, float]:
-    return {name: each.start for name, each in course(partitions, NOW, latency).items()}
+    return {name: each.start for name, each in start_times(partitions, NOW, latency).items()}
 
 
 def test_a_start_is_the_latest_end_before_it() -> None:
@@ -52,7 +52,7 @@ def test_a_start_that_has_moved_is_what_later_ones_reckon_with(first: Expected, 
     assert found == {"a": start, "b": start + 60.0, "c": start + 120.0}
 
 
-def test_behind_what_takes_nobody_knows_how_long_nothing_is_asked_for() -> None:
+def test_behind_what_takes_an_unknown_time_nothing_is_asked_for() -> None:
     chain = [Expected("a", None), Expected("b", 60.0, frozenset("a")), Expected("c", 60.0, frozenset("b"))]
     assert starts(*chain) == {"a": NOW}
     assert starts(Expected("a", 0.0), Expected("b", 1.0, frozenset("a"))) == {"a": NOW, "b": NOW}
@@ -60,8 +60,8 @@ def test_behind_what_takes_nobody_knows_how_long_nothing_is_asked_for() -> None:
 
 def test_it_is_asked_for_at_its_start_less_the_predicted_wait() -> None:
     later = Expected("b", 60.0, frozenset("a"), wait=200.0, may_ask=True)
-    assert course([Expected("a", 600.0, begun_at=NOW), later], NOW, 1.0)["b"] == (1600.0, 1400.0)
-    [_, asked] = course([Expected("a", 100.0, begun_at=NOW), later], NOW, 1.0).values()
+    assert start_times([Expected("a", 600.0, begun_at=NOW), later], NOW, 1.0)["b"] == (1600.0, 1400.0)
+    [_, asked] = start_times([Expected("a", 100.0, begun_at=NOW), later], NOW, 1.0).values()
     assert asked == (1200.0, 900.0), "it is late, and starts when there is room"
 
 

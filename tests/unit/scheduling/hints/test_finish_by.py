@@ -1,4 +1,4 @@
-"""When a run shall have ended, as people write it, and where clocks are changed."""
+"""When a run is to have ended, as users write it, and where clocks are changed."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> 
         ({"nodes": 2, "max_instances": 2}, Hints(nodes=2, max_instances=2)),
     ],
 )
-def test_what_tells_machines_apart(hints: dict[str, object], parsed: Hints) -> None:
+def test_traits_that_distinguish_machines(hints: dict[str, object], parsed: Hints) -> None:
     assert Hints.parse(hints) == parsed
 
 
@@ -375,7 +375,7 @@ def test_what_tells_machines_apart(hints: dict[str, object], parsed: Hints) -> N
         ({"nodes": 3, "run_max_instances": 2}, "hint nodes: 3 is more than max_instances of the Dag, the 2 machines"),
     ],
 )
-def test_what_tells_no_machines_apart(hints: dict[str, object], words: str) -> None:
+def test_traits_that_distinguish_no_machines(hints: dict[str, object], words: str) -> None:
     with pytest.raises(HintError) as error:
         Hints.parse(hints)
     assert str(error.value).startswith(words)

@@ -100,7 +100,7 @@ def test_tries_that_ran_out_count_as_more_than_they_had() -> None:
     assert right_size(fine).memory.nearly_all == 256, "188 MiB, a fifth more, in whole 64 MiB"
     found = right_size([*fine, *short])
     assert found.short == 10
-    assert found.memory.most is None, "nobody has seen how much a tenth of them would have needed"
+    assert found.memory.most is None, "how much a tenth of them would have needed was never observed"
 
 
 def test_an_early_failure_does_not_pass_for_a_short_run() -> None:

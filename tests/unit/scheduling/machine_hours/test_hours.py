@@ -192,7 +192,7 @@ def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> Non
 
 
 def test_where_jobs_come_often_room_is_bought_for_a_short_job_too() -> None:
-    """Twenty jobs run that have come one after the other, or all at once: then nobody knows of a next one soon."""
+    """Twenty jobs run that have come one after the other, or all at once: then no next one is expected soon."""
     goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, 1.2))
     size = goods.types["one"].capacity
     for apart, launched in (10.0, "roomy"), (0.0, "one"):

@@ -72,7 +72,7 @@ def test_the_nodes_of_a_batch_job_are_a_number_and_are_counted_once() -> None:
     there = Location("m", Resources(1, 1), tasks=frozenset(["d r t"]))
     assert machines.limits("lab", [there]).tasks == {"d r t": MANY - 2}, "one of it is used already"
     assert machines.are_at(Label("task", "d r t"), "lab")
-    assert not machines.are_at(Label("task", "d r t"), "hpc"), "nobody shares a batch job's nodes"
+    assert not machines.are_at(Label("task", "d r t"), "hpc"), "a batch job's nodes are not shared"
 
 
 def test_jobs_of_any_number_of_nodes_are_queued_up_by_how_many_are_left() -> None:

@@ -27,7 +27,7 @@ RANGE = replace(JOB, nodes=8, soft=Soft({"nodes": 2}).as_text())
 
 
 def said(job: WaitingJob, sites: Sequence[SiteView]) -> str:
-    """Why a job can run nowhere, as people are told it."""
+    """Why a job can run nowhere, as it is shown."""
     return str(nowhere(job, sites))
 
 

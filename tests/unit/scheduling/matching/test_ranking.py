@@ -51,18 +51,18 @@ def test_3_of_4_nodes_come_before_5_of_10() -> None:
 
 
 def test_what_cannot_be_compared_stays_where_the_file_has_it() -> None:
-    """Of machines it is known whether they have room; who waits at a site first shall wait there first."""
+    """Of machines it is known whether they have room; the first to wait at a site is to stay the first there."""
     ten, four = queue("ten", 5, 10), queue("four", 3, 4)
     assert order(machine("local"), ten, four) == ["local", "four", "ten"]
     assert order(ten, machine("local"), four) == ["ten", "local", "four"]
     assert order(queue("silent", None, 10), four) == ["silent", "four"]
     assert order(queue("first", 5, 10, burst_after=60.0), four) == ["first", "four"]
     assert order(queue("down", 9, 10, trouble=trouble("it is down")), ten) == ["ten", "down"], (
-        "what is idle there is for nobody"
+        "what is idle there is not available"
     )
 
 
-def test_a_job_that_names_a_place_asks_nobody() -> None:
+def test_a_job_that_names_a_place_is_not_ranked() -> None:
     def never(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
         raise AssertionError("it is asked")
 

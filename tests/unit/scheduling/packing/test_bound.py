@@ -1,4 +1,4 @@
-"""The lower bound: a linear program that knows what fits where."""
+"""The lower bound: a linear program with what fits where."""
 
 from __future__ import annotations
 

@@ -149,6 +149,6 @@ def test_of_no_location_a_job_gets_what_one_before_it_waits_for(
     for index, each in enumerate(waiting):
         if each.name in placed:
             assert by_name[placed[each.name]].suits(each)
-        else:  # it left the locations that suit it to nobody behind it
+        else:  # it left no location that suits it to those behind it
             closed = {location.name for location in locations if location.suits(each)}
             assert not closed & {placed[later.name] for later in waiting[index + 1 :] if later.name in placed}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
@@ -234,7 +235,7 @@ def test_a_site_in_trouble_is_waited_for_until_its_time_is_over(possible: tuple[
         "b": f"waits: {DOWN}",
     }
     late = assign(jobs, replace(local, in_trouble=300.0), view("lab", MACHINE))
-    assert (sites_of(late), list(told(late.waits))) == ({"a": "lab"}, ["b"]), "who names it waits for it"
+    assert (sites_of(late), list(told(late.waits))) == ({"a": "lab"}, ["b"]), "a job that names it waits for it"
 
 
 def test_a_site_that_has_not_answered_yet_is_given_time_for_that() -> None:
@@ -330,7 +331,7 @@ def test_what_was_not_looked_at_is_not_overtaken() -> None:
 
 
 def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
-    hpc, lab = view("hpc", MACHINE, allowed_dags=("etl_*",)), view("lab", MACHINE)
+    hpc, lab = view("hpc", MACHINE, admission=Admission(("etl_*",))), view("lab", MACHINE)
     named = [
         ("a", "etl_x", None),
         ("b", "other", None),
@@ -440,12 +441,12 @@ def test_what_can_run_at_once_goes_to_what_is_up() -> None:
 
 def test_what_is_up_is_given_a_store_while_more_is_launched() -> None:
     found = assign(old(8), elastic(busy("L1"), most=3))
-    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "who came first"
+    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "the one that came first"
     assert len(found.provisions["hpc"].launches) == 2, "as if those that are prefetched had no place"
     assert set(told(found.waits)) == {f"a{number:04}" for number in range(4, 8)}
     two = assign(old(100), elastic(up("L1"), up("L2"), up("L3", draining=True)))
     assert [list(two.placed.values()).count(("hpc", name)) for name in ("L1", "L2", "L3")] == [8, 8, 0]
-    assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "who came first"
+    assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "the one that came first"
     short = assign(old(100), elastic(replace(up("L1"), prefetchable=20)))
     assert len(short.placed) == 20
 
@@ -456,7 +457,7 @@ def test_kinds_share_no_allocation() -> None:
     assert [(each.kind, each.jobs) for each in found.provisions["hpc"].launches] == [(GPU, ("b",))]
 
 
-def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
+def test_a_job_with_native_directives_is_launched_for() -> None:
     [job] = [replace(each, queue="gpu", hints=frozenset([NATIVE])) for each in old(1)]
     site = elastic(possible=[replace(MACHINE, hints=frozenset([NATIVE]))])
     assert [each.kind for each in assign([job], site).provisions["hpc"].launches] == [GPU]
@@ -481,7 +482,7 @@ def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
 
 
 def test_what_a_site_can_never_launch_goes_on_or_is_reported_so() -> None:
-    """It is not known what the site could have; so it is not for certain, and the job does not fail."""
+    """What the site could have is unknown, so this is not certain, and the job does not fail."""
     large = old(1, cpus=5)
     site = elastic(possible=())
     lab = view("lab", replace(MACHINE, capacity=Resources(cpus=64, memory=8192)))

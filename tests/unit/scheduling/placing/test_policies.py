@@ -149,7 +149,7 @@ def test_what_lies_on_a_location_is_counted_in_what_it_has_left() -> None:
 
 
 class Recorder:
-    """A policy of a third party that takes the last location, and remembers what it was told."""
+    """A policy of a third party that takes the last location, and records what it was given."""
 
     def __init__(self, answer: Any = None) -> None:
         self.calls: list[dict[str, Any]] = []

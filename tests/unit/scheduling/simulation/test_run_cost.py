@@ -1,4 +1,4 @@
-"""What a run will cost, by its tasks as they depend on each other."""
+"""What a run will cost, by its tasks and their dependencies."""
 
 from __future__ import annotations
 

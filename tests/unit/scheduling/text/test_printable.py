@@ -1,4 +1,4 @@
-"""Text of others on the terminal of whoever runs a command."""
+"""Text of others on the user's terminal."""
 
 from __future__ import annotations
 

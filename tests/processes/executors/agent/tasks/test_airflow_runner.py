@@ -218,7 +218,7 @@ def test_a_task_that_the_server_does_not_let_start(
     finished = node.wait_for(put(node, "succeed"))
     assert finished["cause"] == cause
     assert words in str(finished["reason"])
-    assert (finished["started_at"] is None) == (cause == "cancelled"), "Airflow need not hear of what it refused"
+    assert (finished["started_at"] is None) == (cause == "cancelled"), "Airflow need not be told what it refused"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_resources_are_free_while_the_supervisor_still_reports(node: NodeAgent, 
     node.wait((node.spool.job(token).root / "ended").exists)
     node.wait(lambda: api.states(token))
     node.read()
-    assert node.of(token, "finished") == []
+    assert node.events_of(token, "finished") == []
     reported = time.time()
     api.gates["/state"].set()
     assert node.wait_for(token)["at"] < reported, "the recorded end is the moment at which its room is given back"
@@ -292,12 +292,12 @@ def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(
 def test_a_task_that_is_ended_with_its_place_leaves_its_failure_to_the_scheduler(
     node: NodeAgent, api: ExecutionApi, why: EndCause, is_late: bool
 ) -> None:
-    """Whether it uses up a try depends on why; the signal may come before it is written down who has sent it."""
+    """Whether it uses up a try depends on why; the signal may come before its sender is written down."""
     token = put(node, "bash")
     pid = node.wait_for(token, "started")["pid"]
     written = node.spool.root.parent / "logs" / f"{token}.log"
     # The task has its handler, and its supervisor's passes signals on, before Airflow's hook says this; and the hook
-    # forgets a signal that comes before it knows that its command runs.
+    # drops a signal that comes before the start of its command is recorded.
     node.wait(lambda: written.exists() and '"Output:"' in written.read_text())
     if not is_late:
         why.write(node.spool.job(token))
@@ -357,7 +357,7 @@ def test_orphans_of_a_task_do_not_stay_zombies(node: NodeAgent) -> None:
     node.wait(lambda: logged.exists() and "all have ended" in logged.read_text())
     # The task itself is the only one.
     node.wait(lambda: sum(process.parent == pid for process in process_tree.everything()) == 1)
-    assert node.of(token, "finished") == []
+    assert node.events_of(token, "finished") == []
     (node.spool.root.parent / "seen").touch()
     assert node.wait_for(token)["cause"] is None
 

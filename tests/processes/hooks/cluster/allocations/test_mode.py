@@ -1,4 +1,4 @@
-"""What a controller and a cluster say to each other about allocations, with commands of paper in place of SLURM's."""
+"""The exchanges of a controller and a cluster about allocations, with commands of paper in place of SLURM's."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_allocation_that_takes_nothing_more_gives_the_job_back(fleet: Fleet) 
     name = fleet.running("a")
     fleet.end(name, "a")
     fleet.go()
-    (fleet.spool(name) / "inbox").rename(fleet.of(name).closed)
+    (fleet.spool(name) / "inbox").rename(fleet.folder_of(name).closed)
     fleet.give("b")
     fleet.go()
     assert len(fleet.names) == 1
@@ -189,7 +189,7 @@ def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monke
     fleet.go()
     for number in range(2):
         name = fleet.names[-1]
-        Path(fleet.of(name).output).write_text("python: not found\n")
+        Path(fleet.folder_of(name).output).write_text("python: not found\n")
         fleet.state("FAILED", name)
         fleet.go()
         fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
@@ -231,7 +231,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
     assert [fleet.inbox(name) for name in fleet.names[2:]] == [["b"]], "the one that was tried last is there for it"
 
 
-def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
+def test_a_refusal_fails_the_job_with_the_site_s_message(fleet: Fleet) -> None:
     fleet.write("mode", "refuse")
     fleet.give("a")
     fleet.go()
@@ -281,7 +281,7 @@ def test_a_job_that_may_not_have_arrived_is_looked_for(fleet: Fleet, monkeypatch
 
 
 def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
-    """An exchange that is done, and whose answer is lost, or that to one step, when the word is in a step."""
+    """An exchange that is done and whose answer is lost, or the answer to the step in which the word occurs."""
 
     def cut(steps: Any, *args: Any) -> Any:
         answers = exchange(steps, *args)

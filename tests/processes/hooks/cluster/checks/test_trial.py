@@ -1,4 +1,4 @@
-"""The trial jobs of ``airflow lading check`` on a cluster, and what is told when one does not end well."""
+"""The trial jobs of ``airflow lading check`` on a cluster, and what is reported when one does not end well."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:
     paper = Paper(tmp_path)
     states = ("RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
     paper.write("queue", "".join(f"{number}|{state}|n1|None|x\n" for number, state in enumerate(states, 1)))
-    found = before_a_trial(paper, Owner.here())["batch system"]
+    found = before_a_trial(paper, Owner.of_deployment())["batch system"]
     assert (found.good, found.message) == (True, "slurm answers; 3 jobs of this user wait or run")
 
 
@@ -137,7 +137,7 @@ def test_it_is_a_command_without_airflow() -> None:
     assert time.monotonic() - began < 100
 
 
-# -- what is told
+# -- what is reported
 
 
 def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> TrialSighting:

@@ -1,4 +1,4 @@
-"""What a trial job says of an API server that is not there, one that is slow, and something else that answers."""
+"""What a trial job says of an API server that is missing, one that is slow, and one that is something else."""
 
 from __future__ import annotations
 

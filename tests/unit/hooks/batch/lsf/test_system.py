@@ -105,7 +105,7 @@ def _ended(
 @pytest.mark.parametrize("year", ["", " 2026", " CET 2026"])
 @pytest.mark.parametrize("limits", [MINUTE, TWO_LIMITS])
 @pytest.mark.parametrize("code", [140, 255])
-def test_a_run_limit_of_which_no_word_is_said(code: int, limits: str, year: str) -> None:
+def test_a_run_limit_that_is_not_reported(code: int, limits: str, year: str) -> None:
     assert _ended(code, limits, year=year) == ("time_limit", code)
 
 
@@ -137,7 +137,7 @@ def test_a_date_or_a_limit_that_cannot_be_read_costs_no_other_job_its_account(te
 
 
 def test_what_bhist_has_not_said() -> None:
-    """Never an error of ours: jobs that it does not know, or no answer."""
+    """Never an error of ours: unknown jobs, or no answer."""
     assert LSF().accounted(CommandResult(255, "No matching job found\n")) == []
     assert LSF().accounted(CommandResult(255, "", "No matching job found\n")) == []
     assert LSF().accounted(recorded("lsf/openlava_history_held")) == []
@@ -284,7 +284,7 @@ def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
     assert (error.kind, error.of_account) == ("permanent", True)
 
 
-def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf() -> None:
+def test_a_job_that_could_not_be_started_anywhere_has_failed_with_the_message_of_lsf() -> None:
     words = "TERM_CWD_NOTEXIST: current working directory is not accessible or does not exist on the execution host"
     could_not, killed = LSF().statuses(CommandResult(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
     assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)
@@ -310,7 +310,7 @@ def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
 
 
 def test_a_job_that_traps_the_signal_of_its_run_limit_has_reached_it() -> None:
-    """OpenLava calls it done, for it has exited with 0."""
+    """OpenLava calls it done, since it has exited with 0."""
     answer = recorded("lsf/openlava_history_limit")
     end = answer.stdout.index("Exited with exit code 140")
     done = answer.stdout[:end] + "Done successfully." + answer.stdout[end + len("Exited with exit code 140.") :]

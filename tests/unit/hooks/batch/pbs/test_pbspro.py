@@ -19,7 +19,7 @@ from lading.hooks.batch.system import CouldNotAsk
 from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
-# Like qstat of OpenPBS where no history is kept: with -x it shows nothing of any job, and fails not.
+# Like qstat of OpenPBS where no history is kept: with -x it shows no job, and does not fail.
 NO_HISTORY = """\
 case " $* " in
   *" -x "*) for each; do case $each in -*|dsv) ;; *)

@@ -75,7 +75,7 @@ def _record(**changes: str) -> CommandResult:
             "time_limit",
         ),
         ({"failed": "100", "exit_status": "137", "ru_wallclock": "3600", "category": "-l h_rt=INFINITY"}, "error"),
-        # With -notify a job is told by SIGUSR2 that it will be killed, and dies of that.
+        # With -notify a job gets SIGUSR2 before it is killed, and dies of that.
         ({"failed": "100", "exit_status": "140", "maxvmem": "14.1G", "category": "-l h_vmem=14G"}, "out_of_memory"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_queue_of_univa_with_tasks_that_cannot_be_read() -> None:
         (recorded("sge/submitted_warning"), "3"),
     ],
 )
-def test_submissions_with_other_words_around(answer: CommandResult, id: str) -> None:
+def test_submissions_with_other_text_around(answer: CommandResult, id: str) -> None:
     assert SGE().submitted(answer) == id
 
 

@@ -1,4 +1,4 @@
-"""SLURM where the conformance suite does not look: other versions, several clusters, federations, reasons in words."""
+"""SLURM where the conformance suite does not look: other versions, several clusters, federations, reasons as text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_reasons_as_text(reason: str, expected: str | None) -> None:
     assert explain_reason(reason) == expected
 
 
-def test_elements_that_slurm_has_not_told_apart() -> None:
+def test_elements_that_slurm_lists_together() -> None:
     rows = "4559_[2-3%2]|PENDING||Priority|a\n4560_[1,3,...]|PENDING||Priority|a\n4561|RUNNING|n1|None|b\n"
     jobs = SLURM().statuses(CommandResult(0, rows))
     assert [(job.id, job.index) for job in jobs] == [("4559", 2), ("4559", 3), ("4561", None)]
@@ -167,7 +167,7 @@ No reservation for this job
         ("7\n", "sbatch: lua: your job was moved to 2 nodes\nsbatch: error: this is only a warning\n", "7"),
     ],
 )
-def test_submissions_with_other_words_around(stdout: str, stderr: str, id: str) -> None:
+def test_submissions_with_other_text_around(stdout: str, stderr: str, id: str) -> None:
     assert SLURM().submitted(CommandResult(0, stdout, stderr)) == id
 
 
@@ -348,7 +348,7 @@ def test_a_job_whose_nodes_are_drained_waits() -> None:
     for lines in (nodes, sections["exclusive"][1:]):
         there = SLURM().survey.inventory(CommandResult(0, "".join(f"{line}\n" for line in lines)))
         assert there.queues == ["batch", "off", "short"]
-        assert there.census(["batch"]) == (1, 0)
+        assert there.count_nodes(["batch"]) == (1, 0)
 
 
 def test_refusals_of_newer_versions_are_for_good() -> None:

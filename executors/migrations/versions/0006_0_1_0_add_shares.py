@@ -1,14 +1,14 @@
 """Store what shares have used lately, and how budgets stand.
 
-Revision ID: 1ad1ce5a0027
-Revises: 1ad1ce5a0026
+Revision ID: 1ad1ce5a0028
+Revises: 1ad1ce5a0027
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0027"
-down_revision = "1ad1ce5a0026"
+revision = "1ad1ce5a0028"
+down_revision = "1ad1ce5a0027"
 
 
 def upgrade() -> None:

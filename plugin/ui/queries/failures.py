@@ -1,0 +1,179 @@
+"""Why jobs have failed, as why they wait is said: by cause, with what to do and what tasks should ask for.
+
+Times are seconds since the epoch, memory MiB. None is what is not known, or what the user may not see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from lading.executors.store import JobRow, State, usage
+from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag
+from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.right_size import right_size
+from lading.scheduling.reason_codes import CAUSES, remedy_at
+from lading.scheduling.text.units import format_memory, format_time
+
+# The causes that are about a machine, so that each has a group of its own.
+OF_NODES = ("node_failure", "lost", "preempted")
+# What a task should ask for is said of so many of a group, those with most failures.
+MOST_ADVISED = 5
+DEFAULT_CAUSE = "error"
+
+
+class FailedTask(BaseModel):
+    """A task of which jobs have failed by one cause."""
+
+    dag_id: str
+    task_id: str
+    jobs: int
+    advice: str | None
+    """What it should ask for, such as ``ask for 9 GiB``; None: its tries do not say it."""
+    line: str | None
+    """To paste into the Dag; None: likewise."""
+
+
+class FailureGroup(BaseModel):
+    """The jobs that have failed by the same cause; where that is about a machine, there."""
+
+    cause: str
+    title: str
+    remedy: str
+    actors: list[str]
+    """Who can change it: ``author``, ``operator``."""
+    site: str | None
+    """None: it is about no certain one."""
+    node: str | None
+    """The node, or the machine; None: likewise."""
+    jobs: int
+    tasks: int
+    """Of how many tasks these are."""
+    first: float
+    """When the first of them ended."""
+    last: float
+    sentences: list[str]
+    """What was said of some of them, of Dags that the user may see."""
+    dags: list[WaitingDag]
+    """Those with most of them."""
+    dags_total: int
+    """How many Dags there are that the user may see."""
+    failed_tasks: list[FailedTask]
+    """Those with most of them."""
+    hidden: bool
+    """Whether jobs of other Dags are among them."""
+
+
+class FailureGroups(BaseModel):
+    """Why jobs have failed since a time, largest group first."""
+
+    now: float
+    since: float
+    jobs: int
+    groups: list[FailureGroup]
+
+
+Key = tuple[str, str | None, str | None]
+
+
+@dataclass(slots=True)
+class FailedJobs:
+    """What is known of the jobs of a group."""
+
+    jobs: int = 0
+    first: float = float("inf")
+    last: float = 0.0
+    dags: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    hidden_tasks: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Any, seen: bool) -> None:
+        """Add the jobs of one task."""
+        self.jobs += row.jobs
+        self.first, self.last = min(self.first, row.first), max(self.last, row.last)
+        if not seen:
+            self.hidden_tasks += 1
+            return
+        if row.dag_id:
+            self.dags[row.dag_id] += row.jobs
+        if row.dag_id and row.task_id:
+            self.tasks[row.dag_id, row.task_id] += row.jobs
+        if row.reason is not None:
+            self.reasons[str(row.reason)] += row.jobs
+
+
+def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
+    """Why jobs have failed since a time."""
+    of_node = JobRow.cause.in_(OF_NODES)
+    where = {"site": case((of_node, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
+    names = ("cause", "site", "node", "dag_id", "task_id")
+    columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
+    by: Any = select(*columns, JobRow.ended_at, JobRow.reason)
+    failed = by.where(JobRow.state == State.FAILED, JobRow.ended_at >= since).subquery()
+    keys = [failed.c[name] for name in names]
+    sums = {
+        "jobs": func.count(),
+        "first": func.min(failed.c.ended_at),
+        "last": func.max(failed.c.ended_at),
+        "reason": func.max(failed.c.reason, type_=JobRow.reason.type),
+    }
+    rows = session.execute(select(*keys, *(each.label(name) for name, each in sums.items())).group_by(*keys))
+    groups: dict[Key, FailedJobs] = {}
+    for row in rows:
+        seen = sight.sees(row.dag_id)
+        groups.setdefault((row.cause or DEFAULT_CAUSE, row.site, row.node), FailedJobs()).add(row, seen)
+    ordered = sorted(groups.items(), key=lambda each: (-each[1].jobs, each[0][0], each[0][1] or "", each[0][2] or ""))
+    return FailureGroups(
+        now=now,
+        since=since,
+        jobs=sum(each.jobs for each in groups.values()),
+        groups=[model(session, key, found) for key, found in ordered],
+    )
+
+
+def model(session: Session, key: Key, found: FailedJobs) -> FailureGroup:
+    name, site, node = key
+    cause = CAUSES.get(name, CAUSES[DEFAULT_CAUSE])
+    return FailureGroup(
+        cause=name,
+        title=cause.title,
+        remedy=remedy_at(cause.remedy, site),
+        actors=[each.value for each in cause.actors],
+        site=site,
+        node=node,
+        jobs=found.jobs,
+        tasks=len(found.tasks) + found.hidden_tasks,
+        first=found.first,
+        last=found.last,
+        sentences=[text for text, _ in found.reasons.most_common(MOST_SENTENCES)],
+        dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in found.dags.most_common(MOST_DAGS)],
+        dags_total=len(found.dags),
+        failed_tasks=failed_tasks(session, name, found),
+        hidden=found.hidden_tasks > 0,
+    )
+
+
+def failed_tasks(session: Session, cause: str, found: FailedJobs) -> list[FailedTask]:
+    """The tasks with most failures, each with what it should ask for where that would change it."""
+    return [
+        FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, **advise(session, cause, dag_id, task_id))
+        for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED)
+    ]
+
+
+def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str, str | None]:
+    """What a task should ask for, by what its tries used, where it has asked for too little."""
+    if cause not in ("out_of_memory", "time_limit"):
+        return {"advice": None, "line": None}
+    advised = right_size(usage.merged(usage.of_task(session, dag_id, task_id)))
+    size = advised.memory if cause == "out_of_memory" else advised.time
+    if size.nearly_all is None:
+        return {"advice": None, "line": None}
+    said = format_memory(int(size.nearly_all)) if cause == "out_of_memory" else format_time(size.nearly_all)
+    return {"advice": f"ask for {said}", "line": advised.line}

@@ -1,0 +1,283 @@
+"""The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes it as long.
+
+Times are seconds since the epoch. None is what is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import DagRunState, State
+from pydantic import BaseModel
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from lading.executors.forecast.dags import Dags
+from lading.executors.store import JobRow, run_rows
+from lading.executors.store.durations import Durations
+from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals
+from lading.scheduling.insight.run_path import Stretch, critical, to_come
+
+# Of a task so many tries are shown, those that were queued first.
+MOST_TRIES = 60
+MOST_TASKS = 500
+SCHEDULING = "scheduling"
+
+
+class GanttTry(BaseModel):
+    """A try of a task with its phases."""
+
+    id: str
+    map_index: int
+    try_number: int
+    state: str
+    phases: list[TryPhase]
+
+
+class ExpectedSpan(BaseModel):
+    """When something that has not ended is expected to run."""
+
+    since: float
+    until: float
+
+
+class GanttTask(BaseModel):
+    """A task of a run."""
+
+    task_id: str
+    upstream: list[str]
+    jobs: int
+    """Tries of it; 0: it has none yet, or never will."""
+    live: int
+    failed: int
+    ready_at: float | None
+    """When all that comes before it had ended."""
+    since: float | None
+    """When its first try was queued."""
+    started_at: float | None
+    """When the first of them started."""
+    until: float | None
+    """When its last try ended; None: it has not."""
+    expected: ExpectedSpan | None
+    """Of what has not ended; None: it has, or nothing is known of how long it takes."""
+    is_critical: bool
+    """Whether it is on the chain of tasks that makes the run as long as it is."""
+    tries: list[GanttTry]
+    is_cut: bool
+    """Whether it has more tries than these."""
+    wait_seconds: float
+    """Of all tries together, until they started."""
+    cpu_hours: float
+    usd: float | None
+    cpus_used: float | None
+    """The share of the cpus asked for that was used, 0 to 1; so for memory and time."""
+    memory_used: float | None
+    time_used: float | None
+    last_seconds: float | None
+    """What it took in the last run that has ended, from the first queued to the last ended; None: it was not in it."""
+
+
+class LastRun(BaseModel):
+    """The last run of the Dag that has ended before this one began."""
+
+    run_id: str
+    seconds: float
+
+
+class RunGantt(BaseModel):
+    """The tasks of a run, in the order in which they began or are to begin."""
+
+    now: float
+    began_at: float | None
+    ended_at: float | None
+    """None: it has not."""
+    expected_end: float | None
+    """By the plan where there is one, else by how long its tasks took before; None: it has ended, or is not known."""
+    critical: list[str]
+    """The chain of tasks that makes the run as long, the first one first."""
+    last_run: LastRun | None
+    tasks: list[GanttTask]
+
+
+@dataclass(slots=True)
+class TaskOfRun:
+    """What the store has of a task of a run."""
+
+    sums: dict[str, Any]
+    started_at: float | None
+    tries: list[GanttTry] = field(default_factory=list)
+
+    @property
+    def until(self) -> float | None:
+        return None if self.sums["live"] else self.sums["ended_at"]
+
+
+def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
+    """The tasks of a run over time."""
+    tasks = tasks_of(session, dag_id, run_id, now)
+    dag_run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).first()
+    upstream, pending = structure(session, dag_run)
+    live = dag_run is not None and dag_run.state in (DagRunState.QUEUED, DagRunState.RUNNING)
+    began = min((task.sums["began_at"] for task in tasks.values()), default=None)
+    if dag_run is not None and dag_run.start_date is not None:
+        began = min(began or now, dag_run.start_date.timestamp())
+    lengths = durations(session, dag_id, [*tasks, *pending]) if live else {}
+    stretches = {
+        name: Stretch(task.sums["began_at"], task.started_at, task.until, lengths.get(name))
+        for name, task in tasks.items()
+    }
+    # What has no job yet.
+    stretches |= {name: Stretch(None, None, None, lengths.get(name)) for name in pending if name not in tasks and live}
+    expected = to_come(stretches, upstream, now)
+    ends = {name: each.until for name, each in stretches.items() if each.until is not None}
+    ends |= {name: each[1] for name, each in expected.items()}
+    chain = critical(ends, upstream)
+    last = last_run(session, dag_id, run_id, began)
+    before = {} if last is None else tasks_took(session, dag_id, last.run_id)
+    ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
+    ended = None if any(each.sums["live"] for each in tasks.values()) else ended
+    forecast = run_rows.terms(session, dag_id, run_id).get(run_id)
+    planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
+    names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
+    return RunGantt(
+        now=now,
+        began_at=began,
+        ended_at=ended,
+        expected_end=None if not live else planned if planned is not None else max(ends.values(), default=None),
+        critical=chain,
+        last_run=last,
+        tasks=[
+            gantt_task(
+                name, tasks.get(name), upstream.get(name, ()), expected.get(name), name in chain,
+                ready_at(upstream.get(name, ()), ends, began), before.get(name),
+            )
+            for name in names
+        ],
+    )  # fmt: skip
+
+
+def begin_of(stretch: Stretch, expected: tuple[float, float] | None) -> float:
+    return stretch.since if stretch.since is not None else expected[0] if expected is not None else float("inf")
+
+
+def ready_at(upstream: Sequence[str], ends: Mapping[str, float], began: float | None) -> float | None:
+    """When all that comes before a task had ended, or will have."""
+    known = [ends[name] for name in upstream if name in ends]
+    return max(known, default=began)
+
+
+def gantt_task(
+    name: str,
+    task: TaskOfRun | None,
+    upstream: Sequence[str],
+    expected: tuple[float, float] | None,
+    is_critical: bool,
+    ready: float | None,
+    last_seconds: float | None,
+) -> GanttTask:
+    sums = {} if task is None else task.sums
+    measured, used = sums.get("cpu_hours_measured", 0.0), sums.get("cpu_hours_used", 0.0)
+    since = sums.get("began_at")
+    return GanttTask(
+        task_id=name,
+        upstream=list(upstream),
+        jobs=sums.get("jobs", 0),
+        live=sums.get("live", 0),
+        failed=sums.get("failed", 0),
+        ready_at=ready if since is None or ready is None else min(ready, since),
+        since=since,
+        started_at=None if task is None else task.started_at,
+        until=None if task is None else task.until,
+        expected=None if expected is None else ExpectedSpan(since=expected[0], until=expected[1]),
+        is_critical=is_critical,
+        tries=[] if task is None else task.tries,
+        is_cut=task is not None and len(task.tries) < task.sums["jobs"],
+        wait_seconds=sums.get("wait_seconds", 0.0),
+        cpu_hours=sums.get("cpu_hours", 0.0),
+        usd=sums.get("usd"),
+        cpus_used=used / measured if measured else None,
+        memory_used=sums.get("memory_used"),
+        time_used=sums.get("time_used"),
+        last_seconds=last_seconds,
+    )
+
+
+def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str, TaskOfRun]:
+    """The tasks of a run that have jobs, with their first tries."""
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
+    sums = session.execute(
+        select(JobRow.task_id, func.min(JobRow.started_at), *columns(now)).where(*mine).group_by(JobRow.task_id)
+    )
+    found = {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
+    number = func.row_number().over(partition_by=JobRow.task_id, order_by=(JobRow.queued_at, JobRow.token))
+    numbered = select(JobRow.token, number.label("number")).where(*mine).subquery()
+    first = select(JobRow).join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= MOST_TRIES)
+    jobs = session.scalars(first.order_by(JobRow.queued_at, JobRow.token)).all()
+    boots = boots_of(session, jobs)
+    for job in jobs:
+        found[str(job.task_id)].tries.append(
+            GanttTry(
+                id=job.token,
+                map_index=job.map_index,
+                try_number=job.try_number,
+                state=job.state,
+                phases=as_phases(job, boots.get(job.location or "")),
+            )
+        )
+    return found
+
+
+def structure(session: Session, dag_run: DagRun | None) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """What comes right before each task of a run, and the tasks of it that have not ended."""
+    known = None if dag_run is None else Dags().structure(session, dag_run)
+    if dag_run is None or known is None:
+        return {}, []
+    query = select(TaskInstance.task_id, TaskInstance.state).where(
+        TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id
+    )
+    states: dict[str, set[str | None]] = {}
+    for task_id, state in session.execute(query):
+        states.setdefault(task_id, set()).add(state)
+    pending = [
+        name
+        for name, task in known.tasks.items()
+        if not task.is_empty and not states.get(name, {None}) <= {*State.finished}
+    ]
+    return {name: task.upstream for name, task in known.tasks.items()}, pending
+
+
+def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, float]:
+    """How long a job of a task will run, seconds, by those that have ended; only of tasks of which some have."""
+    history = Durations().read(session).history
+    found = {}
+    for name in names:
+        level = (dag_id, name)
+        if level in history.durations:
+            found[name] = history.predict(((level, f"{dag_id}.{name}"),), None, enough=1).seconds
+    return found
+
+
+def last_run(session: Session, dag_id: str, run_id: str, began: float | None) -> LastRun | None:
+    """The last run of a Dag before another one that has no live jobs."""
+    query = (
+        select(JobRow.run_id, func.max(JobRow.ended_at) - func.min(JobRow.queued_at))
+        .where(JobRow.dag_id == dag_id, JobRow.run_id.is_not(None), JobRow.run_id != run_id)
+        .group_by(JobRow.run_id)
+        .having(func.count() == func.count(JobRow.ended_at))
+    )
+    if began is not None:
+        query = query.having(func.min(JobRow.queued_at) < began)
+    row = session.execute(query.order_by(func.min(JobRow.queued_at).desc()).limit(1)).first()
+    return None if row is None else LastRun(run_id=str(row[0]), seconds=row[1] or 0.0)
+
+
+def tasks_took(session: Session, dag_id: str, run_id: str) -> dict[str, float]:
+    """What the tasks of a run took, from the first queued to the last ended, seconds."""
+    query = select(JobRow.task_id, func.max(JobRow.ended_at) - func.min(JobRow.queued_at)).where(
+        JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None)
+    )
+    return {str(name): seconds for name, seconds in session.execute(query.group_by(JobRow.task_id)) if seconds}

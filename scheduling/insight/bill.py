@@ -1,0 +1,64 @@
+"""What a bill has of jobs and machines: what was used, what was asked for and not used, what idled, what booted. Pure.
+
+BillParts are cpu-seconds, and USD where there is a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PARTS = ("used", "unused", "idle", "boot")
+
+
+@dataclass(slots=True)
+class BillParts:
+    """The four parts of a sum. What jobs asked for is ``used`` and ``unused``; the rest no job has asked for.
+
+    :param jobs: how many
+    :param failed: of them
+    """
+
+    jobs: int = 0
+    failed: int = 0
+    used: float = 0.0
+    unused: float = 0.0
+    idle: float = 0.0
+    boot: float = 0.0
+    usd_used: float = 0.0
+    usd_unused: float = 0.0
+    usd_idle: float = 0.0
+    usd_boot: float = 0.0
+    # Whether any of it has a price.
+    is_priced: bool = False
+
+    def add(self, other: BillParts) -> None:
+        """Add another sum."""
+        self.jobs += other.jobs
+        self.failed += other.failed
+        self.used += other.used
+        self.unused += other.unused
+        self.idle += other.idle
+        self.boot += other.boot
+        self.usd_used += other.usd_used
+        self.usd_unused += other.usd_unused
+        self.usd_idle += other.usd_idle
+        self.usd_boot += other.usd_boot
+        self.is_priced = self.is_priced or other.is_priced
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.used + self.unused + self.idle + self.boot
+
+    @property
+    def usd(self) -> float | None:
+        """All of it; None: nothing of it has a price."""
+        return self.usd_used + self.usd_unused + self.usd_idle + self.usd_boot if self.is_priced else None
+
+
+def total(each: Iterable[BillParts]) -> BillParts:
+    """The sum of sums."""
+    found = BillParts()
+    for amounts in each:
+        found.add(amounts)
+    return found

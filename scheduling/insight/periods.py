@@ -1,0 +1,40 @@
+"""Periods of a calendar, in UTC: days, weeks that begin on Monday, months. Pure; epoch seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from itertools import pairwise
+
+SECONDS_PER_DAY = 86400
+
+
+class Period(str, Enum):
+    """What costs are summed by."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+def begin(at: float, period: Period) -> datetime:
+    """The beginning of the period in which a time is."""
+    day = datetime.fromtimestamp(at, timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    if period is Period.WEEK:
+        return day - timedelta(days=day.weekday())
+    return day.replace(day=1) if period is Period.MONTH else day
+
+
+def following(start: datetime, period: Period) -> datetime:
+    """The beginning of the next period."""
+    if period is Period.MONTH:
+        return (start + timedelta(days=32)).replace(day=1)
+    return start + timedelta(days=7 if period is Period.WEEK else 1)
+
+
+def periods(since: float, until: float, period: Period) -> list[tuple[float, float]]:
+    """The periods of which a part lies between two times, oldest first, each from its beginning to the next one's."""
+    edges = [begin(since, period)]
+    while edges[-1].timestamp() < until:
+        edges.append(following(edges[-1], period))
+    return [(one.timestamp(), other.timestamp()) for one, other in pairwise(edges)]

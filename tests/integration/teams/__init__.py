@@ -1,0 +1,1 @@
+"""Tests with an Airflow that has teams, which ends with them."""

@@ -1,0 +1,48 @@
+"""The team of a Dag by the bundle of its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.dags.teams import team_of_file
+
+LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
+
+
+@pytest.fixture(autouse=True)
+def bundles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    configured = [
+        {"name": "all", "classpath": LOCAL, "kwargs": {}},
+        {"name": "genes", "classpath": LOCAL, "kwargs": {"path": f"{tmp_path}/genes"}, "team_name": "genes"},
+        {"name": "inner", "classpath": LOCAL, "kwargs": {"path": f"{tmp_path}/genes/inner"}, "team_name": "inner"},
+        {"name": "git", "classpath": "some.GitDagBundle", "kwargs": {"repo": "x"}, "team_name": "loads"},
+    ]
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", f"{tmp_path}/dags")
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH", f"{tmp_path}/bundles")
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps(configured))
+
+
+@pytest.mark.parametrize(
+    ("file", "team"),
+    [
+        ("dags/a.py", None),
+        ("genes/a.py", "genes"),
+        ("genes/deep/a.py", "genes"),
+        ("genes/inner/a.py", "inner"),
+        ("genes2/a.py", None),
+        ("bundles/git/tracking_repo/a.py", "loads"),
+        ("bundles/git/versions/abc/a.py", "loads"),
+    ],
+)
+def test_a_file_is_of_the_innermost_bundle(tmp_path: Path, file: str, team: str | None) -> None:
+    assert team_of_file(f"{tmp_path}/{file}") == team
+
+
+def test_without_teams_no_dag_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "False")
+    assert team_of_file(f"{tmp_path}/genes/a.py") is None
+    assert team_of_file(None) is None
