@@ -206,8 +206,8 @@ def get_commands() -> list[GroupCommand]:
                     "List what budgets have spent, or lift one until its next period",
                     (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
                     "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half "
-                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there is no "
-                    "budget of that name.",
+                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there "
+                    "is no budget of that name.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(
