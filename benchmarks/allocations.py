@@ -207,7 +207,7 @@ class Cluster:
                     where,
                     expected.spread,
                 )
-        return ComingWork(Forecast(steps), known=frozenset([RUN]), foreseen=frozenset(self.there))
+        return ComingWork(Forecast(steps), known=frozenset([RUN]), foreseen=frozenset(self.there), begins_in=0.0)
 
     def _levels(self, name: str) -> tuple[tuple[str, str], ...]:
         task = str(self.arrivals[name].job.task)

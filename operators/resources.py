@@ -122,8 +122,9 @@ def resources(
     :param on_failure: what happens to a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
         ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
-    :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time; in
-        ``default_args`` of the Dag for all its tasks (docs/how_to/gangs.md)
+    :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time,
+        also where it is not certain when it begins; in ``default_args`` of the Dag for all its tasks
+        (docs/how_to/gangs.md)
     :return: plain JSON values under the key ``lading``
     """
     given = locals()  # all of them by name

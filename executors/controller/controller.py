@@ -126,10 +126,17 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        ahead = AheadRequests(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
+        ahead = AheadRequests(
+            settings,
+            self.durations,
+            self.placing.waits,
+            lambda: self.metrics.latency,
+            ways,
+            self.site_plans.is_planned,
+        )
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
-        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -331,6 +338,8 @@ class Controller:
                     provision, by_name[name], together.wanted.get(name, ()), together.active
                 )
             decision = together.added_to(dispatch.decided(waiting, assignment, now))
+            asked = self.site_plans.notes(assignment.provisions)
+            decision = replace(decision, notes=[*decision.notes, *asked])
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):

@@ -26,7 +26,7 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.budgets import Spending, Unit
+from lading.scheduling.shares.budgets import BudgetUse, Unit
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, UseHistory, entitled
 from lading.scheduling.shares.who import Tenant
@@ -60,7 +60,7 @@ class Budgets:
 
     def __init__(self, settings: Settings) -> None:
         self.table = budgets_of(settings.sites_file)
-        self.found: Sequence[Spending] = ()
+        self.found: Sequence[BudgetUse] = ()
         self._next_look = 0.0
         self._of: dict[Tenant, tuple[Budget, ...]] = {}
 
@@ -286,7 +286,7 @@ class FairShares:
             share_rows.save_means(session, self.history.means, now)
 
 
-def said(spending: Spending) -> str:
+def said(spending: BudgetUse) -> str:
     """What is warned of."""
     budget = spending.budget
     return (

@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lading.executors.forecast.held_up import HeldUpSteps
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning.coming_work import ComingWork
+
+# Of so many allocations that began last it counts how long their first jobs had to wait.
+MOST_BEGINS = 20
+# One that was not seen for longer than this before it was up may have been up for long, seconds.
+SECONDS_UNSEEN = 60.0
+
+
+class BeginTimes:
+    """How long allocations take from their start until jobs can begin: by so much less of their walltimes is left.
+
+    A node may have to boot, or fetch a container. It is forgotten when a controller ends.
+    """
+
+    def __init__(self) -> None:
+        self.lately: deque[float] = deque(maxlen=MOST_BEGINS)
+        self.asked: dict[str, tuple[float, float]] = {}
+        """Of those in their queue: for how many seconds they are asked for, and when they were seen last."""
+
+    def look(self, allocations: Iterable[Location], now: float) -> float | None:
+        """The most seconds that one of the last has taken; None: that is not known.
+
+        :param now: epoch seconds
+        """
+        before, self.asked = self.asked, {}
+        for each in allocations:
+            seconds, seen_at = before.pop(each.name, (math.inf, -math.inf))
+            if each.ends_at is None or each.draining:
+                continue
+            if each.booting:
+                self.asked[each.name] = each.ends_at - now, now
+            elif abs(now - seen_at) <= SECONDS_UNSEEN:
+                self.lately.append(max(0.0, seconds - (each.ends_at - now)))
+        # What has gone before it was up may have been too short even for that.
+        self.lately += [seconds for seconds, _ in before.values()]
+        return max(self.lately, default=None)
 
 
 class AllocationWork:
     """What is to come at one site of allocations."""
 
     def __init__(self) -> None:
+        self.begins = BeginTimes()
         self.at_site: dict[str, RunAtSite] = {}
         self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
@@ -56,6 +95,7 @@ class AllocationWork:
             is_blind or bool(held_up),  # which may go on at any time
             site.name,
             waits,
+            self.begins.look(site.launched, now),
         )
 
 

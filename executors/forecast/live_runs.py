@@ -202,6 +202,18 @@ class LiveRuns:
         """The names of the live runs of which it is not known what comes after their jobs."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
+    def is_planned(self, run: DagRunKey, task_id: str) -> bool:
+        """Whether it is known of a task of a run what it needs, and what comes before it."""
+        known = self.known.get(run)
+        return (
+            known is not None and known.structure is not None and known.asks.get(task_id, AskingTask()).job is not None
+        )
+
+    def try_number(self, run: DagRunKey, task_id: str) -> int:
+        """Of a task that is still to come."""
+        rows = self.known[run].rows if run in self.known else ()
+        return next((row.try_number for row in rows if row.task_id == task_id), 1)
+
     @property
     def names(self) -> set[str]:
         """The names of the live runs."""
@@ -337,8 +349,10 @@ class LiveRuns:
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
+                # What a run may still cost is decided when its jobs wait.
+                ahead = False if ask.has_budget else ask.ahead
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority
+                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority, ahead
                 )
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
@@ -479,3 +493,10 @@ def signature(row: Any) -> tuple[Any, ...]:
 def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:
     """What a job is called in a forecast, before it has come and after."""
     return f"{run.dag_id} {run.run_id} {task_id} {map_index}"
+
+
+def named(name: str) -> tuple[DagRunKey, str, int]:
+    """Of which run, task and index a job is that is called so in a forecast."""
+    dag_id, others = name.split(" ", 1)
+    run_id, task_id, map_index = others.rsplit(" ", 2)  # no id but that of a run has spaces
+    return DagRunKey(dag_id, run_id), task_id, int(map_index)

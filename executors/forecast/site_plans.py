@@ -18,18 +18,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.held_up import HeldUpSteps
-from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.forecast.live_runs import LiveRuns, named
+from lading.executors.gangs.ahead_requests import EVENT
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late
+from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
@@ -41,7 +47,9 @@ from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
+from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -76,7 +84,7 @@ class PlanningEnded(Exception):
 class PlanningInput:
     """What a plan is made of; nothing in it changes.
 
-    :param spent: USD that the machines have cost until now
+    :param spent: USD that the machines have cost since the first live run has begun
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
     """
@@ -125,10 +133,7 @@ class SitePlan:
         """The steps that have waited at the site, and have not ended."""
         self.unplanned: set[str] = set()
         """The machines whose last jobs have come in another way than by a plan, as from a site that was full."""
-        self.machines: dict[str, tuple[float, float]] = {}
-        """Since when each machine is paid for, epoch seconds, and its price, USD per hour."""
-        self.spent = 0.0
-        """What those have cost that have gone, USD."""
+        self.spending = Spending()
 
     def next_actions(
         self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
@@ -261,19 +266,13 @@ class SitePlan:
 
     def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        there = {each.name for each in site.launched}
         seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
-        # What has gone has cost what it cost when it was seen last; with the last run that is over.
-        for name in self.machines.keys() - there:
-            since, usd_per_hour = self.machines.pop(name)
-            self.spent += (now - since) / 3600 * usd_per_hour
-        for each in site.launched:
-            since = now if each.launched_at is None else min(now, each.launched_at)
-            self.machines[each.name] = since, each.usd_per_hour
-        if not forecast.steps:
-            self.spent = 0.0
-        spent = math.fsum((now - since) / 3600 * usd for since, usd in self.machines.values())
+        paid = {
+            each.name: (now if each.launched_at is None else min(now, each.launched_at), each.usd_per_hour)
+            for each in site.launched
+        }
+        self.spending.see(paid, now)
         limits = left_of(market.limits, InstanceLimits(), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
@@ -287,7 +286,7 @@ class SitePlan:
             market.boot_seconds,
             market.boots,
             market.hurry,
-            self.spent + spent,
+            self.spending.usd(forecast, now),
             now,
             kept,
         )
@@ -330,6 +329,8 @@ class SitePlans:
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
+        self.covered: frozenset[str] = frozenset()
+        """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.spent_dags: Collection[str] = ()
@@ -371,6 +372,7 @@ class SitePlans:
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
+        self.covered = frozenset((*by_forecast, *(site.name for site in allocating)))
         if not by_forecast:
             self._note(session, {})
         if not self.is_used:
@@ -460,6 +462,24 @@ class SitePlans:
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
         self.has_noted = bool(forecasts)
+
+    def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
+        """Whether what is to come of a task of a run is launched at a site by what was found last."""
+        return site in self.covered and self.live_runs.is_planned(run, task_id)
+
+    def notes(self, provisions: Mapping[str, Provision]) -> list[Log]:
+        """What the event logs of tasks say that are still to come and for which allocations are launched now: of each
+        task once."""
+        found: dict[tuple[str, ...], Log] = {}
+        for site, provision in provisions.items():
+            for name, begin in provision.ahead.items():
+                run, task_id, index = named(name)
+                text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
+                key = TaskInstanceKey(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
+                if (*run, task_id) not in found:
+                    log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
+                    found[(*run, task_id)] = Log(event=EVENT, task_instance=key, extra=text)
+        return list(found.values())
 
     @property
     def expects_jobs(self) -> bool:

@@ -25,6 +25,7 @@ class AskingTask:
     :param hurry: what time is worth to its run; None: what its site says
     :param finish_by: when its run shall have ended; None: at any time
     :param has_budget: whether its run may cost no more than a sum
+    :param ahead: whether what it needs is asked for before it has come; None: where its start is certain
     """
 
     row: Any = None
@@ -34,6 +35,7 @@ class AskingTask:
     hurry: float | None = None
     finish_by: FinishBy | None = None
     has_budget: bool = False
+    ahead: bool | None = None
 
 
 def asking_task(
@@ -55,7 +57,7 @@ def asking_task(
         hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
-    known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None)
+    known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None, hints.ahead)
     row = coming_row(run, task_id, hints, settings, facts)
     if hints.expressions or hints.auto or hints.matching:
         row = last.get(task_id)

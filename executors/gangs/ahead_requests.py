@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow.models.log import Log
 from airflow.models.taskinstancekey import TaskInstanceKey
@@ -52,6 +52,8 @@ TO_COME = (None, TaskInstanceState.SCHEDULED)
 BEGUN = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 
+# Whether what is to come of a task of a run is launched at the site of a name by its forecast.
+IsPlanned: TypeAlias = Callable[[DagRunKey, str, str], bool]
 # All that waits comes before what is yet to come.
 LAST = -(10**9)
 NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
@@ -74,12 +76,20 @@ class AheadRequests:
 
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
+    :param is_planned: whether what is to come of a task of a run is launched at a site by its forecast
     """
 
     def __init__(
-        self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
+        self,
+        settings: Settings,
+        durations: Durations,
+        waits: PastWaits,
+        latency: Callable[[], float],
+        ways: Ways,
+        is_planned: IsPlanned = lambda run, task_id, site: False,
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
+        self.is_planned = is_planned
         self.facts = DagFacts()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
@@ -132,6 +142,7 @@ class AheadRequests:
             ways.filters,
             by_dag,
             database_ahead,
+            self.is_planned,
         )
 
     def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[Log]:
@@ -192,6 +203,7 @@ class AheadHistory:
     filters: Mapping[str, GetTargets]
     by_dag: bool
     database_ahead: float = 0.0
+    is_planned: IsPlanned = lambda run, task_id, site: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +315,16 @@ class RunAhead:
         if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
             wait = max(self._wait_of(row, place) for row in waiting)
             return replace(expected, wait=wait, asked_at=max(map(self._asked_at, waiting)))
-        if place is None or not all(row.state in TO_COME for row in rows):
+        if place is None or not all(row.state in TO_COME for row in rows) or self._is_planned(task_id, place):
             return expected
         if not step.asks or place.site.market is None:
             return replace(expected, wait=place.wait)
         self.to_come.add(task_id)
         return replace(expected, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
+
+    def _is_planned(self, task_id: str, place: FirstPlace) -> bool:
+        """Whether what it needs is launched by a forecast, so that it waits for nothing as far as that can be had."""
+        return self.known.is_planned(self.run, task_id, place.site.name)
 
     def _asked_at(self, row: Any) -> float:
         """Since when room is looked for for a job that waits, by our clock."""
@@ -455,7 +471,7 @@ def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings, 
         hints.ahead_after,
         coming_row(run, task_id, hints, settings, facts),
         # What a run may still cost is decided when its jobs wait.
-        hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
+        bool(hints.ahead) and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
-from lading.scheduling.shares.budgets import PeriodBudget, Spending, Unit
+from lading.scheduling.shares.budgets import PeriodBudget, BudgetUse, Unit
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.printable import shortened
@@ -85,7 +85,7 @@ def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
     session.flush()
 
 
-def spending(session: Session, budgets: Iterable[PeriodBudget], now: float) -> list[Spending]:
+def spending(session: Session, budgets: Iterable[PeriodBudget], now: float) -> list[BudgetUse]:
     """How budgets stand: what their jobs have cost in this period.
 
     What a job has cost that began before the period counts by the part of its time that is in it. Jobs that were
@@ -107,7 +107,7 @@ def spending(session: Session, budgets: Iterable[PeriodBudget], now: float) -> l
         spent, rate = (usd, usd_rate) if budget.unit is Unit.USD else (hours, cpus)
         row = lifted.get(budget.name)
         by = row.lifted_by if row is not None and row.lifted == since else None
-        found.append(Spending(budget, spent, rate, since, until, by))
+        found.append(BudgetUse(budget, spent, rate, since, until, by))
     return found
 
 
@@ -148,7 +148,7 @@ def _of_forgotten(session: Session, since: float) -> Iterable[tuple[Tenant, floa
         yield tenant, float(usd or 0.0), 0.0, float(seconds or 0.0) / 3600, 0.0
 
 
-def save_spending(session: Session, found: Sequence[Spending], at: float) -> list[Spending]:
+def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> list[BudgetUse]:
     """Store how budgets stand; those that are none any more are forgotten.
 
     :returns: those of which is to be warned now: so much is spent, and in this period nothing was said of it

@@ -434,6 +434,16 @@ async def say_what_is_wrong(request: Request, error: Exception) -> Response:
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
+class PageFiles(StaticFiles):
+    """The page's own files. Their names stay the same from one release to the next: a browser asks whether they do."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        """Answer with a file, or that it has not changed."""
+        answer = super().file_response(*given, **more)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
+
+
 def create_app() -> FastAPI:
     """The application, to be mounted at ``/lading``."""
     app = FastAPI(
@@ -449,5 +459,5 @@ def create_app() -> FastAPI:
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/static", PageFiles(directory=STATIC), name="static")
     return app

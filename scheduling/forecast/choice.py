@@ -37,12 +37,14 @@ class Way:
 
     :param least_cpus: new machines have so many cpus at least: steps to come may share them
     :param by_work: of these the type on which all that is to come takes the least money is launched; else the cheapest
+    :param patient: whether a run that has just begun may take a boot longer, also where it could begin on what is there
     """
 
     least_cpus: float = 0.0
     by_work: bool = False
     stretch: float = 1.0
     worth: float = 1.0
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def choose(
     :param problem: what can be launched
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param hurry: what time is worth to runs to which the forecast says nothing else
-    :param spent: USD that the runs have cost until now
+    :param spent: USD that the live runs have cost until now
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
@@ -88,8 +90,11 @@ def choose(
     hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
     least = least_usd(forecast, problem, builder)
     worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
-    wait = 0.0 if locations else boot
-    soonest = {run: now + wait + seconds for run, seconds in critical.items()}
+    # A run may take one boot, also where it could begin on what others have: room may come free by then.
+    boots_until = {run: forecast.began.get(run or "", now) + boot if locations else now + boot for run in critical}
+    waits = {run: max(0.0, until - now) for run, until in boots_until.items()}
+    soonest = {run: now + waits[run] + seconds for run, seconds in critical.items()}
+    is_patience_of_use = bool(locations) and any(waits.values())
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
     menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
@@ -99,10 +104,13 @@ def choose(
             menus[menu] = launchable(forecast, problem, builder, *menu)
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
+        if way.patient and not is_patience_of_use:
+            continue
         terms = ScheduleTerms(
             {
                 run: min(
-                    now + wait + seconds * way.stretch, max(soonest[run], forecast.finish_by.get(run or "", math.inf))
+                    now + (waits[run] if way.patient or not locations else 0.0) + seconds * way.stretch,
+                    max(soonest[run], forecast.finish_by.get(run or "", math.inf)),
                 )
                 for run, seconds in critical.items()
             },
@@ -131,9 +139,10 @@ def all_ways(problem: Problem, hurry: float) -> list[Way]:
     sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
     stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
     return [
-        Way(least, by_work, stretch, worth)
+        Way(least, by_work, stretch, worth, patient)
         for least in (0.0, *sizes[1:])
         for by_work in (False, True)
+        for patient in (False, True)
         for worth in WORTHS
         for stretch in stretches
     ]
@@ -210,4 +219,5 @@ def score(
 
 def nearby(way: Way) -> tuple[Way, ...]:
     """A way, and those beside it that are tried as long as nothing but time has passed."""
-    return (way, *(replace(way, stretch=each) for each in STRETCHES if each != way.stretch))
+    its = replace(way, patient=False)
+    return (its, *(replace(its, stretch=each) for each in STRETCHES if each != way.stretch), replace(its, patient=True))

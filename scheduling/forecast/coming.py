@@ -57,6 +57,7 @@ class ComingTask:
     :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
     :param most: how many of its jobs may be at work at a time; None: any number
     :param priority: the higher it is the sooner its jobs get room
+    :param ahead: whether what its jobs need is asked for before they have come; None: where their start is certain
     """
 
     jobs: Sequence[ComingJob]
@@ -64,6 +65,7 @@ class ComingTask:
     by_index: AbstractSet[str] = frozenset()
     most: int | None = None
     priority: int = 1
+    ahead: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
             if task.most and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
-            steps[job.name] = _step(run, job, parents, site, task.priority)
+            steps[job.name] = _step(run, job, parents, site, task)
         if not _is_one(task):
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
@@ -227,7 +229,7 @@ def _is_one(task: ComingTask) -> bool:
     return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
-def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, priority: int) -> WorkflowStep:
+def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, task: ComingTask) -> WorkflowStep:
     seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
     if need is None or job.site != site:
         nothing = PlannedJob(job.name, NO_NEED, run=run.name)
@@ -245,7 +247,7 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, p
     asked = PlannedJob(
         job.name,
         need.resources,
-        priority=priority,
+        priority=task.priority,
         time=need.time,
         run=run.name,
         arch=need.arch,
@@ -265,6 +267,7 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, p
         job.expected.spread,
         pool=job.pool,
         pool_slots=job.pool_slots,
+        ahead=task.ahead,
     )
 
 

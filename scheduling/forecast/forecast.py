@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lading.scheduling.job import PlannedJob
 
-# One of unknown length that exceeds what was expected is expected to run on for this part of what it has run.
-GOES_ON = 0.3
+# One of unknown length that exceeds what was expected is expected to run on for this part of what it has run, and for a
+# moment in any case, seconds.
+GOES_ON, MOMENT = 0.3, 1.0
 
 
 class CycleError(ValueError):
@@ -31,6 +33,8 @@ class WorkflowStep:
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     :param pool: Airflow's pool in which it is; None: that does not matter
     :param pool_slots: how many slots of it it takes
+    :param ahead: whether what it needs is asked for before it waits, where that is launched for what waits alone; None:
+        where it is certain when it begins
     """
 
     job: PlannedJob
@@ -43,13 +47,18 @@ class WorkflowStep:
     rest: float = 0.0
     pool: str | None = None
     pool_slots: int = 1
+    ahead: bool | None = None
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on."""
+        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on: how
+        many times it has taken is itself a measurement of the spread."""
         if self.begun is None:
             return self.seconds
         passed = now - self.begun
-        return self.seconds - passed if passed < self.seconds else 1.0 + GOES_ON * passed * min(1.0, self.spread)
+        if passed < self.seconds:
+            return self.seconds - passed
+        over = math.log(passed / self.seconds) if self.seconds else 0.0
+        return MOMENT + GOES_ON * passed * min(1.0, max(self.spread, over))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Planner:
         :param waiting: the names of the steps that may begin
         :param locations: the machines that take jobs or boot, oldest first
         :param problem: what can be launched
-        :param spent: USD that the runs have cost until now
+        :param spent: USD that the live runs have cost until now
         :param now: epoch seconds
         """
         if not self.holds(forecast, locations, now):

@@ -85,7 +85,8 @@ class Hints:
     :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
     :param gang_tasks: the tasks of the gang, each with those of them that come before it
     :param gang_limits: how many jobs of a task of the gang Airflow lets run at once, and what its limit is called
-    :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted
+    :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted;
+        None: where its start is certain
     :param ahead_after: the tasks that come right before it, where its Dag, or the task, asks ahead
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
@@ -123,7 +124,7 @@ class Hints:
     attempts: AttemptSchedule | None = None
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gang_limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    ahead: bool = False
+    ahead: bool | None = None
     ahead_after: tuple[str, ...] | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)

@@ -62,20 +62,33 @@ def decide(
     :param coming: what live runs still have to do here; None: that is not asked, or not known
     """
     names = frozenset(each.name for each in live)
-    prefetched = [job for each in live for job in each.prefetched]
-    if not (jobs or prefetched):
+    margin = SECONDS_TO_BEGIN if coming is None else coming.margin
+    wanting = [*jobs, *(job for each in live for job in each.prefetched)]
+    needs = _needed(wanting, live, market, limits, now, margin)
+    begins: dict[str, float] = {}
+    if coming is not None:
+        names_of_all = {job.name for job in wanting}
+        ahead = coming_work.early(needs.launches, live, coming, market, now, names_of_all)
+        begins = {job.name: begin for job, begin in ahead}
+        early = [job for job, _ in ahead]
+        # They have no room in what is there, or is launched for others.
+        full, left = [replace(each, draining=True) for each in live], market.most - len(needs.launches)
+        more = _needed(early, full, replace(market, most=left), limits, now, margin).launches
+        wanting, needs = [*wanting, *early], replace(needs, launches=(*needs.launches, *more))
+    if not wanting:
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
-    needs = _needed([*jobs, *prefetched], live, market, limits, now)
     waiting = [job for job in jobs if job.name not in needs.refused]
     releases = _unused(live, names - needs.used, market, now, coming)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
     if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
-    due = () if market.held is not None else _settled(needs.launches, [*jobs, *prefetched], since, market, now)
+    due = () if market.held is not None else _settled(needs.launches, wanting, since, market, now)
     if coming is not None:
         due = coming_work.timed(due, [each for each in live if each.name not in releases], coming, market, now)
-    return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
+    waits = _waits(waiting, live, needs, market)
+    asked = {name: begins[name] for launch in due for name in launch.jobs if name in begins}
+    return Provision(due, releases, names - needs.used, waits, needs.refused, ahead=asked)
 
 
 def shaped(packed: Resources, market: Market) -> Resources:
@@ -117,9 +130,19 @@ class _Needs:
 
 
 def _needed(
-    jobs: Sequence[PlannedJob], live: Sequence[Location], market: Market, limits: InstanceLimits, now: float
+    jobs: Sequence[PlannedJob],
+    live: Sequence[Location],
+    market: Market,
+    limits: InstanceLimits,
+    now: float,
+    margin: float = SECONDS_TO_BEGIN,
 ) -> _Needs:
-    """What jobs need if none of them has a place."""
+    """What jobs need if none of them has a place.
+
+    :param margin: seconds from the start of an allocation to that of its jobs
+    """
+    if not jobs:
+        return _Needs((), frozenset(), {}, {})
     jobs = _in_turn(jobs)
     kinds = {str(job.instance_type) for job in jobs}
     # Of no other one a job could make use, and the planner looks at each for every job.
@@ -148,7 +171,7 @@ def _needed(
         Launch(
             launch.instance_type,
             shaped(sum((by_name[job].resources * n for job, n in packed[launch.name].items()), NOTHING), market),
-            max([market.seconds, *((by_name[job].time or 0.0) + SECONDS_TO_BEGIN for job in packed[launch.name])]),
+            max([market.seconds, *((by_name[job].time or 0.0) + margin for job in packed[launch.name])]),
             tuple(packed[launch.name]),
         )
         for launch in ordered

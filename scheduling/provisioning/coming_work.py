@@ -1,8 +1,9 @@
-"""Allocations by what is to come: for how long they are asked for, which idle ones are kept, and which end. Pure.
+"""Allocations by what is to come: what is asked for ahead, for how long, which idle ones are kept, which end. Pure.
 
 What live runs still have to do is played forward over the allocations that are there and those that are asked for, by
 the longest rest of each run first and each step where it begins soonest. A walltime covers what begins in an allocation
-by that; an idle allocation stays while something is to begin there sooner than another one would come out of its queue.
+by that; an idle allocation stays while something is to begin there sooner than another one would come out of its queue;
+and what will find no room when those before it have ended is asked for as much sooner as allocations wait.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule, ScheduleTerms
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.provisioning.launch import Launch
+from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, Launch
 from lading.scheduling.reasons import Reason, because
 
-# From the start of an allocation to that of its jobs it may take so long, seconds.
-SECONDS_TO_BEGIN = 120.0
+# From the start of an allocation to that of its jobs it may take so long at least, and as long as it is not known how
+# long it takes, seconds.
+SECONDS_TO_BEGIN, NOT_MEASURED = 120.0, 900.0
+# It may take so many times as long as it has taken at most.
+SLOWER = 1.25
 # From the end of a job to the start of one that waits for it, Airflow's share included, it may take so long, seconds.
 SECONDS_BETWEEN_STEPS = 5.0
 # Where the logarithm of a length has at least so large a standard deviation, nothing is known of what comes behind it.
@@ -28,6 +33,11 @@ UNKNOWN_SPREAD = 1.0
 # Jobs find room in another order than is planned: by any order all is done in less than twice the least time (Graham,
 # "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17, 1969).
 OTHER_ORDER = 2.0
+# What needs something is asked for ahead where the steps before it end by at most this part of the wait sooner or later
+# than expected, but for those whose hints say so.
+CERTAIN = 0.5
+# What is still to come comes after all that waits.
+LAST = -(10**9)
 # A walltime is whole minutes, seconds.
 MINUTE = 60.0
 # So many looks at an allocation for a step are made in one decision: what comes last is left out.
@@ -44,6 +54,7 @@ class ComingWork:
     :param foreseen: the allocations in which only jobs of such runs have been
     :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
     :param site: its name; ``waits``: for how long allocations have waited in their queues
+    :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
     """
 
     forecast: Forecast
@@ -53,6 +64,12 @@ class ComingWork:
     is_blind: bool = False
     site: str = ""
     waits: QueueWaits = field(default_factory=QueueWaits)
+    begins_in: float | None = None
+
+    @property
+    def margin(self) -> float:
+        """By how many seconds a walltime is longer than what its jobs may take."""
+        return NOT_MEASURED if self.begins_in is None else max(SECONDS_TO_BEGIN, SLOWER * self.begins_in)
 
     def wait(self, kind: str, cpus: float, market: Market) -> float:
         """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
@@ -81,9 +98,7 @@ def timed(
         forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()}
     )
     asked = [
-        Location(
-            f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - SECONDS_TO_BEGIN
-        )
+        Location(f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - coming.margin)
         for number, each in enumerate(launches)
     ]
     schedule = play(cautious, [*as_played(live, coming, market, now), *asked], now)
@@ -99,22 +114,89 @@ def timed(
             found.append(launch)
             continue
         if not _is_unsure(steps, schedule, forecast, unsure):
-            seconds = min(seconds, walltime([*steps, *_steps(launch, coming)], latest, forecast, now))
+            seconds = min(seconds, walltime([*steps, *_steps(launch, coming)], latest, forecast, now, coming.margin))
         found.append(replace(launch, seconds=seconds, idle_seconds=idle))
     return tuple(found)
 
 
-def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float) -> float:
+def early(
+    launches: Sequence[Launch],
+    live: Sequence[Location],
+    coming: ComingWork,
+    market: Market,
+    now: float,
+    wanting: Collection[str] = (),
+) -> list[tuple[PlannedJob, float]]:
+    """The jobs that are still to come and for which allocations are asked for now: they would wait for them when those
+    before them have ended, and then an allocation is expected to come out of its queue.
+
+    :param launches: what is asked for for jobs that wait
+    :param live: what is there or asked for
+    :param wanting: the names of the jobs for which is asked in any case
+    :returns: each with when it is to begin, epoch seconds
+    """
+    come, waits = {*coming.tokens.values(), *wanting}, dict[str, float]()
+    for name, step in coming.forecast.steps.items():
+        is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in coming.known
+        if is_to_come and step.ahead is not False and step.parents:
+            waits[name] = coming.wait(str(step.job.instance_type), step.job.resources.cpus, market)
+    if not any(waits.values()):
+        return []
+    forecast = coming.within_reach(len(live) + len(launches), now)
+    asked = [
+        Location(
+            f"launch {number}",
+            each.capacity,
+            instance_type=each.kind,
+            booting=True,
+            ends_at=now + each.seconds - coming.margin,
+        )
+        for number, each in enumerate(launches)
+    ]
+    schedule = play(forecast, as_played([*live, *asked], coming, market, now), now)
+    unsure, doubts = after_unknown(forecast), doubted(forecast, now)
+    found = []
+    for name, wait in waits.items():
+        if name not in forecast.steps:
+            continue
+        step = forecast.steps[name]
+        before = [each for each in step.parents if each in forecast.steps]
+        if not before or any(each not in schedule.until for each in before):
+            continue
+        ready = max(schedule.until[each] for each in before)
+        is_certain = name not in unsure and (step.ahead or doubts[name] <= CERTAIN * wait)
+        is_due = now < ready <= now + wait
+        if is_due and is_certain and schedule.starts.get(name, math.inf) > now + wait + SECONDS_BETWEEN_STEPS:
+            lasts = min((step.job.time or 0.0) + ready - now, market.seconds - coming.margin)
+            since = now - LONGEST_ARRIVAL - 1.0  # all of them are known, so none that may still arrive is waited for
+            time = max(step.job.time or 0.0, lasts)
+            found.append((replace(step.job, time=time, priority=LAST, queued_at=since), ready))
+    return found
+
+
+def doubted(forecast: Forecast, now: float) -> dict[str, float]:
+    """By how many seconds the steps before each one may end sooner or later than expected."""
+    found: dict[str, float] = {}
+    for name in forecast.order:
+        before = [each for each in forecast.steps[name].parents if each in forecast.steps]
+        found[name] = max(
+            (found[each] + forecast.steps[each].left(now) * forecast.steps[each].spread for each in before), default=0.0
+        )
+    return found
+
+
+def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:
     """Seconds that an allocation needs which begins now, for its steps to begin and reach their limits in it.
 
     :param latest: when steps begin at the latest, epoch seconds; those that are left out begin at once
+    :param margin: seconds until the first of them begins
     """
     ends = (
         max(0.0, latest.get(name, now) - now) + (forecast.steps[name].job.time or 0.0)
         for name in steps
         if name in forecast.steps
     )
-    return math.ceil((max(ends, default=0.0) + SECONDS_TO_BEGIN) / MINUTE) * MINUTE
+    return math.ceil((max(ends, default=0.0) + margin) / MINUTE) * MINUTE
 
 
 def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> list[str]:

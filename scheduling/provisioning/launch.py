@@ -51,6 +51,8 @@ class Provision:
     :param refused: jobs that are too large for all that can be launched, each with the reason
     :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
     :param awaits: what jobs wait for that have a place in a forecast, by their names
+    :param ahead: when jobs are to begin that are still to come and for which allocations are launched now, epoch
+        seconds, by their names
     """
 
     launches: tuple[Launch, ...] = ()
@@ -60,6 +62,7 @@ class Provision:
     refused: Mapping[str, Reason] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
     awaits: Mapping[str, Reason] = field(default_factory=dict)
+    ahead: Mapping[str, float] = field(default_factory=dict)
 
 
 def settled(

@@ -68,7 +68,7 @@ def _midnight(day: datetime.date, zone: ZoneInfo) -> float:
     return datetime.datetime.combine(day, datetime.time(), zone).timestamp()
 
 
-class Spending(NamedTuple):
+class BudgetUse(NamedTuple):
     """How a budget stands.
 
     :param spent: in this period until now

@@ -20,6 +20,7 @@ from itertools import count
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
+from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob
 from lading.scheduling.machine_traits import SPOT
@@ -103,6 +104,7 @@ class Simulation:
         )
         self.random = random.Random(conditions.seed)
         self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
+        self.spending = Spending()
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
@@ -277,13 +279,14 @@ class Simulation:
         """Do what the forecast of all that is to come asks for."""
         machines = list(self.machines.values())
         there = [machine.seen(self.queues) for machine in machines]
-        spent = math.fsum((now - each.launched_at) / 3600 * each.launch.usd_per_hour for each in machines)
+        forecast = self.forecast(now)
+        self.spending.see({each.name: (each.launched_at, each.launch.usd_per_hour) for each in machines}, now)
         actions = self.planner.decide(
-            self.forecast(now),
+            forecast,
             [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
             there,
             pose([], there, self.supply.available(now), self.limits, self.objective, now, None),
-            spent=self.tally.money + spent,
+            spent=self.spending.usd(forecast, now),
             now=now,
         )
         self.tally.plans = self.planner.plans

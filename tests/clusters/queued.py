@@ -13,11 +13,22 @@ from tests.clusters.bought import BoughtSite, Clock, Machine
 
 
 class QueuedSite(BoughtSite):
-    """:param queue: seconds for which each allocation waits"""
+    """
+    :param queue: seconds for which each allocation waits
+    :param node_boots: seconds from its start until its agent has begun
+    """
 
-    def __init__(self, folder: Path, market: Market, clock: Clock, seconds: Mapping[str, float], queue: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        market: Market,
+        clock: Clock,
+        seconds: Mapping[str, float],
+        queue: float,
+        node_boots: float = 0.0,
+    ) -> None:
         super().__init__(folder, market, clock, seconds, "greedy")
-        self.queue = queue
+        self.queue, self.node_boots = queue, node_boots
         self.busy_at: dict[str, float] = {}
         """When something was at work in an allocation last."""
 
@@ -35,7 +46,7 @@ class QueuedSite(BoughtSite):
             location = Location(
                 order.name, launch.capacity, instance_type=launch.kind, ends_at=starts + launch.seconds, site=self.name
             )
-            self.machines[order.name] = Machine(order, location, starts)
+            self.machines[order.name] = Machine(order, location, starts + self.node_boots)
             self.names.append(order.name)
             self.diary.launches.append((self.clock.now, launch.kind, ""))
 
@@ -47,7 +58,7 @@ class QueuedSite(BoughtSite):
             idle = self.offered.idle_seconds if launch.idle_seconds is None else launch.idle_seconds
             if name in were_busy or each.ends or now <= each.ready_at:
                 self.busy_at[name] = max(now, each.ready_at)
-            if now >= each.ready_at + launch.seconds or now - self.busy_at.get(name, now) >= idle:
+            if now >= each.ready_at - self.node_boots + launch.seconds or now - self.busy_at.get(name, now) >= idle:
                 assert not each.ends, "jobs would be cut"
                 self._note_end(name)
                 self._go(name)

@@ -66,7 +66,8 @@ class RunResult:
 class WorkflowRuns:
     """
     :param workflows: by the ids of their Dags
-    :param queue: seconds for which allocations wait, where they are what is launched
+    :param queue: seconds for which allocations wait, where they are what is launched; ``node_boots``: seconds from the
+        start of one until its agent has begun
     :param hints: of all tasks, beside what the recording says that they need
     """
 
@@ -79,13 +80,14 @@ class WorkflowRuns:
         patch: pytest.MonkeyPatch,
         *,
         queue: float = 0.0,
+        node_boots: float = 0.0,
         **hints: Any,
     ) -> None:
         self.engine, self.workflows, self.hints = engine, workflows, hints
         self.clock, self.lengths = Clock(), dict[str, float]()
         self.site: BoughtSite
         if isinstance(market, Market):
-            self.site = QueuedSite(folder, market, self.clock, self.lengths, queue)
+            self.site = QueuedSite(folder, market, self.clock, self.lengths, queue, node_boots)
         else:
             self.site = BoughtSite(folder, market, self.clock, self.lengths, market.policy)
         self.waiting: dict[tuple[str, str], dict[str, set[str]]] = {}
@@ -225,7 +227,8 @@ class WorkflowRuns:
             ends = [at for each in self.site.machines.values() for at in each.ends.values()]
             ups = [each.ready_at for each in self.site.machines.values() if each.ready_at > self.clock.now]
             begins = [start + coming[0][0]] if coming else []
-            self.clock.now = min([self.clock.now + TICK, *ends, *ups, *begins])
+            # What ends while a tick looks again and again lies behind it: the clock never goes back.
+            self.clock.now = max(self.clock.now, min([self.clock.now + TICK, *ends, *ups, *begins]))
             assert self.clock.now - start < LONGEST, "it does not come to its end"
         launches, released = self.site.diary.launches, self.site.diary.released
         usd = 0.0

@@ -28,7 +28,7 @@ from lading.executors.forecast import live_runs
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
-from lading.scheduling.provisioning.coming_work import MINUTE, SECONDS_BETWEEN_STEPS, SECONDS_TO_BEGIN
+from lading.scheduling.provisioning.coming_work import MINUTE, NOT_MEASURED, SECONDS_BETWEEN_STEPS
 from tests.clusters.dag_runs import add_run, job, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
@@ -108,9 +108,9 @@ def test_one_allocation_serves_two_tasks_that_depend_on_each_other(
     assert wait_until(lambda: found(house, "a").state == State.RUNNING, PATIENCE, 0.1), house.by_token()
     airflow(house, "a", "running")
     [allocation] = allocations(house)
-    both = LIMIT + SECONDS_BETWEEN_STEPS + LIMIT + GRACE + SECONDS_TO_BEGIN
+    both = LIMIT + SECONDS_BETWEEN_STEPS + LIMIT + GRACE + NOT_MEASURED
     assert both <= allocation.seconds < both + MINUTE, "for as long as both take at most, where the site would have 4 h"
-    assert slurm.command("squeue", "--noheader", "--format=%l").split() == ["1:06:00"]
+    assert slurm.command("squeue", "--noheader", "--format=%l").split() == ["1:19:00"]
     api.gates[HEALTH].set()
     assert wait_until(lambda: found(house, "a").state == State.SUCCEEDED, PATIENCE, 0.1), house.by_token()
     airflow(house, "a", "success")

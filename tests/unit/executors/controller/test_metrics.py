@@ -20,7 +20,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.store import Change, State, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because, free_text
-from lading.scheduling.shares.budgets import PeriodBudget, Spending
+from lading.scheduling.shares.budgets import PeriodBudget, BudgetUse
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Who
 
@@ -105,7 +105,7 @@ def everything(session: Session) -> None:
     session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
     share_rows.save_means(session, {"team a": Mean(0.2, 0.5)}, now)
     budget = PeriodBudget("team a", Who(team="a"), 10.0)
-    share_rows.save_spending(session, [Spending(budget, 8.0, 1.0, 0.0, now + 60)], now)
+    share_rows.save_spending(session, [BudgetUse(budget, 8.0, 1.0, 0.0, now + 60)], now)
     session.flush()
     with metrics.tick():
         metrics.count([Change("a", {"state": State.RUNNING})])

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.models.log import Log
+from sqlalchemy import select
 from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
 
-from lading.executors.forecast.allocation_work import AllocationWork
+from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
 from lading.executors.store.durations import PastWaits
@@ -21,6 +24,7 @@ from lading.scheduling.matching.market import Market, kind
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning import coming_work
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
@@ -64,6 +68,56 @@ def test_jobs_of_no_dag_are_decided_about_as_without_a_forecast(
     [(_, begun)] = house.site.diary.begun.values()
     assert found.launches == 1
     assert house.site.diary.released[0] - (begun + 10) >= MARKET.idle_seconds, "another one may come"
+
+
+def test_a_walltime_covers_the_time_that_nodes_take_to_begin(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have taken longer than was assumed, so the first allocation is over before a job could begin."""
+    with monkeypatch.context() as patch:
+        patch.setattr(coming_work, "NOT_MEASURED", 30.0)
+        house = WorkflowRuns(
+            airflow_database, {"d": [task("a", 10)]}, MARKET, tmp_path, patch, queue=1.0, node_boots=150.0
+        )
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    assert (first.launches, second.launches) == (2, 1)
+
+
+def test_what_comes_after_a_certain_length_does_not_wait_in_a_queue(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both branches behind the first task cannot be in one allocation at a time, so the second one is asked for ahead
+    as soon as lengths are known."""
+    its_end = [task("a", 100), task("b", 50, "a"), task("c", 50, "a")]
+    its_end = [replace(each, job=replace(each.job, resources=Resources(4, 1024), time=200.0)) for each in its_end]
+    market = replace(MARKET, most=2)
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": its_end}, market, tmp_path, patch, queue=QUEUE)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    with Session(airflow_database) as session:
+        notes = session.scalars(select(Log).where(Log.event == "lading asks ahead", Log.run_id == "r2")).all()
+    assert [each.task_id in ("b", "c") for each in notes] == [True]
+    assert str(notes[0].extra).startswith("what it needs is asked for at cloud: it is to start at ")
+    assert second.launches == 2
+    assert second.seconds < first.seconds - QUEUE / 2
+
+
+def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:
+    begins, asked = BeginTimes(), Location("a", MARKET.capacity, ends_at=1000.0, booting=True)
+    up = replace(asked, booting=False)
+    assert begins.look([asked, Location("x", MARKET.capacity)], 0.0) is None
+    assert begins.look([up], 10.0) == 10.0, "so much less is left"
+    assert begins.look([up], 500.0) == 10.0, "it is seen once"
+    begins.look([replace(asked, name="b", ends_at=2000.0)], 1000.0)
+    far = replace(up, name="b", ends_at=2100.0)
+    assert begins.look([far], 1000.0 + 2 * SECONDS_UNSEEN) == 10.0, "the site may not have answered for long"
+    begins.look([replace(asked, name="c", ends_at=3000.0)], 2000.0)
+    assert begins.look([], 3000.0) == 1000.0, "it was over before it was up"
+    begins.look([replace(asked, name="d", ends_at=9000.0)], 4000.0)
+    begins.look([replace(asked, name="d", ends_at=9000.0, booting=False, draining=True)], 4010.0)
+    assert begins.look([], 4020.0) == 1000.0, "it was let go"
 
 
 def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

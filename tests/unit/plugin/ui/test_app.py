@@ -856,7 +856,8 @@ def test_no_name_of_a_dag_reaches_a_user_that_may_not_read_it(
 
 
 def test_the_pages_own_files_need_no_login_and_hold_no_data(client: TestClient) -> None:
-    for name in ("lading.js", "vendor/echarts.min.js", "vendor/echarts.LICENSE", "lading.svg"):
+    for name in ("lading.js", "echarts.js", "echarts.LICENSE", "lading.svg"):
         answer = client.get(f"/static/{name}", headers={"Authorization": ""})
         assert answer.status_code == 200, name
+        assert answer.headers["Cache-Control"] == "no-cache", "files of two releases must not meet in one browser"
     assert client.get("/static/lading.js").headers["content-type"].startswith("text/javascript")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import GOES_ON, MOMENT, CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 
@@ -28,9 +30,24 @@ def test_the_longest_rest_counts() -> None:
 
 def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
     known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
-    assert [known.left(now) for now in (4.0, 10.0, 100.0)] == [6, 1, 1]
+    assert [known.left(now) for now in (4.0, 10.0)] == [6, 1]
+    assert known.left(10.5) < 2 < known.left(20.0) < known.left(100.0)
     assert unknown.left(4.0) == 6
     assert 1 < unknown.left(10.0) < unknown.left(100.0)
+
+
+@given(st.floats(0.1, 1e5), st.floats(0.0, 3.0), st.lists(st.floats(1.0, 100.0), min_size=2, max_size=2))
+def test_what_is_overdue_is_expected_to_go_on_however_certain_its_length_was(
+    seconds: float, spread: float, times: list[float]
+) -> None:
+    its = step("a", seconds, begun=0.0, spread=spread)
+    sooner, later = (its.left(seconds * each) for each in sorted(times))
+    assert 0 < sooner <= later, "the longer it is overdue, the longer it goes on"
+    assert later <= 1.001 * (MOMENT + GOES_ON * seconds * max(times)), "by no more than a part of what it has run"
+    certain = step("a", seconds, begun=0.0).left(seconds * max(times))
+    assert certain <= later, "and the longer, the less is known"
+    twice = step("a", seconds, begun=0.0, spread=spread).left(2 * seconds)
+    assert twice >= 0.4 * seconds, "where it has taken twice as long, its end is not expected at once"
 
 
 def test_tasks_that_wait_for_each_other_are_named() -> None:

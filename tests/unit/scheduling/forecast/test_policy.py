@@ -77,6 +77,20 @@ def test_a_machine_boots_while_its_step_waits_for_another() -> None:
     assert here.planner.plans == 1
 
 
+def test_a_run_that_begins_awaits_what_comes_free_within_a_boot() -> None:
+    """It takes no longer by that than on a machine of its own."""
+    busy = WorkflowStep(PlannedJob("x", Resources(2, 1), run="q"), 100.0, begun=0.0, location="up")
+    up = replace(Workflow.location("up"), used=busy.job.resources, jobs=1, idle_since=None)
+
+    def launches(free_in: float, began: float) -> int:
+        steps = {"x": replace(busy, seconds=free_in), "a": step("a", 300)}
+        forecast = Forecast(steps, {"q": 0.0, "r": began})
+        return len(Planner(BOOT).decide(forecast, ["a"], [up], PROBLEM, now=0.0).launches)
+
+    assert launches(50.0, began=0.0) == 0
+    assert launches(200.0, began=0.0) == 1
+
+
 def test_a_plan_holds_until_something_goes_another_way() -> None:
     here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
     here.decide(0.0)
