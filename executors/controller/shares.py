@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from airflow.models.log import Log
 
 from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.sites_file import budgets_of, shares_of
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
 from lading.executors.store.fair_queue import FairTurns
@@ -72,11 +73,13 @@ class Budgets:
         if not self.table or (time.monotonic() < self._next_look and not is_asked):
             return
         begun = time.monotonic()
-        self.found = share_rows.spending(session, self.table, now)
+        facts = current.orchestrator().forecaster().facts
+        tags = partial(_tags, session, facts)
+        self.found = share_rows.spending(session, self.table, now, tags)
         for each in share_rows.save_spending(session, self.found, now):
             text = said(each)
             log.warning("%s", text)
-            session.add(Log(event="lading budget", owner="lading", extra=text))
+            current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
         self._of.clear()
         # Where that takes long it is done less often.
         self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
@@ -284,6 +287,12 @@ class FairShares:
         if self.history is not None and time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
             share_rows.save_means(session, self.history.means, now)
+
+
+def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], dag_id: str) -> str | None:
+    """The tags that a Dag has now, as JSON."""
+    tags: str | None = facts(session, dag_id).get("dag_tags")
+    return tags
 
 
 def said(spending: BudgetUse) -> str:

@@ -18,13 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
-
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.held_up import HeldUpSteps
 from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.gangs.ahead_requests import EVENT
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
@@ -467,18 +465,18 @@ class SitePlans:
         """Whether what is to come of a task of a run is launched at a site by what was found last."""
         return site in self.covered and self.live_runs.is_planned(run, task_id)
 
-    def notes(self, provisions: Mapping[str, Provision]) -> list[Log]:
+    def notes(self, provisions: Mapping[str, Provision]) -> list[TaskNote]:
         """What the event logs of tasks say that are still to come and for which allocations are launched now: of each
         task once."""
-        found: dict[tuple[str, ...], Log] = {}
+        found: dict[tuple[str, ...], TaskNote] = {}
         for site, provision in provisions.items():
             for name, begin in provision.ahead.items():
                 run, task_id, index = named(name)
                 text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
-                key = TaskInstanceKey(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
+                key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
                 if (*run, task_id) not in found:
                     log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
-                    found[(*run, task_id)] = Log(event=EVENT, task_instance=key, extra=text)
+                    found[(*run, task_id)] = TaskNote(EVENT, key, text)
         return list(found.values())
 
     @property

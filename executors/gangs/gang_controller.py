@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs import roster
 from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
+from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import EndedMember, GangMember
@@ -61,7 +61,7 @@ class GangController:
     """What is decided about all gangs, once in each tick.
 
     :param ways: how places are found for members
-    :param read_roster: says which members Airflow is still to bring
+    :param read_roster: says which members are still to come; None: the orchestrator does
     :param files: says which files of jobs are still to be brought to where room is held for them
     :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
@@ -69,12 +69,12 @@ class GangController:
     def __init__(
         self,
         ways: Ways | None = None,
-        read_roster: ReadRoster = roster.read,
+        read_roster: ReadRoster | None = None,
         ahead: AheadRequests | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
-        self.read_roster = read_roster
+        self.read_roster = read_roster or current.orchestrator().rosters
         self.ahead = ahead
         self.files = files
         self.trouble = Trouble(log)

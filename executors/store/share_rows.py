@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.models.dag import DagTag
 from sqlalchemy import Double, String, and_, case, delete, func, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
-from lading.scheduling.shares.budgets import PeriodBudget, BudgetUse, Unit
+from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.printable import shortened
@@ -85,13 +84,16 @@ def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
     session.flush()
 
 
-def spending(session: Session, budgets: Iterable[PeriodBudget], now: float) -> list[BudgetUse]:
+def spending(
+    session: Session, budgets: Iterable[PeriodBudget], now: float, tags: Callable[[str], str | None]
+) -> list[BudgetUse]:
     """How budgets stand: what their jobs have cost in this period.
 
     What a job has cost that began before the period counts by the part of its time that is in it. Jobs that were
     forgotten count by the day on which they ended.
 
     :param now: epoch seconds
+    :param tags: says which tags a Dag has now, as JSON
     """
     budgets = list(budgets)
     periods = {budget.name: budget.period(now) for budget in budgets}
@@ -99,7 +101,7 @@ def spending(session: Session, budgets: Iterable[PeriodBudget], now: float) -> l
     found = []
     by_start: dict[float, list[tuple[Tenant, float, float, float, float]]] = {}
     for since in {since for since, _ in periods.values()}:
-        by_start[since] = [*_of_jobs(session, since, now), *_of_forgotten(session, since)]
+        by_start[since] = [*_of_jobs(session, since, now), *_of_forgotten(session, since, tags)]
     for budget in budgets:
         since, until = periods[budget.name]
         its = [costs for tenant, *costs in by_start[since] if budget.who.meets(tenant)]
@@ -132,19 +134,16 @@ def _of_jobs(session: Session, since: float, now: float) -> Iterable[tuple[Tenan
         yield Tenant.of(team, dag_id, owner, tags), spent, rate, hours, used
 
 
-def _of_forgotten(session: Session, since: float) -> Iterable[tuple[Tenant, float, float, float, float]]:
+def _of_forgotten(
+    session: Session, since: float, tags: Callable[[str], str | None]
+) -> Iterable[tuple[Tenant, float, float, float, float]]:
     """The same of jobs that were deleted; their Dags have the tags that they have now."""
     query = select(
         UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner, func.sum(UsageRow.usd), func.sum(UsageRow.cpu_seconds)
     ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
-    if not rows:
-        return
-    tags: dict[str, list[str]] = {}
-    for dag_id, name in session.execute(select(DagTag.dag_id, DagTag.name)):
-        tags.setdefault(dag_id, []).append(name)
     for team, dag_id, owner, usd, seconds in rows:
-        tenant = Tenant.of(team, dag_id, owner, None)._replace(tags=tuple(sorted(tags.get(dag_id, ()))))
+        tenant = Tenant.of(team, dag_id, owner, tags(dag_id))
         yield tenant, float(usd or 0.0), 0.0, float(seconds or 0.0) / 3600, 0.0
 
 

@@ -10,10 +10,10 @@ import time
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from airflow.models.base import StringID, _get_schema, naming_convention
 from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
+from lading.hooks.deployment import current
 from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.reason_codes import CAUSES
 from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
@@ -24,7 +24,10 @@ LONGEST_NAME = 250
 # As Airflow has it.
 LONGEST_TEAM = 50
 
-metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
+# As the database has them in which the store is: Airflow's, or one of its own.
+conventions = current.deployment().table_conventions()
+StringID = conventions.id_type
+metadata = MetaData(schema=conventions.schema, naming_convention=conventions.naming)
 
 
 class Base(DeclarativeBase):

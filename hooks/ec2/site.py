@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
+from lading.hooks.deployment import current
 from lading.hooks.ec2 import account, boot, permissions
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
@@ -56,10 +57,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     @cached_property
     def fleet(self) -> EC2Fleet:
         """What there is, as EC2 and the machines say."""
-        from airflow.configuration import conf
-
-        logs = Path(conf.get("logging", "base_log_folder"))
-        ours = identities(conf.get("core", "fernet_key", fallback=""))
+        here = current.deployment()
+        logs, ours = here.log_folder(), identities(here.identity().secret)
         api = execution_api(self.config.api_url)
         return EC2Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
 

@@ -15,8 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
+from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, run_rows, site_rows
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
@@ -80,7 +81,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
         steps.append(together(session, job, views, Ways(rules, rank, filters)))
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
-    if (terms := run_rows.terms(session, str(job.dag_id)).get(str(job.run_id))) is not None:
+    if (terms := airflow_run_requests.terms(session, str(job.dag_id)).get(str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
     for number, step in enumerate([*steps, outcome(job)], start=1):
         lines = list(step.lines)

@@ -27,7 +27,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from tenacity import Retrying
 
-from lading.executors.store import JobRow, State, requests, run_rows
+from lading.executors.orchestrator import airflow_run_requests
+from lading.executors.store import JobRow, State, requests
 from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
@@ -379,7 +380,7 @@ def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, 
     """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
 
     def noted() -> RunOutlook:
-        run_rows.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
+        airflow_run_requests.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
         answer = outlook(session, dag_id, run_id)
         assert answer is not None
         session.commit()

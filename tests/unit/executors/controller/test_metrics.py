@@ -15,12 +15,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
+from lading.executors.orchestrator import current
 from lading.executors.store import Change, State, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because, free_text
-from lading.scheduling.shares.budgets import PeriodBudget, BudgetUse
+from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget
 from lading.scheduling.shares.usage import Mean
 from lading.scheduling.shares.who import Who
 
@@ -50,7 +50,7 @@ class Recorder:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, str]]]:
     recorder = Recorder()
-    monkeypatch.setattr(metrics, "Stats", recorder)
+    monkeypatch.setattr(current.orchestrator(), "metrics", lambda: recorder)
     return recorder.told
 
 

@@ -14,8 +14,9 @@ from airflow.sdk import DAG, task, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 from sqlalchemy.orm import Session
 
-from lading.executors.forecast import dags
-from lading.executors.forecast.dags import DagPast, Dags, DagTask, past_of, structure_of
+from lading.executors.orchestrator import airflow_dags as dags
+from lading.executors.orchestrator.airflow_dags import Dags, past_of, structure_of
+from lading.executors.orchestrator.orchestrator import DagPast, DagTask
 
 
 def test_a_structure() -> None:

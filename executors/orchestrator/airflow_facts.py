@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.models.dag import DagModel, DagTag
 from sqlalchemy import select
 
-from lading.executors.executor_names import has_teams
+from lading.executors.orchestrator.executor_names import has_teams
 from lading.executors.store.tables import as_name
 
 if TYPE_CHECKING:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timezone, tzinfo
+from collections.abc import Iterable, Mapping
+from datetime import tzinfo
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow import settings
 from airflow.models.dagbag import CachedDBDagBag
 from airflow.utils.state import TaskInstanceState
 
-from lading.executors.store.gangs import runs
+from lading.executors.orchestrator import airflow_runs as runs
+from lading.executors.orchestrator.airflow_facts import DagFacts
+from lading.executors.orchestrator.executor_names import goes_to_lading
+from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.hooks.files.logs import Trouble
 
 if TYPE_CHECKING:
@@ -33,56 +38,7 @@ NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_suc
 TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without what comes after them"
 
 
-@dataclass(frozen=True, slots=True)
-class DagTask:
-    """A task as the Dag has it.
-
-    :param upstream: the tasks that come right before it
-    :param by_index: those of them that are in the same mapped task group: each of its jobs waits for one of theirs
-    :param is_mapped: whether how many jobs it becomes is known in a run only
-    :param is_empty: whether Airflow ends it without a job
-    :param needs_success: whether it does not run when one before it has failed
-    :param executor: that it names; None: the first one of Airflow's configuration
-    :param most: how many of its jobs Airflow lets be at work at a time; None: any number
-    :param priority: the weight that its author gave it, without those of the tasks around it
-    """
-
-    upstream: tuple[str, ...] = ()
-    by_index: frozenset[str] = frozenset()
-    is_mapped: bool = False
-    is_empty: bool = False
-    needs_success: bool = True
-    executor: str | None = None
-    most: int | None = None
-    priority: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DagStructure:
-    """The tasks of a Dag.
-
-    :param most_at_once: how many of its jobs Airflow lets be at work at a time in a run
-    :param zone: its time zone
-    """
-
-    tasks: Mapping[str, DagTask]
-    most_at_once: int | None = None
-    zone: tzinfo = timezone.utc
-
-
-@dataclass(frozen=True, slots=True)
-class DagPast:
-    """How earlier runs of a Dag went.
-
-    :param lengths: how many jobs its tasks became in the last run that has ended
-    :param skipped: the tasks that most of the last runs have skipped
-    """
-
-    lengths: Mapping[str, int] = field(default_factory=dict)
-    skipped: frozenset[str] = frozenset()
-
-
-class Dags:
+class Dags(Forecaster):
     """What is known of Dags. A structure is read once per version, the past again from time to time.
 
     A controller runs for months, so the Dags that were read last are kept alone.
@@ -93,6 +49,22 @@ class Dags:
         self.structures: dict[Any, tuple[Any, DagStructure]] = {}
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)
+        self._is_ours = cache(goes_to_lading)
+        self._facts = DagFacts()
+
+    def read_structures(self, session: Session, runs_: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
+        """The Dags of those runs that there are."""
+        return {key: self.structure(session, run) for key, run in runs.dag_runs(session, runs_).items()}
+
+    def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+        return self._facts.columns(session, dag_id)
+
+    def is_ours(self, executor: str | None, team: str | None) -> bool:
+        return self._is_ours(executor, team)
+
+    @property
+    def zone(self) -> tzinfo:
+        return settings.TIMEZONE
 
     def structure(self, session: Session, run: DagRun) -> DagStructure | None:
         """The structure of the Dag of a run; None: it cannot be read, so that nothing is known of what is to come."""

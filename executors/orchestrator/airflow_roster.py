@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow.models.dag import DagModel
 from airflow.models.pool import Pool
@@ -14,22 +13,12 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store import chunks
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.reasons import because
 
 # They hold no room while they wait for something else, and come back alone.
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
-
-Key: TypeAlias = tuple[str, int]
-
-
-class ExpectedGang(NamedTuple):
-    """A gang: its Dag, its run, its tasks, and how many jobs of these may run at once, with the name of the limit."""
-
-    dag_id: str
-    run_id: str
-    tasks: Collection[str]
-    limits: Mapping[str, tuple[str, int]] = {}
 
 
 COLUMNS = (
@@ -41,20 +30,6 @@ COLUMNS = (
 IN_POOL = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED, *FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """The task instances of a gang, by task and map index.
-
-    :param to_come: those that have not ended, but for those that are deferred
-    :param failed: those that have failed for good
-    :param hindrances: what in Airflow is too small for all of them
-    """
-
-    to_come: frozenset[Key]
-    failed: frozenset[Key] = frozenset()
-    hindrances: tuple[Reason, ...] = ()
 
 
 def read(session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:

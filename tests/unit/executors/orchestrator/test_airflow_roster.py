@@ -16,7 +16,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
-from lading.executors.gangs.roster import ExpectedGang, Roster, read
+from lading.executors.orchestrator.airflow_roster import read
+from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.scheduling.reasons import because
 from tests.reasons import told
 
