@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 # What shares have used is stored so often, and so often it is summed up what budgets have spent, seconds.
 SECONDS_BETWEEN_NOTES = 30.0
+# Dags that have the same now: the one that has had less in about so many seconds goes first. That is worth so much less
+# than what they have now; one that has used no more than that part of all there is is forgotten.
+SECONDS_OF_TIES, WORTH_OF_TIES, LEAST_PART = 600.0, 1e-3, 1e-6
 # What a job waits for where others have the room.
 NO_ROOM = "site_full"
 
@@ -135,6 +138,9 @@ class FairShares:
         )
         self.sites: dict[str, SiteUse] = {name: SiteUse() for name in sites}
         self.history: UseHistory | None = None
+        """What shares of the table have used lately."""
+        self.recent = UseHistory(SECONDS_OF_TIES)
+        """The same of Dags, where these are the shares: it decides between those that have the same now."""
         self.standing = Standing()
         self.apart: Mapping[str, int] = {}
         self.fair: FairTurns | None = None
@@ -175,6 +181,11 @@ class FairShares:
         if self.history is not None:
             self.history.note({share: self.standing.part_of(share) for share in used}, now)
             self.standing = replace(self.standing, lately=self.history.lately)
+        elif not self.shares.table:
+            self.recent.note({share: self.standing.part_of(share) for share in used}, now)
+            self.recent.forget(LEAST_PART)
+            lately = {share: WORTH_OF_TIES * part for share, part in self.recent.lately.items()}
+            self.standing = replace(self.standing, lately=lately)
 
     def _count(self, answer: SiteAnswer, site: SiteView) -> None:
         use = self.sites[site.name]

@@ -85,6 +85,12 @@ class UseHistory:
             self.means[name] = self._mean(name).after(seconds, self._parts.get(name, 0.0), self.half_life)
         self._parts, self.at = dict(parts), now
 
+    def forget(self, least: float) -> None:
+        """Forget those that use nothing and have used less than this part of all there is."""
+        gone = [name for name, mean in self.means.items() if mean.part < least and not self._parts.get(name)]
+        for name in gone:
+            del self.means[name]
+
     def _mean(self, name: str) -> Mean:
         """That of a share; one that is new has used nothing for as long as the others are known."""
         return self.means.get(name) or Mean(0.0, max((each.weight for each in self.means.values()), default=0.0))

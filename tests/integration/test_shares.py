@@ -53,13 +53,13 @@ def engine(
     store.metadata.create_all(engine)
 
     @contextlib.contextmanager
-    def create_session(scoped: bool) -> Iterator[Session]:
+    def open_session() -> Iterator[Session]:
         with Session(engine) as session:
             yield session
             session.commit()
 
     for module in (controller, process, housekeeping, leadership):
-        monkeypatch.setattr(module, "create_session", create_session)
+        monkeypatch.setattr(module, "open_session", open_session)
     yield engine
     engine.dispose()
 
