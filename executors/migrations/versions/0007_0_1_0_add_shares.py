@@ -1,14 +1,14 @@
 """Store what shares have used lately, and how budgets stand.
 
-Revision ID: 1ad1ce5a0028
-Revises: 1ad1ce5a0027
+Revision ID: 1ad1ce5a0029
+Revises: 1ad1ce5a0028
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0028"
-down_revision = "1ad1ce5a0027"
+revision = "1ad1ce5a0029"
+down_revision = "1ad1ce5a0028"
 
 
 def upgrade() -> None:
