@@ -18,7 +18,19 @@ from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
+from lading.executors.store import (
+    CHUNK,
+    JobRow,
+    State,
+    capacity,
+    data,
+    instances,
+    requests,
+    run_rows,
+    site_rows,
+    starts,
+    usage,
+)
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
@@ -126,12 +138,15 @@ class Housekeeping:
             self._note_tenants(session)
             live = store.count_live(session)
             metrics.round(session, live)
+            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
                 self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
-                instances.forget_ended(session, before)
+                if is_all:  # those that were on a machine go before it
+                    usage.keep_launched(session, before)
+                    instances.forget_ended(session, before)
                 data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)

@@ -84,11 +84,14 @@ class Metrics:
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
-            columns = JobRow.site, JobRow.team, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at
-            for site, team, queued, submitted, began in session.execute(
-                select(*columns).where(JobRow.token.in_(chunk))
+            times = (JobRow.queued_at, JobRow.submitted_at, JobRow.started_at, JobRow.said_since, JobRow.said_until)
+            for site, team, queued, submitted, began, since_said, until_said, source in session.execute(
+                select(JobRow.site, JobRow.team, *times, JobRow.said_source).where(JobRow.token.in_(chunk))
             ):
                 tags = {"site": site or "none", **dict(of_team(team))}
+                if began is not None and since_said is not None and until_said is not None:
+                    within = "yes" if since_said <= began <= until_said else "no"
+                    self.stats.incr("lading.jobs.expected", tags={"source": source or "none", "within": within})
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
                         self.stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)

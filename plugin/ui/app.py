@@ -64,6 +64,7 @@ from lading.plugin.ui.queries.runs import (
     tries,
 )
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.insight.periods import Period
 from lading.scheduling.plan import MOST_HURRY
@@ -227,12 +228,18 @@ def get_queue_waits(session: SessionDep) -> list[QueueWait]:
     return queue_waits(session)
 
 
+@looks.get("/starts")
+def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
+    """How often jobs that have started since a time did so within the interval that was said of them first."""
+    return start_accuracy(session, since)
+
+
 @looks.get("/bill")
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
-    used, what idled and what booted; of Dags that you may not read together.
+    """What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
+    and not used, what idled and what booted; of Dags that you may not read together.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
@@ -252,6 +259,7 @@ def get_savings(session: SessionDep, sight: SightDep) -> Savings:
 def chosen(
     q: Annotated[str | None, Query(min_length=1, max_length=200, pattern=NAME)] = None,
     dag_id: Names = None,
+    team: Names = None,
     run_id: Name | None = None,
     task_id: Name | None = None,
     site: Names = None,
@@ -267,6 +275,7 @@ def chosen(
     return JobChoice(
         q=q,
         dag_id=dag_id or (),
+        team=team or (),
         run_id=run_id,
         task_id=task_id,
         site=site or (),

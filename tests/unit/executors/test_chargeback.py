@@ -92,7 +92,7 @@ def asked(by: str, output: str = "json", **more: Any) -> Namespace:
     return Namespace(by=by, output=output, **given)
 
 
-def test_each_team_is_charged_its_jobs_and_machines_are_rows_of_their_own(
+def test_each_team_is_charged_its_jobs_and_what_no_job_was_charged_of_its_machines(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cost.charge(asked("team"))
@@ -100,8 +100,8 @@ def test_each_team_is_charged_its_jobs_and_machines_are_rows_of_their_own(
     assert [(row["kind"], row["team"], row["jobs"], row["usd"]) for row in rows] == [
         ("jobs", "loads", 1, 3.6),
         ("jobs", "genes", 1, 1.8),
-        ("idle", None, 0, 1.2),
-        ("boot", None, 0, 0.6),
+        ("idle", "genes", 0, 1.2),
+        ("boot", "genes", 0, 0.6),
     ]
 
 
