@@ -16,6 +16,7 @@ from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
 from lading.hooks.site.rules import BindingTable, RuleTable
+from lading.hooks.site.share_tables import BudgetTable, KeptTable, ShareTable
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
@@ -171,7 +172,7 @@ def page() -> str:
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
     sections = (section(name, option) for name, option in options().items())
-    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds]))
+    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), shares(), budgets(), *kinds]))
 
 
 def linked(text: str) -> str:
@@ -190,6 +191,19 @@ def bindings() -> str:
     """The part of the page that describes the bindings."""
     said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
+
+
+def shares() -> str:
+    """The part of the page that describes the shares."""
+    said = "How much of what there is belongs to whom; see [shares](shares.md)."
+    kept = part("### A site of a share", KeptTable)
+    return "\n".join([part("## [[shares]]", ShareTable).replace("\n\n", f"\n\n{said}\n\n", 1), kept])
+
+
+def budgets() -> str:
+    """The part of the page that describes the budgets."""
+    said = "What jobs may cost in each period; see [budgets](shares.md#budgets)."
+    return part("## [[budgets]]", BudgetTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def section(name: str, option: dict[str, str | None]) -> str:
