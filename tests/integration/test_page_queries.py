@@ -299,9 +299,9 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
             assert "".join(sorted(explored(session, **choice))) == tokens, choice
     assert explored(session, "started", dag_id=("d",)) == list("9876543210")
     assert explored(session, "ended", "asc", dag_id=("d",)) == list("9876543210")
-    assert explored(session, "usd", dag_id=("d",)) == list("2581470369"), "what has no price is last"
+    assert explored(session, "usd", dag_id=("d",)) == list("8527419630"), "what has no price is last"
     file = list(csv.DictReader(io.StringIO("".join(csv_rows(session, EVERYTHING, JobChoice(), NOW)))))
-    assert [row["run_id"] for row in file if row["dag_id"] == "d"] == [f"scheduled__{number}" for number in range(10)]
+    assert [row["run_id"][-1] for row in file if row["dag_id"] == "d"] == list("9876543210")
     few = Sight(frozenset({"other"}))
     assert [job.id for job in find_jobs(session, few, JobChoice(state=("failed",)), NOW).jobs] == ["F"]
 
