@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev docs coverage test test-unit test-versions lint types format lock wheel package clean
+.PHONY: help demo dev ui docs coverage test test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -43,6 +43,14 @@ test: lint types docs  ## check formatting, lint, types and the documentation, t
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
+
+# What it builds is in git: only who changes web/, or a route of the page, needs Node.js.
+ui: .venv/installed  ## build the page (plugin/ui/static) from web/; needs Node.js 20 and npm
+	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or newer'; exit 1; }
+	$(call quietly,installing what web/package-lock.json names,npm --prefix web ci)
+	$(call quietly,types of the API,$(BIN)/python web/generate.py openapi && npm --prefix web run types)
+	$(call quietly,checking types and running the tests of the page,npm --prefix web run check && npm --prefix web test)
+	$(call quietly,building the page,npm --prefix web run build && $(BIN)/python web/generate.py digest)
 
 coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
 	@$(BIN)/python -m pytest -n 4 --cov="$$($(BIN)/python -c 'import lading; print(*lading.__path__)')" --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
@@ -82,7 +90,7 @@ package: .venv/installed .environments/tools/installed  ## build sdist and wheel
 	@$(BIN)/python -m tests.package
 
 clean:  ## remove all that make has made
-	rm -rf .venv .environments .demo .pictures docs/_build .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf web/node_modules .venv .environments .demo .pictures docs/_build .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock

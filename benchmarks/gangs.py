@@ -23,7 +23,7 @@ from lading.executors import store
 from lading.executors.decisions import Decision
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
-from lading.executors.gangs.roster import ExpectedGang, Roster
+from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows as gang_rows
 from lading.executors.store.gangs.tables import HoldRow

@@ -7,9 +7,6 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.executors import workloads
-from airflow.executors.workloads.connection_test import TestConnection
-
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.store.gangs.terms import GangTerms
@@ -45,12 +42,12 @@ def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
         "map_index": -1,
         "try_number": 0,
     }
-    if isinstance(workload, workloads.ExecuteTask):
+    if workload.type == "ExecuteTask":
         ti = workload.ti
         columns["token"] = ti.external_executor_id
         columns |= {"subject": str(ti.id), "dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id}
         columns |= {"map_index": ti.map_index, "try_number": ti.try_number, "priority": ti.priority_weight}
-    elif isinstance(workload, TestConnection):
+    elif workload.type == "TestConnection":
         columns["token"] = columns["subject"] = str(workload.connection_test_id)
     else:
         columns["token"] = columns["subject"] = str(workload.callback.id)
@@ -64,7 +61,7 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
 
     :raises HintError: its hints are wrong
     """
-    config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
+    config = workload.ti.executor_config if workload.type == "ExecuteTask" else None
     hints = Hints.from_config(config)
     return {
         **hint_columns(hints, settings),
@@ -75,7 +72,7 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
     """Which jobs start together with this one; a job with attempts of its own is a gang of one."""
-    if not isinstance(workload, workloads.ExecuteTask) or (hints.gang is None and hints.attempts is None):
+    if workload.type != "ExecuteTask" or (hints.gang is None and hints.attempts is None):
         return {}
     ti = workload.ti
     together = [ti.dag_id, ti.run_id, hints.gang] if hints.gang is not None else [str(ti.id), str(ti.try_number)]
@@ -120,7 +117,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
 
 def workload_sizing_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
     """What makes a job wait until the controller knows what it asks for; ``{}`` where that is known."""
-    if not isinstance(workload, workloads.ExecuteTask):
+    if workload.type != "ExecuteTask":
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}

@@ -16,13 +16,12 @@ import time
 from pathlib import Path
 
 import psutil
-from airflow.utils.session import create_session
 
 from lading.executors import store
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.current import open_session
 from lading.executors.settings import Settings
-from lading.executors.store import scheduler_liveness
 from lading.executors.store.leases import DatabaseNow
-from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import make_private, private_opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
@@ -130,7 +129,7 @@ class ControllerProcess:
         self.starts = 0
         self.absent_since = None
         if self.explained:
-            with create_session(scoped=False) as session:
+            with open_session() as session:
                 store.forget_reasons(session, NO_CONTROLLER if self.settings.starts_controller else NO_SERVICE)
             self.explained = False
 
@@ -142,7 +141,7 @@ class ControllerProcess:
             return
         if not self.explained:
             log.error("No controller runs, and [lading] start_controller = False leaves it to a service")
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             store.explain_the_rest(session, because(NO_SERVICE), DatabaseNow())
         self.explained = True
 
@@ -158,7 +157,7 @@ class ControllerProcess:
             message += f": {line}"
         log.error("Started %d times, %s; see %s", self.starts, message, self.settings.controller_log)
         if self.starts > 1:
-            with create_session(scoped=False) as session:
+            with open_session() as session:
                 log_file, host = str(self.settings.controller_log), socket.gethostname()
                 reason = because(NO_CONTROLLER, text=message, log=log_file, host=host)
                 store.explain_the_rest(session, reason, DatabaseNow())
@@ -249,7 +248,7 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
     try:
         with open(settings.controller_log, "ab", opener=private_opener) as output:
             return subprocess.Popen(
-                child_processes.python_command("lading.plugin", "controller", "--managed"),
+                current.orchestrator().controller_command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -278,7 +277,7 @@ def last_line(path: Path) -> str:
 
 
 def current_lease() -> store.Lease | None:
-    with create_session(scoped=False) as session:
+    with open_session() as session:
         lease = store.lease(session)
         session.expunge_all()
         return lease
@@ -314,5 +313,4 @@ def is_controller(pid: int) -> bool:
 
 def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
     """Whether there is a scheduler besides the one with this id."""
-    with create_session(scoped=False) as session:
-        return bool(scheduler_liveness.living(session, settings.schedulers_folder) - {job_id})
+    return current.orchestrator().is_attended(settings.schedulers_folder, job_id)

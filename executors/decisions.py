@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow.models.log import Log
-
+from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.store import Change, State
 from lading.executors.store.gangs.rows import GangChanges
 from lading.hooks.site import Order
@@ -48,7 +47,7 @@ class Decision:
     holds: Mapping[str, Mapping[str, Sequence[Hold]]] = field(default_factory=dict)
     drops: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
     gangs: GangChanges = field(default_factory=GangChanges)
-    notes: Sequence[Log] = ()
+    notes: Sequence[TaskNote] = ()
     more_waiting: bool = False
 
     def with_changes(self, changes: Iterable[Change]) -> Decision:

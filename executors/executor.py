@@ -29,11 +29,12 @@ from sqlalchemy.orm import object_session
 from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
-from lading.executors.dag_facts import DagFacts
 from lading.executors.migrations.db_manager import ensure_tables
+from lading.executors.orchestrator import airflow_schedulers
+from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.scheduler_parts import SchedulerParts, parts_of
 from lading.executors.settings import Settings
-from lading.executors.store import State, scheduler_liveness
+from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.safe_files import make_private
 from lading.scheduling.hints.hints import HintError
@@ -203,7 +204,7 @@ class LadingExecutor(BaseExecutor):
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
         self._forget_undone(session)
-        living = scheduler_liveness.living(session, self.settings.schedulers_folder)
+        living = airflow_schedulers.living(session, self.settings.schedulers_folder)
         for dead in store.foreign_owners(session, self.owner):
             if dead is None or dead in living:
                 continue

@@ -69,8 +69,9 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         cpus, memory, disk and gpus that Lading may fill, as far as the sites file says so; ``reserve``: the cpus and
         the memory that are left of what it does not say; ``patience``, ``kill_grace``, ``idle_seconds``,
         ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``; ``stamp``: what the agent is started with; ``logs``:
-        the folder below which each job has its logs; ``look``: whether only to report what there is; ``owner``: the
-        deployment to which the folder of the spool is to belong
+        the folder below which each job has its logs; ``runner``: the options that say by which module it runs jobs;
+        ``look``: whether only to report what there is; ``owner``: the deployment to which the folder of the spool is
+        to belong
     :raises OSError: it belongs to another one
     """
     mine = version("airflow-lading")
@@ -114,7 +115,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         is_spot=wanted.get("is_spot", False),
     )
     spool = Spool(root)
-    options = ["--logs", wanted["logs"]]
+    options = ["--logs", wanted["logs"], *wanted.get("runner", ())]
     agent = AgentHost(spool, RejectedFiles(spool.rejected), scope(), options, wanted["stamp"])
     note = agent.keep_alive(settings)
     appears_by = time.monotonic() + SECONDS_TO_APPEAR

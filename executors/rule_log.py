@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
 from sqlalchemy import select
 
 from lading.executors import store
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.store import Change, JobRow
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 EVENT = "lading rule"
 
 
-def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
+def entries(session: Session, changes: Iterable[Change]) -> list[TaskNote]:
     """An entry for each job that a change gives less than it wished, in the words with which it is placed."""
     tokens = [change.token for change in changes if change.values.get("rule") is not None]
     key = (JobRow.dag_id, JobRow.task_id, JobRow.run_id, JobRow.try_number, JobRow.map_index)
@@ -26,6 +25,6 @@ def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
     for chunk in store.chunks(tokens):
         of_tasks = select(*key, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.task_id.is_not(None))
         for *of_task, reason in session.execute(of_tasks):
-            task = TaskInstanceKey(*of_task)  # type: ignore[arg-type]
-            logs.append(Log(event=EVENT, task_instance=task, extra=str(reason)))
+            task = TaskTry(*of_task)  # type: ignore[arg-type]
+            logs.append(TaskNote(EVENT, task, str(reason)))
     return logs

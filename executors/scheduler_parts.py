@@ -11,8 +11,8 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from lading.executors.controller_process import ControllerProcess
+from lading.executors.orchestrator.presence import Presence
 from lading.executors.settings import Settings
-from lading.executors.store.scheduler_liveness import Presence
 
 
 class SchedulerParts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.executors.executor_names import goes_to_lading
+from lading.executors.orchestrator.executor_names import goes_to_lading
 from lading.hooks.dags.teams import team_of_task
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites

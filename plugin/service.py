@@ -7,40 +7,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
-import io
 import logging
-import logging.handlers
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable
 
 import httpx
 from airflow.configuration import conf
 from airflow.executors.base_executor import get_execution_api_server_url
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-from lading.executors.controller.controller import Controller
-from lading.executors.controller.placing import Extensions
-from lading.executors.controller.sites_file import rules_of
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
-from lading.executors.store import Change
 from lading.hooks.files.child_processes import raise_open_files_limit
-from lading.hooks.files.logs import PlainFormatter
-from lading.hooks.files.safe_files import make_private, private_opener
-from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
+from lading.hooks.files.safe_files import make_private
+from lading.plugin.serving import log_to, serve_until_signal
 from lading.plugin.sites import SitesError, load_sites
-from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-LOG_BYTES = 10 * 2**20
-LOG_FILES = 3
 SECONDS_UNTIL_AWAKE = 120.0
 
 
@@ -62,7 +49,7 @@ def serve(managed: bool) -> None:
         make_private(settings.state_folder)
     except OSError as error:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
-    log_to(settings, managed)
+    log_to(settings, managed, conf.get("logging", "logging_level", fallback="INFO"))
     raise_open_files_limit()
     ensure_tables()
     try:
@@ -70,42 +57,9 @@ def serve(managed: bool) -> None:
     except SitesError as error:
         log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
-    acting = Controller(sites, mint(), settings, managed, notify_listeners, extensions(settings))
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        acting.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    # Blocked by the process that started it until now, and before anything is started that would inherit that.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    # Airflow's modules live forever: a plan's many small objects must not make the collector look at them again.
-    gc.collect()
-    gc.freeze()
-    threading.Thread(target=wake_api_server, daemon=True).start()
-    acting.leadership.clock.end_process = lambda: end_at_once(1)
-    acting.run()
-    end_in_spite_of_threads()
-
-
-def extensions(settings: Settings) -> Extensions:
-    """What plugins and the sites file add to the choice of places."""
-    found = rules_of(settings.sites_file, rules())
-    return Extensions(binding_filters(), policies(), found, implemented("rank_matches"), implemented("assign_jobs"))
-
-
-def end_in_spite_of_threads() -> None:
-    """End the process where a thread that hangs would keep it alive, such as one of a third party's site."""
-    kept = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-    if kept:
-        log.info("The threads %s are not waited for", ", ".join(kept))
-        end_at_once(0)
-
-
-def end_at_once(status: int) -> None:
-    """End the process without waiting for anything but its log."""
-    logging.shutdown()
-    os._exit(status)
+    serve_until_signal(
+        sites, mint(), settings, managed, start=threading.Thread(target=wake_api_server, daemon=True).start
+    )
 
 
 def wake_api_server() -> None:
@@ -117,52 +71,6 @@ def wake_api_server() -> None:
             httpx.get(url, timeout=SECONDS_UNTIL_AWAKE)
             return
         time.sleep(1)
-
-
-def notify_listeners(changes: Sequence[Change]) -> None:
-    """Call the plugins' ``job_changed``; what one of them gets wrong must not hold up the jobs."""
-    for change in changes:
-        state = change.values.get("state")
-        if state is not None:
-            reason: Reason | None = change.values.get("reason")
-            try:
-                plugin_manager().hook.job_changed(
-                    token=change.token,
-                    state=state.value,
-                    cause=change.values.get("cause"),
-                    reason=None if reason is None else str(reason),
-                    reason_code=None if reason is None else reason.code,
-                    reason_params={} if reason is None else dict(reason.params),
-                )
-            except Exception:
-                log.exception("A listener of job_changed failed")
-
-
-class PrivateFileHandler(logging.handlers.RotatingFileHandler):
-    """A log that only Airflow's user may read. What this process prints also continues in the new file."""
-
-    def _open(self) -> io.TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
-
-    def doRollover(self) -> None:
-        with open(self.baseFilename, "rb") as full:
-            before = os.fstat(full.fileno())
-        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), before)]
-        super().doRollover()
-        if self.stream is not None:
-            for output in ours:
-                os.dup2(self.stream.fileno(), output)
-
-
-def log_to(settings: Settings, managed: bool) -> None:
-    """Send the log to a file that is kept small, or to standard error where another program keeps it."""
-    handler: logging.Handler = logging.StreamHandler()
-    if managed:
-        handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(conf.get("logging", "logging_level", fallback="INFO").upper())
 
 
 def mint() -> Callable[[str, float], str]:

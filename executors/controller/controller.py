@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow.utils.session import create_session
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
@@ -34,6 +33,8 @@ from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.current import open_session
 from lading.executors.requests import Requests
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
@@ -165,7 +166,7 @@ class Controller:
         """
         at = self.placing.at if hangs else None
         if at is not None and at == self.hangs_at and not self.has_noted:
-            with create_session(scoped=False) as session:
+            with open_session() as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
                 is_noted = store.knows(session, at)
@@ -173,7 +174,7 @@ class Controller:
                 self.mark.put(None)  # it counts once
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
-            with create_session(scoped=False) as session:
+            with open_session() as session:
                 strikes.take_back(session, [self.hangs_at])
             self.has_noted = False
         self.hangs_at = at
@@ -239,7 +240,7 @@ class Controller:
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> SiteAnswer:
         """What a site has said beside what the store has of it, brought up to date."""
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             durations = self.durations.read(session) if site.launches else None
             jobs = queue.given(session, site.name, durations, self.leadership.database_ahead)
             there = self.launched[site.name]
@@ -258,7 +259,7 @@ class Controller:
         if news is None or thread.last is None:
             return False
         observation = thread.last
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             changes = store.apply(session, answers.changes_by_events(news), site.name)
             gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
@@ -276,23 +277,23 @@ class Controller:
 
     def any_wait(self) -> bool:
         """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             self.requests.step(session)
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
     def drop_unwanted(self) -> None:
         """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             changes = housekeeping.drop_unwanted(session, time.time())
         self._publish(changes)
 
     def size(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             found, lessons = self.estimator.step(session)
             changes = sizing.stored(session, found)
-            session.add_all(lesson.entry() for lesson in lessons)
+            current.orchestrator().note(session, [lesson.entry() for lesson in lessons])
         self.estimator.start()
         self._publish([change for change in changes if "state" in change.values])
 
@@ -305,11 +306,11 @@ class Controller:
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
-                with create_session(scoped=False) as session:
+                with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
                     self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
             waiting, at_work = self._waiting() if any_wait else ([], [])
-            with create_session(scoped=False) as session:
+            with open_session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
@@ -337,14 +338,14 @@ class Controller:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         if not self.leadership.may_look_ahead:
             self.gangs.ahead = None
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             return self.gangs.decide(
                 session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
             )
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             ahead = self.leadership.database_ahead
             found = queue.waiting(
@@ -386,10 +387,10 @@ class Controller:
         """
         if not (any_wait or decision.changes or decision.provisions):
             return
-        with create_session(scoped=False) as session:
-            session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
+        with open_session() as session:
+            notes = rule_log.entries(session, store.apply(session, decision.changes))
             gangs.apply(session, decision.gangs, started)
-            session.add_all(decision.notes)
+            current.orchestrator().note(session, [*notes, *decision.notes])
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
@@ -425,7 +426,7 @@ class Controller:
         """Placed jobs as they travel, by location, each with a JWT, and those that have waited for their files."""
         if not placed and not self.staging.waiting[site.name]:
             return {}
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
             found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead, self.site_plans.rests)

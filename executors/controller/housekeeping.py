@@ -6,29 +6,48 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import conf
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import func, select
 
 from lading.executors import store
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import bindings_of, difference, edition_now, possible, published_site
 from lading.executors.controller_process import another_scheduler_lives
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.current import open_session
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
-from lading.executors.store.leases import DatabaseNow
+from lading.executors.store import (
+    CHUNK,
+    JobRow,
+    State,
+    capacity,
+    data,
+    instances,
+    requests,
+    run_rows,
+    site_rows,
+    starts,
+    usage,
+)
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, alike, check_location, join
+from lading.hooks.site import (
+    ElasticSite,
+    LocationState,
+    Observation,
+    ObservedLocation,
+    Site,
+    Tenancy,
+    alike,
+    check_location,
+    join,
+)
 from lading.hooks.site.rules import published_bindings
+from lading.scheduling.hints.places import is_named
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
@@ -53,8 +72,6 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
-# How many heartbeats in a row a living task may miss.
-HEARTBEATS_MISSED = 4
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")
 
@@ -107,25 +124,29 @@ class Housekeeping:
             return False
         self.next_round = now + SECONDS_BETWEEN_ROUNDS
         self._look_at_the_file()
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             if not self.are_listed:
                 site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
             site_rows.note_answers(session, troubles, barred, time.time())
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
+            self._note_tenants(session)
             live = store.count_live(session)
             metrics.round(session, live)
+            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
                 self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
-                instances.forget_ended(session, before)
+                if is_all:  # those that were on a machine go before it
+                    usage.keep_launched(session, before)
+                    instances.forget_ended(session, before)
                 data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)
@@ -134,6 +155,13 @@ class Housekeeping:
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+
+    def _note_tenants(self, session: Session) -> None:
+        """Tell sites whose the jobs on their machines are."""
+        for name, site in self.sites.items():
+            if isinstance(site, ElasticSite) and site.launches:
+                found = instances.tenants(session, name)
+                site.note_tenants({location: Tenancy(*its) for location, its in found.items()})
 
     def is_known(self, site: str, place: str, token: str, state: str) -> bool:
         """Whether a job or its location may still be there; of a site that could not be asked yet, any may."""
@@ -156,7 +184,7 @@ class Housekeeping:
         asked = [
             site
             for site in self.sites.values()
-            if name == site.name or (name is None and site.config.accept_untargeted)
+            if is_named(site.name, name) or (name is None and site.config.accept_untargeted)
         ]
         known = [self.possible(site) for site in asked]
         found = [each.capacity for locations in known for each in locations]
@@ -220,39 +248,14 @@ def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]
     return [] if site.launches else [each.location for each in seen]
 
 
-def same_task() -> ColumnElement[bool]:
-    """Whether a task instance is the one of a job."""
-    return and_(
-        TaskInstance.dag_id == JobRow.dag_id,
-        TaskInstance.task_id == JobRow.task_id,
-        TaskInstance.run_id == JobRow.run_id,
-        TaskInstance.map_index == JobRow.map_index,
-    )
-
-
-# In these states Airflow still needs a job that has not begun.
-WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
-
-
 def drop_unwanted(session: Session, now: float) -> list[store.Change]:
-    """End jobs that wait and whose task instance says that it has ended, was cleared or was queued anew, at once.
+    """End jobs that wait and that the orchestrator says it does not want any more, at once.
 
-    One whose task instance is not there at all is left to :func:`cancel_unwanted`.
+    One that it does not know at all is left to :func:`cancel_unwanted`.
 
     :returns: what has changed
     """
-    is_another = or_(
-        TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
-        TaskInstance.state.is_(None),
-        TaskInstance.state.not_in(WANTED),
-    )
-    tokens = session.scalars(
-        select(JobRow.token).where(
-            JobRow.kind == "ExecuteTask",
-            JobRow.state.in_((State.QUEUED, State.ATTEMPTED)),
-            select(TaskInstance.id).where(same_task(), is_another).exists(),
-        )
-    ).all()
+    tokens = current.orchestrator().unwanted(session)
     if not tokens:
         return []
     log.info("%d jobs that wait are not wanted any more", len(tokens))
@@ -260,33 +263,13 @@ def drop_unwanted(session: Session, now: float) -> list[store.Change]:
 
 
 def ended_unwanted(now: float) -> dict[str, Any]:
-    """The columns of a job that waits and that Airflow does not want any more."""
+    """The columns of a job that waits and that is not wanted any more."""
     return {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
 
 
 def cancel_unwanted(session: Session, now: float) -> None:
-    """End waiting jobs whose task instance Airflow has cleared, ended, deleted or queued anew meanwhile."""
-    wanted = (
-        select(TaskInstance.id)
-        .where(
-            same_task(),
-            TaskInstance.external_executor_id == JobRow.token,
-            TaskInstance.state.in_(WANTED),
-        )
-        .exists()
-    )
-    tokens = session.execute(
-        select(JobRow.token, JobRow.state)
-        .where(
-            JobRow.kind == "ExecuteTask",
-            JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
-            JobRow.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
-            # One that came back waits again, and no site has it that could end it.
-            or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
-            ~wanted,
-        )
-        .limit(CHUNK)
-    ).all()
+    """End jobs that have not begun and that the orchestrator does not want any more, or does not know."""
+    tokens = current.orchestrator().disowned(session, SECONDS_UNTIL_UNWANTED, CHUNK)
     for state in (State.QUEUED, State.ATTEMPTED, State.PLACED):
         values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
@@ -298,39 +281,31 @@ def cancel_unwanted(session: Session, now: float) -> None:
 def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
-    A task that still runs there, as after a fail-over to another machine, goes on sending heartbeats to the API
-    server, and is left alone as long as it does.
+    One that still runs there, as after a fail-over to another machine, and of which the orchestrator hears by itself,
+    is left alone as long as it does.
     """
-    silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(
-        select(JobRow.token, JobRow.site, JobRow.location, JobRow.state, TaskInstance.id)
-        .outerjoin(
-            TaskInstance,
-            and_(
-                same_task(),
-                TaskInstance.external_executor_id == JobRow.token,
-                TaskInstance.state == TaskInstanceState.RUNNING,
-                TaskInstance.last_heartbeat_at > silent_since,
-            ),
-        )
+        select(JobRow.token, JobRow.site, JobRow.location, JobRow.state)
         # What seems to be placed later than now was placed by a controller of another machine, before this one began.
         .where(
             JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > SECONDS_UNTIL_HOMELESS
         )
     )
+    homeless = {
+        token: (place, site) for token, site, place, state in rows if not is_known(str(site), str(place), token, state)
+    }
+    if not homeless:
+        return
+    at_work = current.orchestrator().still_at_work(session, list(homeless), now)
     changes: list[store.Change] = []
-    for token, site, place, state, living in rows:
-        if living is None and not is_known(site, place, token, state):
-            reason = because("location_gone", location=place, site=site)
-            values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
-            log.warning("Job %s is failed as lost: %s", token, reason)
-            changes.append(store.Change(token, values, report=True))
+    for token, (place, site) in homeless.items():
+        if token in at_work:
+            continue
+        reason = because("location_gone", location=place, site=site)
+        values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
+        log.warning("Job %s is failed as lost: %s", token, reason)
+        changes.append(store.Change(token, values, report=True))
     store.apply(session, changes)
-
-
-def seconds_until_silent() -> float:
-    """How long a task may say nothing before it does not live any more at a location that is gone."""
-    return max(SECONDS_UNTIL_HOMELESS, HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5))
 
 
 def site_row(site: Site[Any], position: int) -> store.SiteRow:

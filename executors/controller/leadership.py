@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Callable, Collection
 from functools import partial
 
-from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ask_to_make_way, is_dead
+from lading.executors.orchestrator.current import open_session
 from lading.executors.store import Change, capacity, strikes
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files.logs import Trouble
@@ -105,12 +105,12 @@ class Leadership:
         self.mark.end()
         self.has_lost = True
         self.leads_until = self.renew_at = 0.0  # a site that goes on only now must not be asked for anything
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             strikes.take_all_back(session, self.holder)
             store.drop_lease(session, self.holder)
 
     def _take(self) -> bool:
-        with create_session(scoped=False) as session:
+        with open_session() as session:
             asked_at = time.time()
             said = session.execute(select(DatabaseNow())).scalar_one()
             self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)

@@ -1,4 +1,4 @@
-"""What Lading reports to Airflow's metrics backend, as ``lading.*``: docs/reference/metrics.md lists it."""
+"""What Lading reports to the orchestrator's metrics backend, as ``lading.*``: docs/reference/metrics.md lists it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from airflow.providers.common.compat.sdk import Stats
 from sqlalchemy import select
 
+from lading.executors.orchestrator import current
 from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import NEW
@@ -28,6 +28,7 @@ class Metrics:
     """Counters, gauges and timers of the controller. Ids go into tags, never into names."""
 
     def __init__(self) -> None:
+        self.stats = current.orchestrator().metrics()
         self.shown: set[Gauge] = set()
         self.started: set[str] = set()
         """The jobs that have started since the last round."""
@@ -39,7 +40,7 @@ class Metrics:
     def tick(self) -> Iterator[None]:
         """Time one tick: ``lading.tick.duration``."""
         began = time.monotonic()
-        with Stats.timer("lading.tick.duration"):
+        with self.stats.timer("lading.tick.duration"):
             yield
         self.latency += SHARE_OF_LATEST * (time.monotonic() - began - self.latency)
 
@@ -49,11 +50,11 @@ class Metrics:
             state = change.values.get("state")
             if state in ENDED:
                 tags = {"state": str(state.value), "cause": change.values.get("cause") or "none"}
-                Stats.incr("lading.jobs.ended", tags=tags)
+                self.stats.incr("lading.jobs.ended", tags=tags)
                 if change.values.get("cpu_seconds") is not None:
-                    Stats.timing("lading.jobs.cpu", change.values["cpu_seconds"] * 1000, tags=tags)
+                    self.stats.timing("lading.jobs.cpu", change.values["cpu_seconds"] * 1000, tags=tags)
             elif state == State.RUNNING:
-                Stats.incr("lading.jobs.started")
+                self.stats.incr("lading.jobs.started")
                 self.started.add(change.token)
 
     def round(self, session: Session, live: Mapping[tuple[str | None, str, str | None], int]) -> None:
@@ -76,26 +77,31 @@ class Metrics:
         self.shown |= gauges.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge
-            Stats.gauge(name, gauges.get(gauge, 0), tags=dict(tags))
+            self.stats.gauge(name, gauges.get(gauge, 0), tags=dict(tags))
 
     def _waits(self, session: Session) -> None:
         """Time the waits of jobs that have started, and the boots of instances that have come up."""
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
-            columns = JobRow.site, JobRow.team, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at
-            for site, team, queued, submitted, began in session.execute(
-                select(*columns).where(JobRow.token.in_(chunk))
+            times = (JobRow.queued_at, JobRow.submitted_at, JobRow.started_at, JobRow.said_since, JobRow.said_until)
+            for site, team, queued, submitted, began, since_said, until_said, source in session.execute(
+                select(JobRow.site, JobRow.team, *times, JobRow.said_source).where(JobRow.token.in_(chunk))
             ):
                 tags = {"site": site or "none", **dict(of_team(team))}
+                if began is not None and since_said is not None and until_said is not None:
+                    within = "yes" if since_said <= began <= until_said else "no"
+                    self.stats.incr("lading.jobs.expected", tags={"source": source or "none", "within": within})
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
-                        Stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)
+                        self.stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)
         boots = select(InstanceRow.site, InstanceRow.ordered_at, InstanceRow.ready_at).where(
             InstanceRow.ready_at >= since
         )
         for site, ordered, ready in session.execute(boots):
-            Stats.timing("lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site})
+            self.stats.timing(
+                "lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site}
+            )
 
 
 def of_team(team: str | None) -> tuple[tuple[str, str], ...]:

@@ -15,6 +15,7 @@ from lading.hooks.files import safe_files
 from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site import Site, rules
 from lading.hooks.site.rules import parse_bindings
+from lading.scheduling.hints.places import declared_name
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
@@ -63,7 +64,8 @@ def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
     """
     tables = read_sites_document(path).get("bindings", []) if path else []
     try:
-        return parse_bindings(tables, sites)
+        # By the names of their tables, too, which are none of their own where a cluster has accounts alone.
+        return parse_bindings(tables, [*dict.fromkeys([*sites, *map(declared_name, sites)])])
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 

@@ -6,21 +6,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from airflow import settings
-from airflow.utils.state import TaskInstanceState
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.dag_facts import DagFacts
-from lading.executors.executor_names import goes_to_lading
-from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
 from lading.executors.gangs.ahead_requests import BEGUN, FAILED
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, TaskState
 from lading.executors.settings import Settings
-from lading.executors.store import State, groups, queue, run_rows
+from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
@@ -51,7 +47,7 @@ MOST_RUNS_TO_LEARN = 4
 # Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
 # Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
-HANDED_OVER = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
+HANDED_OVER = (TaskState.QUEUED, TaskState.RUNNING, TaskState.RESTARTING)
 # How many jobs have ended before one of the same task is expected to take as long; what is assumed of the spread counts
 # for this part of one.
 ENOUGH, WEIGHT = 1, 0.1
@@ -132,7 +128,7 @@ class LiveRuns:
 
     def __init__(self, settings: Settings, ways: Ways) -> None:
         self.settings, self.ways = settings, ways
-        self.durations, self.dags, self.facts = Durations(), Dags(), DagFacts()
+        self.durations, self.dags = Durations(), current.orchestrator().forecaster()
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
         self.pools: dict[str, int] = {}
@@ -140,7 +136,7 @@ class LiveRuns:
         self.learnt: dict[str | None, int] = {}
         self.queued_at: dict[str, float] = {}
         """When live jobs were queued, by token, epoch seconds."""
-        self._is_ours: Callable[[str | None, str | None], bool] = cache(goes_to_lading)
+        self._is_ours = self.dags.is_ours
 
     def coming_runs(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
@@ -165,9 +161,9 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
-        self._hear(run_rows.asked(session))
+        self._hear(current.orchestrator().run_requests(session))
         self._read(session, by_run, by_dag, now, database_ahead)
-        first_sites = FirstSites(sites, self.ways, self.needs, by_dag)
+        first_sites = FirstSites(sites, self.ways, self.needs, by_dag, self._is_ours)
         found = [self._coming(run, known, by_run.get(run, ()), first_sites, now) for run, known in self.known.items()]
         for row in rows:
             if row.task_id is None:
@@ -270,21 +266,21 @@ class LiveRuns:
         if not due:
             return
         new = [run for run in due if not self.known[run].is_read]
-        as_airflow_has = runs.dag_runs(session, new) if new else {}
+        structures = self.dags.read_structures(session, new) if new else {}
         # The first one may have ended before this controller has begun.
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
             self.known[run].began = min(self.known[run].began, queued - database_ahead)
-        coming = runs.unfinished(session, due)
-        self.pools = runs.pools(session)
+        coming = current.orchestrator().unfinished(session, due)
+        self.pools = dict(current.orchestrator().pools(session))
         for run in due:
             known = self.known[run]
             rows, past = coming.get(run, ()), self.dags.past(session, run.dag_id)
             if (rows, past) != (known.rows, known.past):
                 known.rows, known.past, known.version = rows, past, known.version + 1
             known.jobs, known.read_at = jobs[run], now
-            if run in as_airflow_has:
-                known.structure = self.dags.structure(session, as_airflow_has[run])
-                known.team = self.facts.columns(session, run.dag_id).get("team")
+            if run in structures:
+                known.structure = structures[run]
+                known.team = self.dags.facts(session, run.dag_id).get("team")
                 try:
                     known.asks = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
@@ -297,8 +293,8 @@ class LiveRuns:
     def _asks(self, session: Session, run: DagRunKey, by_dag: bool) -> dict[str, AskingTask]:
         """What the tasks of a run ask for."""
         last = runs.last_jobs(session, run.dag_id)
-        configs = runs.configs(session, run).items()
-        facts = self.facts.columns(session, run.dag_id)
+        configs = current.orchestrator().hints(session, run).items()
+        facts = self.dags.facts(session, run.dag_id)
         return {
             task_id: asking_task(run, task_id, config, last, self.settings, by_dag, facts)
             for task_id, config in configs
@@ -357,7 +353,7 @@ class LiveRuns:
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
         # A Dag that cannot be read has the zone that Airflow gives to those that name none.
-        zone = settings.TIMEZONE if known.structure is None else known.structure.zone
+        zone = self.dags.zone if known.structure is None else known.structure.zone
         wants = known.asks.values() if known.request.finish_by is None else (known.request,)
         moments = [each.finish_by.at(known.began, zone) for each in wants if each.finish_by is not None]
         wants = known.asks.values() if known.request.hurry is None else (known.request,)
@@ -448,6 +444,7 @@ class FirstSites:
     """Where jobs go first, in one tick.
 
     :param needs: what is known of jobs already, by their tokens: the site, and what they take there
+    :param is_ours: whether a task becomes a job, by the executor that it names and the team of its Dag
     """
 
     def __init__(
@@ -456,12 +453,13 @@ class FirstSites:
         ways: Ways,
         needs: dict[str, tuple[str | None, PlannedJob | None]],
         by_dag: bool,
+        is_ours: Callable[[str | None, str | None], bool],
     ) -> None:
         self.sites = {site.name: site for site in sites}
         self.ways, self.needs, self.by_dag = ways, needs, by_dag
         self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
         self.more_to_learn = MOST_RUNS_TO_LEARN
-        self.is_ours: Callable[[str | None, str | None], bool] = cache(goes_to_lading)
+        self.is_ours = is_ours
 
     def find(self, job: WaitingJob) -> tuple[str | None, PlannedJob | None]:
         """The site to which a job goes first, and what it takes there; None: to none."""

@@ -16,20 +16,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
-
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
 
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.held_up import HeldUpSteps
 from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.gangs.ahead_requests import EVENT
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
+from lading.executors.store.starts import note_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -73,6 +73,7 @@ PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
+NO_STARTS: Mapping[str, float] = MappingProxyType({})
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
@@ -125,6 +126,8 @@ class SitePlan:
         self.at_site: dict[str, RunAtSite] = {}
         self.ends: Mapping[str, float] = {}
         """When runs are expected to end by the last plan, epoch seconds."""
+        self.starts: Mapping[str, float] = {}
+        """When waiting jobs are planned to start, by token, epoch seconds."""
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -165,6 +168,9 @@ class SitePlan:
             planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
         homes = self._homes(name for name in waiting if name in planned)
         tokens = its.waiting
+        schedule = self.planner.schedule
+        known = {} if schedule is None else schedule.starts
+        self.starts = {tokens[name]: known[name] for name in waiting if name in known}
         return ForeseenActions(
             with_tokens(actions, tokens),
             is_of_now,
@@ -326,6 +332,8 @@ class SitePlans:
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
+        self.planned: Mapping[str, float] = {}
+        """When jobs were planned to start, by token, as it was stored last."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
@@ -399,7 +407,8 @@ class SitePlans:
             for plan in self.plans.values():
                 for run, end in plan.ends.items():
                     ends[run] = max(end, ends.get(run, end))
-            self._note(session, self.live_runs.forecasts(ends))
+            starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
+            self._note(session, self.live_runs.forecasts(ends), starts)
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
@@ -453,30 +462,37 @@ class SitePlans:
         else:
             self.trouble.end(NO_RESTS)
 
-    def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
-        """Store what is forecast of runs now and then, for those who look."""
-        if time.monotonic() < self.next_note or not (forecasts or self.has_noted):
+    def _note(
+        self, session: Session, forecasts: Mapping[RunKey, RunForecast], starts: Mapping[str, float] = NO_STARTS
+    ) -> None:
+        """Store what is forecast of runs now and then, for those who look, and when waiting jobs are planned to start.
+
+        :param starts: by token, epoch seconds
+        """
+        if time.monotonic() < self.next_note or not (forecasts or self.has_noted or self.planned):
             return
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
+        note_plans(session, starts, self.planned, time.time())
+        self.planned = dict(starts)
         self.has_noted = bool(forecasts)
 
     def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
         """Whether what is to come of a task of a run is launched at a site by what was found last."""
         return site in self.covered and self.live_runs.is_planned(run, task_id)
 
-    def notes(self, provisions: Mapping[str, Provision]) -> list[Log]:
+    def notes(self, provisions: Mapping[str, Provision]) -> list[TaskNote]:
         """What the event logs of tasks say that are still to come and for which allocations are launched now: of each
         task once."""
-        found: dict[tuple[str, ...], Log] = {}
+        found: dict[tuple[str, ...], TaskNote] = {}
         for site, provision in provisions.items():
             for name, begin in provision.ahead.items():
                 run, task_id, index = named(name)
                 text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
-                key = TaskInstanceKey(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
+                key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
                 if (*run, task_id) not in found:
                     log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
-                    found[(*run, task_id)] = Log(event=EVENT, task_instance=key, extra=text)
+                    found[(*run, task_id)] = TaskNote(EVENT, key, text)
         return list(found.values())
 
     @property

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
-from airflow.utils.state import TaskInstanceState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.columns import hint_columns
-from lading.executors.dag_facts import DagFacts
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskState, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations, PastWaits
@@ -48,9 +46,9 @@ TROUBLE = "Of some runs it is not known what they will need, so nothing is asked
 SECONDS_UNTIL_FORGOTTEN = 60.0
 
 EVENT = "lading asks ahead"
-TO_COME = (None, TaskInstanceState.SCHEDULED)
-BEGUN = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
-FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
+TO_COME = (None, TaskState.SCHEDULED)
+BEGUN = (TaskState.RUNNING, TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE)
+FAILED = (TaskState.FAILED, TaskState.UPSTREAM_FAILED)
 
 # Whether what is to come of a task of a run is launched at the site of a name by its forecast.
 IsPlanned: TypeAlias = Callable[[DagRunKey, str, str], bool]
@@ -68,7 +66,7 @@ class Outlook:
     """
 
     wanted: dict[str, list[WaitingJob]] = field(default_factory=dict)
-    notes: list[Log] = field(default_factory=list)
+    notes: list[TaskNote] = field(default_factory=list)
 
 
 class AheadRequests:
@@ -90,7 +88,7 @@ class AheadRequests:
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
         self.is_planned = is_planned
-        self.facts = DagFacts()
+        self.dags = current.orchestrator().forecaster()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
         self.asked_at: dict[DagRunKey, dict[str, float]] = {}
@@ -116,7 +114,7 @@ class AheadRequests:
         if due:
             sites = [replace(each, waits=self.waits.read(session)) for each in sites]
             known = self._known(session, sites, by_dag, database_ahead)
-            coming = runs.unfinished(session, due)
+            coming = current.orchestrator().unfinished(session, due)
             for run in due:
                 self.looked_at[run] = now
                 here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
@@ -145,9 +143,9 @@ class AheadRequests:
             self.is_planned,
         )
 
-    def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[Log]:
+    def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[TaskNote]:
         """Find out what is asked for for a run; returns what is said of it."""
-        run, asked_at, notes = here.run, self.asked_at[here.run], list[Log]()
+        run, asked_at, notes = here.run, self.asked_at[here.run], list[TaskNote]()
         self.found[run] = []
         try:
             self.found[run] = here.ask(self._steps(session, run), rows, live)
@@ -163,8 +161,8 @@ class AheadRequests:
     def _steps(self, session: Session, run: DagRunKey) -> dict[str, GangTask]:
         """The tasks of a run; read once."""
         if run not in self.steps:
-            configs = runs.configs(session, run).items()
-            facts = self.facts.columns(session, run.dag_id)
+            configs = current.orchestrator().hints(session, run).items()
+            facts = self.dags.facts(session, run.dag_id)
             self.steps[run] = {
                 task_id: gang_task(run, task_id, config, self.settings, facts) for task_id, config in configs
             }
@@ -175,7 +173,7 @@ class AheadRequests:
             for known in (self.seen_at, self.looked_at, self.steps, self.asked_at, self.found):
                 known.pop(run, None)
 
-    def _notes(self, run: DagRunKey, asked: Sequence[UpcomingJob]) -> list[Log]:
+    def _notes(self, run: DagRunKey, asked: Sequence[UpcomingJob]) -> list[TaskNote]:
         """What is said of what is asked for first: of each task once."""
         first = {each.task_id: each for each in reversed(asked)}
         for each in first.values():
@@ -236,10 +234,10 @@ class UpcomingJob:
     def task_id(self) -> str:
         return str(self.row.task_id)
 
-    def note(self, run: DagRunKey) -> Log:
+    def note(self, run: DagRunKey) -> TaskNote:
         """What the event log of its task says of it."""
-        key = TaskInstanceKey(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
-        return Log(event=EVENT, task_instance=key, extra=self.text)
+        key = TaskTry(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
+        return TaskNote(EVENT, key, self.text)
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs import roster
 from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
+from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import EndedMember, GangMember
@@ -38,6 +38,7 @@ from lading.scheduling.gangs.gang import (
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.hints.places import is_named
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked
@@ -61,7 +62,7 @@ class GangController:
     """What is decided about all gangs, once in each tick.
 
     :param ways: how places are found for members
-    :param read_roster: says which members Airflow is still to bring
+    :param read_roster: says which members are still to come; None: the orchestrator does
     :param files: says which files of jobs are still to be brought to where room is held for them
     :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
@@ -69,12 +70,12 @@ class GangController:
     def __init__(
         self,
         ways: Ways | None = None,
-        read_roster: ReadRoster = roster.read,
+        read_roster: ReadRoster | None = None,
         ahead: AheadRequests | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
-        self.read_roster = read_roster
+        self.read_roster = read_roster or current.orchestrator().rosters
         self.ahead = ahead
         self.files = files
         self.trouble = Trouble(log)
@@ -247,7 +248,11 @@ class GangTick:
     def _attempts_there(self) -> AttemptSchedule | None:
         """How often room is looked for as the first site says that says it and to which members may go."""
         named = {each.job.site for each in self.ready}
-        there = (site for site in self.tick.sites if site.name in named or (None in named and site.accept_untargeted))
+        there = (
+            site
+            for site in self.tick.sites
+            if any(is_named(site.name, name) for name in named) or (None in named and site.accept_untargeted)
+        )
         return next((site.attempts for site in there if site.attempts is not None), None)
 
     def _freed(self) -> list[Event]:
@@ -400,8 +405,8 @@ class GangTick:
     def _why_nowhere(self, partition: str) -> Reason:
         able = {site.name: site for site in self.tick.sites if site.holds}
         job = self.of_partition(partition)[0].job
-        named = job.site if any(site.name == job.site for site in self.tick.sites) else None
-        if able and (named is None or named in able):
+        named = job.site if any(is_named(site.name, job.site) for site in self.tick.sites) else None
+        if able and (named is None or any(is_named(name, named) for name in able)):
             return nowhere(job, [*able.values()])
         return because("no_site_holds") if named is None else because("site_holds_none", site=named)
 

@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from airflow.models.log import Log
-
 from lading.executors.decisions import Decision, placement, refused, relaxed
+from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.store import Change, State
 from lading.executors.store.gangs.rows import GangChanges, GangMember
 from lading.executors.store.gangs.tables import GangRow, HoldRow
@@ -51,7 +50,7 @@ class GangOutcome:
     new_holds: list[HoldRow] = field(default_factory=list)
     gone_holds: set[str] = field(default_factory=set)
     again: list[str] = field(default_factory=list)
-    notes: list[Log] = field(default_factory=list)
+    notes: list[TaskNote] = field(default_factory=list)
     active: frozenset[str] = frozenset()
 
     def added_to(self, decision: Decision) -> Decision:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs.gang_outcome import GangOutcome
-from lading.executors.gangs.roster import ExpectedGang, Roster
+from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store.gangs.rows import GangMember, GangRecords
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms

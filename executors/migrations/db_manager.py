@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.exceptions import AirflowException
 from airflow.utils.db import DBLocks, create_global_lock
 from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
-from lading.executors.store import data, metadata, run_rows  # noqa: F401 - each of these modules has its own tables
-from lading.executors.store.gangs import tables  # noqa: F401
-
-HERE = Path(__file__).parents[1]
+from lading.executors.migrations.own_database import HERE, VERSION_TABLE
+from lading.executors.store import metadata
 
 
 class LadingDBManager(BaseDBManager):
     """Manages the tables of ``lading.executors.store``."""
 
     metadata = metadata
-    version_table_name = "alembic_version_lading"
+    version_table_name = VERSION_TABLE
     migration_dir = str(HERE / "migrations")
     alembic_file = str(HERE / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map = {"0.1.0": "1ad1ce5a0027"}  # noqa: RUF012 - the base class declares it so
+    revision_heads_map = {"0.1.0": "1ad1ce5a0028"}  # noqa: RUF012 - the base class declares it so
 
     def upgradedb(
         self,

@@ -1,15 +1,13 @@
-"""Runs Lading's migrations on Airflow's database; alembic calls it."""
+"""Runs Lading's migrations, on Airflow's database unless a connection to another is given; alembic calls it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow import settings
 from alembic import context
 
-from lading.executors.migrations.db_manager import LadingDBManager
-
-metadata = LadingDBManager.metadata
+from lading.executors.migrations.own_database import VERSION_TABLE
+from lading.executors.store import metadata
 
 
 def ours(_: Any, name: str | None, kind: str, *rest: Any) -> bool:
@@ -20,7 +18,7 @@ def ours(_: Any, name: str | None, kind: str, *rest: Any) -> bool:
 def configure(**where: Any) -> None:
     context.configure(
         target_metadata=metadata,
-        version_table=LadingDBManager.version_table_name,
+        version_table=VERSION_TABLE,
         include_object=ours,
         compare_type=True,
         render_as_batch=True,
@@ -31,10 +29,14 @@ def configure(**where: Any) -> None:
 
 
 if context.is_offline_mode():
+    from airflow import settings
+
     configure(url=settings.SQL_ALCHEMY_CONN, literal_binds=True)
 elif (connection := context.config.attributes.get("connection")) is not None:
     configure(connection=connection, transaction_per_migration=True)
 else:
+    from airflow import settings
+
     assert settings.engine is not None, "Airflow's database is configured before it is migrated"
     with settings.engine.connect() as connection:
         configure(connection=connection, transaction_per_migration=True)

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
-from airflow.utils.session import create_session
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.current import open_session
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
 from lading.executors.sizing.xcom_json import Unknown
-from lading.executors.store import Change, JobRow, State, data, strikes, usage
+from lading.executors.store import Change, JobRow, State, strikes, usage
 from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints, largest_of
@@ -88,11 +88,11 @@ class SizingNote:
     event: str
     message: str
 
-    def entry(self) -> Log:
+    def entry(self) -> TaskNote:
         """What a task's event log says of it."""
         dag_id, run_id, task_id = self.job.task
-        key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
-        return Log(event=self.event, task_instance=key, extra=self.message)
+        key = TaskTry(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
+        return TaskNote(self.event, key, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +227,11 @@ class StoredFacts:
 def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
-    with create_session(scoped=False) as session:
+    with open_session() as session:
         known = usage.merged(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
-        writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
+        writer = current.orchestrator().reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         struck = strikes.repeated(session, jobs[0].task)
         questions: list[SizingQuestion] = []
         behind: dict[str, str] = {}

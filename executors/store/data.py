@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow.models.base import StringID
-from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, func, select
+from sqlalchemy import BigInteger, Double, Index, String, Text, delete, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
 from lading.executors.store import LIVE, JobRow
-from lading.executors.store.tables import Base
+from lading.executors.store.tables import Base, StringID
 from lading.hooks.staging.copying import key
 from lading.scheduling.placing.policies import Files
 from lading.scheduling.text.printable import storable
@@ -85,20 +83,6 @@ def read(session: Session, tokens: Sequence[str]) -> Files:
     # What the agent has measured is what is there; what a Dag says of it may be older.
     weighed = {token: {uri: sizes.get(uri, size) for uri, size in each.items()} for token, each in inputs.items()}
     return Files(weighed, {uri: frozenset(places) for uri, places in holders.items()})
-
-
-def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
-    """A job whose task has succeeded and of which it is not known yet which files it has left; None: there is none.
-
-    :param tasks: those of the run of which one is asked for
-    """
-    same = [
-        getattr(TaskInstance, name) == getattr(JobRow, name) for name in ("dag_id", "run_id", "task_id", "map_index")
-    ]
-    query = select(JobRow.token).join(TaskInstance, and_(*same))
-    of_tasks = JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.in_(list(tasks)), JobRow.state.in_(LIVE)
-    found: str | None = session.scalar(query.where(*of_tasks, TaskInstance.state == "success").limit(1))
-    return found
 
 
 def needed(session: Session, site: str) -> dict[str, int]:

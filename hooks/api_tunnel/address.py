@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lading.hooks.deployment import current
 from lading.hooks.files.safe_files import read_regular
 from lading.scheduling.text.printable import shortened
 
@@ -68,10 +69,10 @@ class Address:
 def environment(setup: str, url: str, file: str | None) -> list[str]:
     """The shell lines that lead the processes of jobs to Airflow's API, the site's own lines before them.
 
-    :param url: of the API
+    :param url: of the API; empty: there is none
     :param file: that says where a tunnel is; None: there is none
     """
-    lines = [setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"]
+    lines = [setup, *([f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"] if url else ())]
     if file is not None:
         lines.append(f"export {VARIABLE}={shlex.quote(file)}")
         # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
@@ -90,13 +91,11 @@ def line(url: str) -> str:
 
 
 def execution_api(configured: str | None) -> str:
-    """The URL of Airflow's execution API.
+    """The URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none.
 
-    :param configured: what the table of a site says; None: Airflow's configuration counts
+    :param configured: what the table of a site says; None: the configuration of the deployment counts
     """
-    from airflow.executors.base_executor import get_execution_api_server_url
-
-    return configured or get_execution_api_server_url()
+    return configured or current.deployment().api_url()
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller
+from lading.hooks.deployment import current
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
 from lading.hooks.polling.rounds import Rounds
@@ -89,8 +90,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def poller(self) -> ClusterPoller:
         """The conversation with the cluster."""
         if self._poller is None:
-            from airflow.configuration import conf
-
             transport, api = self.connect(), execution_api(self.config.api_url)
             if self.config.api == "tunnel":
                 file = ClusterFolder(self.config.work_dir).api_address
@@ -100,11 +99,11 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.system,
                 transport,
                 api,
-                LogCopies(Path(conf.get("logging", "base_log_folder")), self._log_copies),
+                LogCopies(current.deployment().log_folder(), self._log_copies),
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
-            self._poller.owner = Owner.of_deployment()
+            self._poller.owner = Owner.from_key(*current.deployment().identity())
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -313,7 +312,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            api, owner = execution_api(self.config.api_url), Owner.of_deployment()
+            api, owner = execution_api(self.config.api_url), Owner.from_key(*current.deployment().identity())
             yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lading.hooks.deployment import current
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.site import Check
@@ -95,12 +96,7 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
 
 def connection_checks(name: str) -> Iterator[Check]:
     """Whether Airflow has a connection; without one Airflow's hook uses other credentials than were meant."""
-    from airflow.exceptions import AirflowNotFoundException
-    from airflow.models import Connection
-
-    try:
-        Connection.get_connection_from_secrets(name)
-    except AirflowNotFoundException:
+    if not current.deployment().has_connection(name):
         text = f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
         text += '`airflow connections list`, or give aws_conn_id = "" if that is meant'
         yield Check("connection", True, text, warns=True)

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
+from lading.hooks.deployment import current
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
@@ -315,6 +316,16 @@ class EC2:
         return refused
 
     @answered
+    def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Set tags of instances; others that they have stay.
+
+        :raises EC2Error: EC2 refuses it, or does not answer; some may have them
+        """
+        given = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+        for start in range(0, len(ids), MOST_IDS):
+            self.reader.create_tags(Resources=list(ids[start : start + MOST_IDS]), Tags=given)
+
+    @answered
     def _terminate(self, ids: Sequence[str]) -> None:
         self.reader.terminate_instances(InstanceIds=list(ids))
 
@@ -453,13 +464,9 @@ def whole_gib(mib: int) -> int:
 
 def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
     try:
-        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
-        from botocore.config import Config
+        return current.deployment().aws_client(aws_conn_id, service, region, options)
     except ImportError as error:
-        message = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
-        raise EC2Error(AWSTrouble.PERMANENT, "", message) from error
-    hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
-    return hook.get_conn()
+        raise EC2Error(AWSTrouble.PERMANENT, "", str(error)) from error
 
 
 def listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,15 +32,6 @@ class Owner:
             parts = urlsplit(database)
             secrets = [parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), database]
         return cls([sha256(f"lading owner {each}".encode()).hexdigest()[:12] for each in secrets], name)
-
-    @classmethod
-    def of_deployment(cls) -> Owner:
-        """The deployment of which this process is a part, as Airflow's configuration has it."""
-        from airflow.configuration import conf
-
-        name = conf.get("api", "base_url", fallback="") or gethostname()
-        database = conf.get("database", "sql_alchemy_conn", fallback="")
-        return cls.from_key(conf.get("core", "fernet_key", fallback=""), database, name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,6 +13,7 @@ from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
+from lading.hooks.deployment import current
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
 from lading.hooks.machines import introduction
@@ -56,15 +57,15 @@ class FixedSite(Site[SSHConfig], Holding):
     @cached_property
     def connections(self) -> dict[str, Connection]:
         """The machines by the names of their locations."""
-        from airflow.configuration import conf
-
-        logs = Path(conf.get("logging", "base_log_folder"))
+        logs = current.deployment().log_folder()
         return {host.ssh_conn_id: self._reach(host, logs) for host in self.config.hosts}
 
     def _reach(self, host: HostConfig, logs: Path) -> Connection:
         transport, api = self.connect(host), execution_api(self.config.api_url)
         folder = self.folder / host.ssh_conn_id
-        machine = Machine(self.name, self.config, host, transport, api, folder, logs, Owner.of_deployment())
+        machine = Machine(
+            self.name, self.config, host, transport, api, folder, logs, Owner.from_key(*current.deployment().identity())
+        )
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
@@ -189,7 +190,9 @@ class FixedSite(Site[SSHConfig], Holding):
         api = execution_api(self.config.api_url)
         spool = introduction.spool_connection(transport, self.config, host, api)
         try:
-            found = introduction.introduce(spool, self.config, host, api, Owner.of_deployment(), look=True)
+            found = introduction.introduce(
+                spool, self.config, host, api, Owner.from_key(*current.deployment().identity()), look=True
+            )
         except TransportError as error:
             return Check(what, False, str(error))
         finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.deployment import current
 from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
@@ -122,6 +123,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | No
         "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
+        "runner": current.deployment().runner_options(),
         "owner": None if owner is None else owner.to_json(),
         "look": look,
     }
@@ -140,6 +142,7 @@ def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """What distinguishes an agent that was started with all this from one that was started with something else."""
     parts = [version("airflow-lading"), config.python, *_environment(config, host, api)]
+    parts += current.deployment().runner_options()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -239,11 +242,11 @@ class Residents:
         :param is_bounded: whether its table says how much of the machine may be filled
         """
         with self._lock:
-            for other, (its, bounded) in self._places.items():
-                if other != place and its == boot_id and not (is_bounded and bounded):
+            for known_place, (its, bounded) in self._places.items():
+                if known_place != place and its == boot_id and not (is_bounded and bounded):
                     return (
-                        f"it is the same machine as {other}, and what it has would be filled twice: keep one of them, "
-                        "or give both `cpus` and `memory`"
+                        f"it is the same machine as {known_place}, and what it has would be filled twice: keep one "
+                        "of them, or give both `cpus` and `memory`"
                     )
             self._places[place] = boot_id, is_bounded
             return None

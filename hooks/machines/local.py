@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
+from lading.hooks.deployment import current
 from lading.hooks.files import host
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import make_private, visible
@@ -90,7 +91,7 @@ class LocalSite(Site[LocalConfig], Holding):
         self.host = socket.gethostname()
         self.spool = Spool(folder)
         self.rejected = RejectedFiles(self.spool.rejected)
-        self.agent_host = AgentHost(self.spool, self.rejected)
+        self.agent_host = AgentHost(self.spool, self.rejected, options=current.deployment().runner_options())
         self.closed = False
 
     @cached_property
@@ -201,7 +202,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def _owner(self) -> Owner:
-        return Owner.of_deployment()
+        return Owner.from_key(*current.deployment().identity())
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""

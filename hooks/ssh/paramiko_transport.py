@@ -1,32 +1,26 @@
-"""The transport over an SSH connection of Airflow's, by paramiko."""
+"""The transport over an SSH connection of the deployment, by paramiko."""
 
 from __future__ import annotations
 
-import binascii
 import contextlib
-import io
 import logging
-import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import paramiko
 from paramiko.config import SSH_PORT
 
+from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import Login
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.session import ChannelSession, Session, close_channel
 from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRefused, Transport
-
-if TYPE_CHECKING:
-    from airflow.providers.ssh.hooks.ssh import SSHHook
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +35,8 @@ LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
 class SSHTransport(Transport):
     """One SSH connection, opened when it is first needed, kept, and opened again when it was lost.
 
-    :param ssh_conn_id: Airflow's connection of type ``ssh``, with all that Airflow takes from it: keys, agents, host
-        keys, jump hosts (ProxyCommand in ``~/.ssh/config``); or a server of which all is known
+    :param ssh_conn_id: the deployment's SSH connection, such as Airflow's of type ``ssh``; or a server of which all is
+        known
     :param setup: see :class:`Transport`
     :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
     :param backoff: when a failed connection is tried again
@@ -65,7 +59,7 @@ class SSHTransport(Transport):
         self._opening = threading.Lock()  # others that need the connection while it opens wait for that same one
         self._closing = threading.Lock()  # never held for long: closing does not wait for a server that hangs
         self._closed = 0  # so often
-        self._hook: SSHHook | None = None  # that connects now
+        self._login: Login | None = None  # that connects now
         self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
         self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
 
@@ -97,9 +91,9 @@ class SSHTransport(Transport):
     def close(self) -> None:
         with self._closing:
             self._closed += 1
-            client, self._client, hook = self._client, None, self._hook
-        if hook is not None:
-            _abandon(hook)
+            client, self._client, login = self._client, None, self._login
+        if login is not None:
+            login.abandon()
         self._drop(client)
 
     def __str__(self) -> str:
@@ -169,41 +163,44 @@ class SSHTransport(Transport):
             return client
 
     def _open(self) -> paramiko.SSHClient:
-        where, hook = "", None
+        where, login = "", None
         try:
-            hook = _hook(self.server or self.ssh_conn_id, self.connect_timeout)
-            where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
-            self._hook = hook
-            client = hook.get_conn()
+            login = current.deployment().ssh_login(
+                self.server or self.ssh_conn_id, self.connect_timeout, KEEPALIVE, connected
+            )
+            where = f" to {login.username}@{login.remote_host}:{login.port}"
+            self._login = login
+            client = login.open()
             sock = _transport(client).sock
             sock.settimeout(LOOK_INTERVAL if isinstance(sock, UnblockingSocket) else UNTOLD_LOOK_INTERVAL)
             return client
-        except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
-            if hook is not None:
-                _abandon(hook)
+        except Exception as error:  # paramiko, and what the deployment reads connections from, raise whatever they like
+            if login is not None:
+                login.abandon()
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
-            self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
-            undefined = hook is None and _is_undefined(error)
-            said = _undefined(self.ssh_conn_id, error) if undefined else _message(error)
-            message = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
+            if login is not None:
+                said, self.unusable = None, _is_lasting(error)
+            else:
+                said, self.unusable = current.deployment().ssh_fault(self.ssh_conn_id, error)
+            message = f"cannot {'log in' if refused else 'connect'}{where}: {said or _message(error)}"
             if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (
                     "; the server has another key than the one that this machine was given when it was launched: "
                     "either its image does not take keys from user data, as cloud-init does, or another machine "
                     "answers there"
                 )
-            elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
+            elif login is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (
                     "; the server has another key than the known one: it was reinstalled, or is another machine."
-                    f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
+                    f" Ask who runs it; if the new key is right, {_set_host_key(login)}"
                 )
-            elif hook is not None and "not found in known_hosts" in message:
-                message += f"; compare its key with what who runs it says, and {_set_host_key(hook)}"
+            elif login is not None and "not found in known_hosts" in message:
+                message += f"; compare its key with what who runs it says, and {_set_host_key(login)}"
             elif isinstance(error, paramiko.SSHException) and ("banner" in message or "No existing session" in message):
                 message += "; the port is open, but no SSH server answers there"
             raise self.backoff.failed(message, at_least=LOGIN_PAUSE if refused else 0.0) from error
         finally:
-            self._hook = None
+            self._login = None
 
     def _lost(self, client: paramiko.SSHClient | None) -> None:
         with self._opening:
@@ -255,75 +252,10 @@ def _alive(client: paramiko.SSHClient) -> bool:
     return transport is not None and transport.is_active()
 
 
-def _hook(to: str | Server, timeout: int) -> SSHHook:
-    """Airflow's hook, on a socket of ours.
-
-    :param to: a connection of Airflow's, or a server of which all is known
-    """
-    from airflow.providers.ssh.hooks.ssh import SSHHook
-
-    class SiteHook(SSHHook):
-        @cached_property
-        def host_proxy(self) -> Any:
-            made = super().host_proxy or connected(self.remote_host, self.port or SSH_PORT, timeout)
-            vars(self)["made"] = made
-            if "is_abandoned" in vars(self):  # since this began, perhaps before this was made
-                made.close()
-                raise OSError("it was closed while it was opened")
-            return made
-
-    # Once: it would sleep between attempts.
-    options: dict[str, Any] = {"keepalive_interval": KEEPALIVE, "conn_retry_attempts": 1}
-    options |= dict.fromkeys(("conn_timeout", "banner_timeout", "auth_timeout"), timeout)
-    if isinstance(to, str):
-        return SiteHook(to, **options)
-    hook = SiteHook(None, to.host, to.user, port=to.port, host_proxy_cmd=to.proxy_command, **options)
-    hook.key_file, hook.look_for_keys = None, False  # whatever ~/.ssh/config says
-    hook.compress = False  # it takes 0.3 MiB at both ends of each connection, and archives are small as they are
-    hook.pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(to.private_key))
-    hook.host_key = paramiko.Ed25519Key(data=binascii.a2b_base64(to.host_key.split()[1]))
-    return hook
-
-
-def _set_host_key(hook: SSHHook) -> str:
+def _set_host_key(login: Login) -> str:
     """What to do that a server's key is known."""
-    scan = f"ssh-keyscan -p {hook.port or SSH_PORT} {hook.remote_host}"
-    return (
-        f"put it (`{scan}` prints it) into known_hosts, or into the extra fields of the connection "
-        f'{hook.ssh_conn_id!r}: "host_key": "ssh-ed25519 AAAA..."'
-    )
-
-
-def _abandon(hook: SSHHook) -> None:
-    """Close what a failed login has left open: it would hold one of the server's MaxStartups for minutes."""
-    vars(hook)["is_abandoned"] = True
-    if (made := vars(hook).get("made")) is not None:
-        with contextlib.suppress(Exception):  # what is broken may be broken in any way
-            made.close()
-
-
-def _is_undefined(error: BaseException) -> bool:
-    """Whether the connection is not defined; Airflow has one such error for its core and one for tasks."""
-    return type(error).__name__ == "AirflowNotFoundException"
-
-
-def _undefined(ssh_conn_id: str, error: BaseException) -> str:
-    """What to do about a connection that is not defined, as Airflow says also of one that it cannot read."""
-    variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
-    example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
-    if os.environ.get(variable):  # its value may have a password
-        return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
-    return (
-        f"{_message(error)}; set {variable}, for example to {example}. In Airflow's own processes it may also be in "
-        f"the database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
-    )
-
-
-def _is_wrong(error: BaseException) -> bool:
-    """Whether what the connection says is missing or makes no sense; a secrets backend that is away is neither."""
-    from airflow.exceptions import AirflowException
-
-    return _is_undefined(error) or isinstance(error, (AirflowException, ValueError, TypeError, ImportError))
+    scan = f"ssh-keyscan -p {login.port or SSH_PORT} {login.remote_host}"
+    return f"put it (`{scan}` prints it) into {login.where_keys_are()}"
 
 
 def _is_lasting(error: BaseException) -> bool:

@@ -23,8 +23,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.housekeeping import cpu_hour
+from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State, capacity, instances, queue, run_rows
+from lading.executors.store import JobRow, State, capacity, instances, queue
 from lading.executors.store.durations import Durations
 from lading.hooks.dags.teams import team_of_task
 from lading.hooks.site import ElasticSite, Site
@@ -177,7 +178,9 @@ def forecast(
     cost = DagCost(dag.dag_id, [])
     steps: dict[str, RunTask] = {}
     stops: dict[str, dict[str, Planned]] = {}
-    cost.runs = {run_id: list(terms.lines()) for run_id, terms in run_rows.terms(session, dag.dag_id).items()}
+    cost.runs = {
+        run_id: list(terms.lines()) for run_id, terms in airflow_run_requests.terms(session, dag.dag_id).items()
+    }
     for task in dag.topological_sort():
         line = TaskCost(task.task_id)
         cost.lines.append(line)

@@ -26,9 +26,9 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors import executor_names
 from lading.executors.controller.sites_file import difference
 from lading.executors.controller_process import current_lease, lives
+from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.hooks.files.host import existing

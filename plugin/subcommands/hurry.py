@@ -9,8 +9,8 @@ from argparse import Namespace
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
+from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.settings import Settings
-from lading.executors.store import run_rows
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, readable
@@ -28,13 +28,15 @@ def hurry(args: Namespace) -> None:
     with reading_store() as session:
         if is_asked or args.withdraw:
             try:
-                run_rows.ask(session, args.dag_id, args.run_id, args.hurry, args.finish_by, getpass.getuser())
+                airflow_run_requests.ask(
+                    session, args.dag_id, args.run_id, args.hurry, args.finish_by, getpass.getuser()
+                )
             except (LookupError, ValueError) as error:
                 complain(str(error))
                 sys.exit(1)
             session.commit()
             Bell(Settings.load().controller_bell).ring()
-        if (found := run_rows.terms(session, args.dag_id, args.run_id).get(args.run_id)) is None:
+        if (found := airflow_run_requests.terms(session, args.dag_id, args.run_id).get(args.run_id)) is None:
             complain(f"Dag {args.dag_id} has no run {args.run_id} that has not ended")
             sys.exit(1)
         for line in found.lines():

@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller_process import lives
 from lading.executors.migrations.db_manager import LadingDBManager
+from lading.executors.orchestrator.presence import has_ended
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, lease, metadata
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.scheduler_liveness import has_ended
 from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool, lock_spool
 from lading.scheduling.text.printable import printable

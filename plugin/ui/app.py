@@ -27,7 +27,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from tenacity import Retrying
 
-from lading.executors.store import JobRow, State, requests, run_rows
+from lading.executors.orchestrator import airflow_run_requests
+from lading.executors.store import JobRow, State, requests
 from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
@@ -63,6 +64,7 @@ from lading.plugin.ui.queries.runs import (
     tries,
 )
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.insight.periods import Period
 from lading.scheduling.plan import MOST_HURRY
@@ -226,12 +228,18 @@ def get_queue_waits(session: SessionDep) -> list[QueueWait]:
     return queue_waits(session)
 
 
+@looks.get("/starts")
+def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
+    """How often jobs that have started since a time did so within the interval that was said of them first."""
+    return start_accuracy(session, since)
+
+
 @looks.get("/bill")
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
-    used, what idled and what booted; of Dags that you may not read together.
+    """What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
+    and not used, what idled and what booted; of Dags that you may not read together.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
@@ -251,6 +259,7 @@ def get_savings(session: SessionDep, sight: SightDep) -> Savings:
 def chosen(
     q: Annotated[str | None, Query(min_length=1, max_length=200, pattern=NAME)] = None,
     dag_id: Names = None,
+    team: Names = None,
     run_id: Name | None = None,
     task_id: Name | None = None,
     site: Names = None,
@@ -266,6 +275,7 @@ def chosen(
     return JobChoice(
         q=q,
         dag_id=dag_id or (),
+        team=team or (),
         run_id=run_id,
         task_id=task_id,
         site=site or (),
@@ -378,7 +388,7 @@ def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, 
     """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
 
     def noted() -> RunOutlook:
-        run_rows.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
+        airflow_run_requests.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
         answer = outlook(session, dag_id, run_id)
         assert answer is not None
         session.commit()
@@ -433,6 +443,16 @@ async def say_what_is_wrong(request: Request, error: Exception) -> Response:
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
+class PageFiles(StaticFiles):
+    """The page's own files. Their names stay the same from one release to the next: a browser asks whether they do."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        """Answer with a file, or that it has not changed."""
+        answer = super().file_response(*given, **more)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
+
+
 def create_app() -> FastAPI:
     """The application, to be mounted at ``/lading``."""
     app = FastAPI(
@@ -448,5 +468,5 @@ def create_app() -> FastAPI:
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/static", PageFiles(directory=STATIC), name="static")
     return app

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
-from lading.executors.gangs.roster import ExpectedGang, Roster
+from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow

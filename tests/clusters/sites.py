@@ -87,13 +87,13 @@ def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleTy
     engine = open_sqlite(folder / "store.db")
 
     @contextlib.contextmanager
-    def create_session(scoped: bool) -> Iterator[Session]:
+    def open_session() -> Iterator[Session]:
         with Session(engine) as session:
             yield session
             session.commit()
 
     for module in modules:
-        monkeypatch.setattr(module, "create_session", create_session)
+        monkeypatch.setattr(module, "open_session", open_session)
     return engine
 
 

@@ -478,7 +478,9 @@ def test_closing_a_connection_does_not_wait_for_a_silent_server(
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(only, transport, "echo 1")
-        assert processes.wait_until(lambda: transport._hook is not None and "host_proxy" in vars(transport._hook), 10)
+        assert processes.wait_until(
+            lambda: transport._login is not None and "host_proxy" in vars(transport._login.hook), 10
+        )
         begun = time.monotonic()
         transport.close()
         assert time.monotonic() - begun < 60

@@ -18,10 +18,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
+from lading.executors.orchestrator.presence import Presence
 from lading.executors.settings import Settings
 from lading.executors.store import Lease, State
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.scheduler_liveness import Presence
 from lading.hooks.spool.spool import Spool, lock_spool
 from lading.plugin.subcommands import uninstall as module
 from tests.clusters.sites import make_settings

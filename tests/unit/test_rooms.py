@@ -26,7 +26,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("scheduling/simulation",),
     ),
     "hooks": (
-        ("hooks/files",),
+        ("hooks/deployment", "hooks/files"),
         ("hooks/ssh",),
         ("hooks/batch", "hooks/spool", "hooks/api_tunnel"),
         (
@@ -49,7 +49,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
     "executors": (
         ("executors/store", "executors/agent", "executors/migrations/versions"),
         ("executors/store/gangs",),
-        ("executors/migrations",),
+        ("executors/migrations", "executors/orchestrator"),
         ("executors",),
         ("executors/sizing", "executors/locality", "executors/gangs"),
         ("executors/forecast",),

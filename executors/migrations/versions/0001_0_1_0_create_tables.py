@@ -8,8 +8,11 @@ Revises:
 """
 
 import sqlalchemy as sa
-from airflow.models.base import StringID
 from alembic import op
+
+from lading.hooks.deployment import current
+
+StringID = current.deployment().table_conventions().id_type
 
 revision = "1ad1ce5a0020"
 down_revision = None

@@ -5,8 +5,11 @@ Revises: 1ad1ce5a0024
 """
 
 import sqlalchemy as sa
-from airflow.models.base import StringID
 from alembic import op
+
+from lading.hooks.deployment import current
+
+StringID = current.deployment().table_conventions().id_type
 
 revision = "1ad1ce5a0025"
 down_revision = "1ad1ce5a0024"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-from airflow.models.base import StringID
 from sqlalchemy import Double, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from lading.executors.store.tables import Base, ReasonText
+from lading.executors.store.tables import Base, ReasonText, StringID
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 

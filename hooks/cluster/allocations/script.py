@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter
+from lading.hooks.deployment import current
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.provisioning import Launch, decide
@@ -82,6 +83,7 @@ class AllocationWriter(ScriptWriter):
             tuple((key, value) for key, value in native),
         )
         agent = ["-m", "lading.executors.agent.allocation_agent", folder.cluster.root, folder.name]
+        agent += current.deployment().runner_options()
         last = [f"exec {shlex.join([self.config.python, *agent])}"]
         return self.script(folder.name, 1, shape, folder.root, shlex.quote(folder.output), last, excluded)
 

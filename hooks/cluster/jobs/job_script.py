@@ -15,6 +15,7 @@ from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.deployment import current
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout
 
@@ -94,7 +95,8 @@ class ScriptWriter:
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
         command = [config.python, "-m", "lading.executors.agent.batch_job", self.folder.root, name]
-        scratch = [
+        options = [
+            *current.deployment().runner_options(),
             "--keep-failed",
             str(config.keep_failed_scratch),
             *(["--scratch", config.scratch] if config.scratch else ()),
@@ -102,7 +104,7 @@ class ScriptWriter:
         last = [
             f"export OMP_NUM_THREADS={shape.layout.threads}",
             f"export {NODES_VARIABLE}={self._granted(shape.layout)}",
-            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(scratch)}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(options)}",
         ]
         return self.script(name, count, shape, folder, f"{shlex.quote(folder)}/output.{index}", last, excluded)
 

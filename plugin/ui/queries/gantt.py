@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.forecast.dags import Dags
-from lading.executors.store import JobRow, run_rows
+from lading.executors.orchestrator import airflow_run_requests
+from lading.executors.orchestrator.airflow_dags import Dags
+from lading.executors.store import JobRow
 from lading.executors.store.durations import Durations
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals
 from lading.scheduling.insight.run_path import Stretch, critical, to_come
@@ -140,7 +141,7 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
     ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
     ended = None if any(each.sums["live"] for each in tasks.values()) else ended
-    forecast = run_rows.terms(session, dag_id, run_id).get(run_id)
+    forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
     names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
     return RunGantt(

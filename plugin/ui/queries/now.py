@@ -35,8 +35,8 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import Code
 from lading.scheduling.reasons import NEW, Reason
 
@@ -214,7 +214,7 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
     sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
     forgotten = session.execute(
         select(UsageRow.dag_id, *map(func.sum, sums))
-        .where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+        .where(UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.dag_id != "")
         .group_by(UsageRow.dag_id)
     ).all()
     by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float, float | None]]] = {}

@@ -14,12 +14,14 @@ from pydantic import BaseModel
 from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, JobRow, State, instances, run_rows, usd_until
+from lading.executors.orchestrator import airflow_run_requests
+from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
+from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.starts import StartEstimate, as_estimate, starts
+from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reason_codes import CAUSES
 
@@ -128,7 +130,7 @@ def tries(
     shown, more = rows[:limit], len(rows) > limit
     boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
     last = shown[-1][0] if more else None
-    expected = starts(session, [job for job, _ in shown], now)
+    expected = expected_starts(session, [job for job, _ in shown], now)
     return TryPage(
         now=now,
         jobs=[
@@ -389,7 +391,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
 
 def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
     """What a run goes by; None: it has ended, or Airflow does not know it."""
-    if (found := run_rows.terms(session, dag_id, run_id).get(run_id)) is None:
+    if (found := airflow_run_requests.terms(session, dag_id, run_id).get(run_id)) is None:
         return None
     request, forecast = found
     return RunOutlook(

@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 import lading.example_dags
+from lading.executors.orchestrator import airflow_runs as runs
 from lading.executors.store import JobRow
-from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.hints import Hints
 from tests.services.airflow import Airflow

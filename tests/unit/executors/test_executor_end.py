@@ -13,7 +13,8 @@ from sqlalchemy import Engine, insert
 from sqlalchemy.orm import Session
 
 from lading.executors import LadingExecutor
-from lading.executors.store.scheduler_liveness import Presence, has_ended, living
+from lading.executors.orchestrator.airflow_schedulers import living
+from lading.executors.orchestrator.presence import Presence, has_ended
 
 
 class Controller:

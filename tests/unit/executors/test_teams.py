@@ -14,10 +14,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import LadingExecutor, scheduler_parts, store
-from lading.executors.executor_names import executor_of, goes_to_lading
+from lading.executors.orchestrator.executor_names import executor_of, goes_to_lading
+from lading.executors.orchestrator.presence import has_ended
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, figures
-from lading.executors.store.scheduler_liveness import has_ended
 from tests.clusters.sites import make_settings
 from tests.unit.executors.test_executor import ENDED, OTHER, OWNER, change, engine, job, key, queue, sync
 

@@ -10,7 +10,7 @@ import pytest
 from lading.executors.store import Change, State
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
-from lading.plugin.service import notify_listeners
+from lading.plugin.serving import notify_listeners
 from lading.scheduling.reasons import because
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.controller_process import last_line
-from lading.plugin import service
+from lading.plugin import service, serving
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_of_a_wrong_sites_file_the_last_lines_say_what_is_wrong(
 @pytest.mark.parametrize("daemon", [False, True])
 def test_a_thread_that_hangs_does_not_keep_the_process(daemon: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(service, "end_at_once", ended.append)
+    monkeypatch.setattr(serving, "end_at_once", ended.append)
     goes_on = threading.Event()
     others = [each for each in threading.enumerate() if not each.daemon]
     monkeypatch.setattr(threading, "main_thread", lambda: others[0])
     thread = threading.Thread(target=goes_on.wait, daemon=daemon)
     thread.start()
-    service.end_in_spite_of_threads()
+    serving.end_in_spite_of_threads()
     goes_on.set()
     thread.join()
     assert ended == ([] if daemon and len(others) == 1 else [0])

@@ -25,6 +25,7 @@ from lading.executors import controller_process, store
 from lading.executors.controller import leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ControllerProcess, last_line
+from lading.executors.orchestrator import current
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.hooks.machines.agent_host import AgentHost
@@ -265,7 +266,7 @@ def test_only_a_service_asks_for_the_place(
         store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     asked: list[str] = []
-    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
     standing_by = leadership.Leadership((), managed, lambda: None, PluginMark(settings.controller_mark))
     assert not standing_by.lead()
@@ -275,7 +276,7 @@ def test_only_a_service_asks_for_the_place(
 def test_a_controller_that_has_lost_the_lease_ends(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     stopped: list[bool] = []
     acting = leadership.Leadership((), True, lambda: stopped.append(True), PluginMark(settings.controller_mark))
     assert acting.lead()
@@ -461,7 +462,7 @@ time.sleep(600)
 @pytest.fixture
 def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
-    monkeypatch.setattr(controller_process.child_processes, "python_command", lambda *_: command)
+    monkeypatch.setattr(current.orchestrator(), "controller_command", lambda: command)
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
     monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
 

@@ -15,8 +15,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
+from lading.executors.orchestrator import current
 from lading.executors.store import Change, State
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because, free_text
@@ -47,7 +47,7 @@ class Recorder:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, str]]]:
     recorder = Recorder()
-    monkeypatch.setattr(metrics, "Stats", recorder)
+    monkeypatch.setattr(current.orchestrator(), "metrics", lambda: recorder)
     return recorder.told
 
 

@@ -34,12 +34,12 @@ from tests.services.outside_clocks import off, set_clock
 @pytest.fixture
 def engine(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     @contextlib.contextmanager
-    def create_session(**_: object) -> Iterator[Session]:
+    def open_session() -> Iterator[Session]:
         with Session(airflow_database) as session:
             yield session
             session.commit()
 
-    monkeypatch.setattr(leadership, "create_session", create_session)
+    monkeypatch.setattr(leadership, "open_session", open_session)
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "elsewhere")
     return airflow_database
 

@@ -29,7 +29,8 @@ from lading.executors import store
 from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.forecast.site_plans import Foreseen, SitePlans
-from lading.executors.store import JobRow, State, queue, run_rows
+from lading.executors.orchestrator import airflow_run_requests, airflow_runs
+from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
@@ -251,15 +252,15 @@ def test_what_a_person_asks_of_a_run_wins_over_its_hints_until_it_is_taken_back(
     by_hint = 0.5, NOW - 50 + 7200
     assert terms(NOW) == by_hint
     with Session(house.engine) as session:
-        run_rows.ask(session, "d", "r", "cheap", None, "alice")
+        airflow_run_requests.ask(session, "d", "r", "cheap", None, "alice")
         session.commit()
         assert terms(NOW + 1) == (0.0, by_hint[1]), "of what is not asked the hint holds"
-        run_rows.ask(session, "d", "r", None, "06:00", "alice")
+        airflow_run_requests.ask(session, "d", "r", None, "06:00", "alice")
         session.commit()
         at_six = datetime.fromisoformat("2027-01-16T06:00+05:45").timestamp()
         assert terms(NOW + 2) == (0.5, at_six), "later than the hint"
         assert house.live_runs.forecasts({"d r": 5.0}) == {("d", "r"): (0.5, at_six, 5.0)}
-        assert run_rows.ask(session, "d", "r", None, None, "bob") is None
+        assert airflow_run_requests.ask(session, "d", "r", None, None, "bob") is None
         session.commit()
     assert terms(NOW + 3) == by_hint
 
@@ -393,7 +394,7 @@ def test_of_hints_that_cannot_be_read_the_jobs_of_the_run_are_known_alone(
     def odd(session: object, run: object) -> None:
         raise ModuleNotFoundError("No module named 'ours'")
 
-    monkeypatch.setattr(live_runs.runs, "configs", odd)
+    monkeypatch.setattr(airflow_runs, "configs", odd)
     fresh(house)
     house.job("a")
     assert {task_id for task_id, some in house.jobs().items() if some} == {"a"}

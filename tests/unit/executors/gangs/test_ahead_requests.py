@@ -249,9 +249,9 @@ def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session
     running_a(session)
     task(session, "b", "a", size=3)
     [note] = look(ahead, session, 400).notes
-    assert (note.event, note.dag_id, note.task_id, note.run_id) == ("lading asks ahead", "d", "b", "r")
-    assert str(note.extra).startswith("what it needs is asked for at hpc: it is to start at ")
-    assert str(note.extra).endswith("UTC, and until there is room it takes 5 min")
+    assert (note.event, note.task[:3]) == ("lading asks ahead", ("d", "b", "r"))
+    assert note.text.startswith("what it needs is asked for at hpc: it is to start at ")
+    assert note.text.endswith("UTC, and until there is room it takes 5 min")
     assert look(ahead, session, 401).notes == []
 
 

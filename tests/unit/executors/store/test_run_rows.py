@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import State, run_rows
 from lading.executors.store.run_rows import RunForecast, RunForecastRow, RunRequest, RunRequestRow
 from lading.scheduling.hints.finish_by import parse_finish_by
@@ -37,27 +38,27 @@ def session(airflow_database: Engine) -> Iterator[Session]:
 
 
 def test_what_is_asked_is_known_as_long_as_the_run_lives(session: Session) -> None:
-    row = run_rows.ask(session, "d", "r", " fast ", " 06:00 ", "a" * 300)
+    row = airflow_run_requests.ask(session, "d", "r", " fast ", " 06:00 ", "a" * 300)
     assert row is not None
     assert (row.hurry, row.finish_by, row.by) == (10.0, "06:00", "a" * 250)
     assert abs(row.at - time.time()) < 60
-    run_rows.ask(session, "d", "q", None, "2030-01-01T06:00+01:00", "bob")
-    assert run_rows.asked(session) == {
+    airflow_run_requests.ask(session, "d", "q", None, "2030-01-01T06:00+01:00", "bob")
+    assert airflow_run_requests.asked(session) == {
         ("d", "r"): RunRequest(10.0, parse_finish_by("06:00")),
         ("d", "q"): RunRequest(None, parse_finish_by("2030-01-01T06:00+01:00", is_of_one_run=True)),
     }
     session.execute(update(DagRun).where(DagRun.run_id == "r").values(state="failed"))
-    assert list(run_rows.asked(session)) == [("d", "q")]
+    assert list(airflow_run_requests.asked(session)) == [("d", "q")]
 
 
 @pytest.mark.parametrize("run_id", ["none", "over", "a\0b", "\ud800"])
 def test_of_a_run_that_does_not_live_nothing_can_be_asked(session: Session, run_id: str) -> None:
     with pytest.raises(LookupError, match=r"has no run .* that has not ended; valid"):
-        run_rows.ask(session, "d", run_id, 1, None, "x")
+        airflow_run_requests.ask(session, "d", run_id, 1, None, "x")
 
 
 def test_what_is_not_valid_changes_nothing(session: Session) -> None:
-    run_rows.ask(session, "d", "r", 1, None, "x")
+    airflow_run_requests.ask(session, "d", "r", 1, None, "x")
     for hurry, finish_by in (
         (-1, None),
         ("soon", None),
@@ -66,8 +67,8 @@ def test_what_is_not_valid_changes_nothing(session: Session) -> None:
         (None, "2020-01-01T00:00"),
     ):
         with pytest.raises(ValueError, match=r"; valid: "):
-            run_rows.ask(session, "d", "r", hurry, finish_by, "y")
-    assert run_rows.asked(session) == {("d", "r"): RunRequest(1.0)}
+            airflow_run_requests.ask(session, "d", "r", hurry, finish_by, "y")
+    assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(1.0)}
 
 
 def test_a_forecast_is_stored_where_it_has_changed_and_forgotten_with_its_run(session: Session) -> None:
@@ -89,15 +90,15 @@ def test_a_forecast_is_stored_where_it_has_changed_and_forgotten_with_its_run(se
 
 def test_what_a_run_goes_by_as_text(session: Session) -> None:
     def lines(run_id: str = "r") -> list[str]:
-        return list(run_rows.terms(session, "d", run_id)[run_id].lines())
+        return list(airflow_run_requests.terms(session, "d", run_id)[run_id].lines())
 
-    assert run_rows.terms(session, "d") == {}, "nothing is asked or forecast"
-    assert run_rows.terms(session, "d", "over") == {}
+    assert airflow_run_requests.terms(session, "d") == {}, "nothing is asked or forecast"
+    assert airflow_run_requests.terms(session, "d", "over") == {}
     assert lines() == ["nothing is planned for it: only sites that buy machines by a forecast go by that"]
     run_rows.note(session, {("d", "r"): RunForecast(2.5, NOW, NOW + 2400)})
     six, later = format_moment(NOW), format_moment(NOW + 2400)
     assert lines() == ["hurry 2.5, as its Dag says", f"cannot end by {six}: about {later} at the earliest"]
-    run_rows.ask(session, "d", "r", "fast", "06:00", "alice")
+    airflow_run_requests.ask(session, "d", "r", "fast", "06:00", "alice")
     run_rows.note(session, {("d", "r"): RunForecast(10.0, NOW + 3600, NOW + 2400)})
     assert lines() == [
         "hurry 10, as alice has asked",
@@ -106,12 +107,12 @@ def test_what_a_run_goes_by_as_text(session: Session) -> None:
     ]
     run_rows.note(session, {("d", "q"): RunForecast(None, NOW)})
     assert lines("q") == ["hurry of the site", f"shall end by {six}; when it will is not known"]
-    assert sorted(run_rows.terms(session, "d")) == ["q", "r"]
+    assert sorted(airflow_run_requests.terms(session, "d")) == ["q", "r"]
 
 
 def test_what_was_asked_is_forgotten_with_the_jobs_of_its_run(session: Session) -> None:
     for run_id in ("r", "q"):
-        run_rows.ask(session, "d", run_id, 1, None, "x")
+        airflow_run_requests.ask(session, "d", run_id, 1, None, "x")
     store.add_job(
         session, token="t", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0, gpus=0.0,
         priority=1, state=State.QUEUED, queued_at=NOW, dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1,

@@ -60,7 +60,7 @@ def test_a_controller_may_open_as_many_files_as_it_can(monkeypatch: pytest.Monke
 
     raised = []
     monkeypatch.setattr(service, "make_private", lambda folder: None)
-    monkeypatch.setattr(service, "log_to", lambda settings, managed: None)
+    monkeypatch.setattr(service, "log_to", lambda settings, managed, level: None)
     monkeypatch.setattr(service, "raise_open_files_limit", lambda: raised.append(True))
     monkeypatch.setattr(service, "ensure_tables", lambda: sys.exit(raised and "raised"))
     with pytest.raises(SystemExit, match="raised"):

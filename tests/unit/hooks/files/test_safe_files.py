@@ -13,7 +13,7 @@ import pytest
 
 from lading.executors.agent import running
 from lading.executors.agent.supervisor import _redirect_output
-from lading.executors.store.scheduler_liveness import Presence
+from lading.executors.orchestrator.presence import Presence
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
@@ -28,7 +28,7 @@ from lading.hooks.files.safe_files import (
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import JobFolder
-from lading.plugin.service import PrivateFileHandler
+from lading.plugin.serving import PrivateFileHandler
 from tests.services import forked
 
 Use = Callable[[Path], object]

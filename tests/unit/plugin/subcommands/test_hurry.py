@@ -14,6 +14,7 @@ from airflow.utils.types import DagRunType
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import run_rows
 from lading.executors.store.run_rows import RunForecast, RunRequest
 from lading.plugin import database
@@ -56,11 +57,11 @@ def test_a_run_is_hurried_and_that_is_taken_back(
 
     assert said() == "hurry 0.5, as its Dag says\nplanned to end at about 2027-01-15 08:00:00 UTC\n"
     assert f"hurry 10, as {getpass.getuser()} has asked\nfinish_by 06:00" in said("fast", "--finish-by", "06:00")
-    assert run_rows.asked(session) == {("d", "r"): RunRequest(10.0, parse_finish_by("06:00"))}
+    assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(10.0, parse_finish_by("06:00"))}
     assert "finish_by 2 h" in said("--finish-by", "2h")
-    assert run_rows.asked(session) == {("d", "r"): RunRequest(None, parse_finish_by("2h"))}
+    assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(None, parse_finish_by("2h"))}
     assert said("--withdraw").startswith("hurry 0.5, as its Dag says")
-    assert run_rows.asked(session) == {}
+    assert airflow_run_requests.asked(session) == {}
     assert logged == [("hurry", "d")] * 4, "what Airflow's audit log gets"
 
 
@@ -81,4 +82,4 @@ def test_what_cannot_be_asked_ends_with_status_1(
         hurry(parsed("hurry", arguments))
     assert ended.value.code == 1
     assert complaint in capsys.readouterr().err
-    assert run_rows.asked(session) == {}
+    assert airflow_run_requests.asked(session) == {}

@@ -1,0 +1,87 @@
+"""How a command runs in a job's process: the runner of nodes without Airflow.
+
+The work of such a job is :class:`lading.hooks.spool.command.CommandWork`, which any orchestrator but Airflow gives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lading.executors.agent import process_tree
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
+from lading.hooks.files.safe_files import make_private, open_regular
+from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
+from lading.scheduling.reasons import because
+
+
+def preload() -> None:
+    """There is nothing to import: a command brings its own programs."""
+
+
+def run(workload: dict[str, Any], job: AgentJob) -> None:
+    """Run a command to its end.
+
+    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    """
+    if workload.get("type") == PROBE:  # that this runs says all that is to be found out
+        return
+    try:
+        command = CommandWork.from_workload(workload)
+    except ValueError as error:
+        raise AgentJobFailed(because("workload_unreadable", text=str(error))) from error
+    try:
+        log = open_log(command)
+    except OSError as error:
+        raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
+    try:
+        process = subprocess.Popen(
+            command.arguments,
+            cwd=command.folder or None,
+            env={**os.environ, **command.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    except (OSError, ValueError) as error:
+        text = f"{command.arguments[0]} cannot be started in {command.folder or os.getcwd()}: {error}"
+        raise AgentJobFailed(because("job_error", text=text)) from error
+    finally:
+        if log is not None:
+            os.close(log)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        # To all of it: a shell does not pass it on to what it waits for.
+        process_tree.send(process_tree.descendants(os.getpid()), number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    if job.cause() is not None:  # it was asked to end before there was anything to pass that on to
+        pass_on(signal.SIGTERM, None)
+    code = process.wait()
+    # From here on only what it has left running is ended.
+    job.task_has_ended()
+    if code != 0:
+        raise failure(code)
+
+
+def failure(code: int) -> AgentJobFailed:
+    """How a command has failed that has ended with an exit code; below 0: the signal that ended it."""
+    if code > 0:
+        return AgentJobFailed(because("task_exited", exit_code=code), code)
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return AgentJobFailed(because("task_killed", signal=name), code)
+
+
+def open_log(command: CommandWork) -> int | None:
+    """The file in which a command prints; None: what its process prints is kept with the job."""
+    if not command.log_path:
+        return None
+    folder = os.environ.get(LOG_FOLDER_VARIABLE) or command.log_folder
+    path = Path(folder, command.log_path)
+    if not path.parent.is_dir():
+        make_private(path.parent)
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

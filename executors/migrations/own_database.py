@@ -1,0 +1,49 @@
+"""Creates and migrates the tables in a database that has nothing but these, and which tables there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from lading.executors.store import data, metadata, run_rows  # noqa: F401 - each of these modules has its own tables
+from lading.executors.store.gangs import tables  # noqa: F401
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+HERE = Path(__file__).parents[1]
+VERSION_TABLE = "alembic_version_lading"
+
+
+class AnotherVersion(Exception):
+    """The tables were made by another version of Lading, which this one has no migration from."""
+
+
+def ensure_own_tables(engine: Engine) -> None:
+    """Create or migrate the tables, unless they are as they should be. One process at a time may call it.
+
+    :raises AnotherVersion: a newer version has made them
+    """
+    script = ScriptDirectory.from_config(config := Config(str(HERE / "alembic.ini")))
+    with engine.connect() as connection:
+        options = {"version_table": VERSION_TABLE}
+        revision = MigrationContext.configure(connection, opts=options).get_current_revision()
+        if revision == script.get_current_head():
+            return
+        if revision not in {None, *(each.revision for each in script.walk_revisions())}:
+            raise AnotherVersion(
+                f"{engine.url} was made by another version of Lading, at revision {revision!r}; install that, or "
+                "remove the file and with it the record of its jobs"
+            )
+        config.attributes["connection"] = connection
+        if revision is None:
+            metadata.create_all(connection)
+            command.stamp(config, "head")
+        else:
+            command.upgrade(config, "head")
+        connection.commit()

@@ -1,0 +1,134 @@
+"""The structure of Dags, as Airflow has stored it, and what earlier runs say of mapped tasks and branches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import tzinfo
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow import settings
+from airflow.models.dagbag import CachedDBDagBag
+from airflow.utils.state import TaskInstanceState
+
+from lading.executors.orchestrator import airflow_runs as runs
+from lading.executors.orchestrator.airflow_facts import DagFacts
+from lading.executors.orchestrator.executor_names import goes_to_lading
+from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster
+from lading.executors.store.gangs.runs import DagRunKey
+from lading.hooks.files.logs import Trouble
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# So many Dags are kept as Airflow has stored them.
+MOST_DAGS = 50
+# Of so many runs that have ended it is counted how often a task was skipped, again after so many seconds.
+MOST_RUNS = 10
+SECONDS_UNTIL_STALE = 60.0
+# A task that was skipped in more than this part of them is not expected.
+OFTEN_SKIPPED = 0.5
+# The rules by which a task does not run any more when one before it has failed.
+NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_success", "none_skipped"))
+TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without what comes after them"
+
+
+class Dags(Forecaster):
+    """What is known of Dags. A structure is read once per version, the past again from time to time.
+
+    A controller runs for months, so the Dags that were read last are kept alone.
+    """
+
+    def __init__(self) -> None:
+        self.bag = CachedDBDagBag(load_op_links=False, cache_size=MOST_DAGS, cache_ttl=0, stats_prefix="lading.dag_bag")
+        self.structures: dict[Any, tuple[Any, DagStructure]] = {}
+        self.pasts: dict[str, tuple[float, DagPast]] = {}
+        self.trouble = Trouble(log)
+        self._is_ours = cache(goes_to_lading)
+        self._facts = DagFacts()
+
+    def read_structures(self, session: Session, runs_: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
+        """The Dags of those runs that there are."""
+        return {key: self.structure(session, run) for key, run in runs.dag_runs(session, runs_).items()}
+
+    def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+        return self._facts.columns(session, dag_id)
+
+    def is_ours(self, executor: str | None, team: str | None) -> bool:
+        return self._is_ours(executor, team)
+
+    @property
+    def zone(self) -> tzinfo:
+        return settings.TIMEZONE
+
+    def structure(self, session: Session, run: DagRun) -> DagStructure | None:
+        """The structure of the Dag of a run; None: it cannot be read, so that nothing is known of what is to come."""
+        try:
+            dag = self.bag.get_dag_for_run(run, session)
+            if dag is None:
+                return None
+            known = self.structures.get(run.dag_id)
+            if known is None or known[0] is not dag:
+                self.structures.pop(run.dag_id, None)
+                self.structures[run.dag_id] = known = dag, structure_of(dag)
+                if len(self.structures) > MOST_DAGS:
+                    del self.structures[next(iter(self.structures))]
+            return known[1]
+        except Exception as error:  # what is stored may be of another version of Airflow, or of a provider
+            self.trouble.begin(TROUBLE, error, traceback=True)
+            return None
+
+    def past(self, session: Session, dag_id: str) -> DagPast:
+        """How earlier runs of a Dag went."""
+        now = time.monotonic()
+        stale_at, found = self.pasts.get(dag_id, (0.0, DagPast()))
+        if now >= stale_at:
+            found = past_of(runs.past_states(session, dag_id, MOST_RUNS))
+            self.pasts[dag_id] = now + SECONDS_UNTIL_STALE, found
+        return found
+
+
+def structure_of(dag: Any) -> DagStructure:
+    """The structure of a Dag as Airflow has stored it."""
+    found = {}
+    groups = {task_id: mapped_group(task) for task_id, task in dag.task_dict.items()}
+    for task_id, task in dag.task_dict.items():
+        group, upstream = groups[task_id], tuple(sorted(task.upstream_task_ids))
+        limits = [each for each in (task.max_active_tis_per_dag, task.max_active_tis_per_dagrun) if each is not None]
+        found[task_id] = DagTask(
+            upstream,
+            frozenset(each for each in upstream if group is not None and groups.get(each) == group),
+            bool(task.is_mapped) or group is not None,
+            bool(task.inherits_from_empty_operator) and not (task.has_on_execute_callback or task.outlets),
+            str(getattr(task.trigger_rule, "value", task.trigger_rule)) in NEED_SUCCESS,
+            task.executor,
+            min(limits, default=None),
+            int(task.priority_weight),
+        )
+    return DagStructure(found, dag.max_active_tasks, dag.timezone)
+
+
+def mapped_group(task: Any) -> str | None:
+    """The id of the mapped task group in which a task is; None: it is in none."""
+    group = task.get_closest_mapped_task_group()
+    return None if group is None else str(group.group_id)
+
+
+def past_of(states: list[dict[str, Any]]) -> DagPast:
+    """What the states of the task instances of runs say, the last run first."""
+    if not states:
+        return DagPast()
+    skipped = TaskInstanceState.SKIPPED.value
+    lengths = {task_id: sum(counts.values()) for task_id, counts in states[0].items()}
+    often = set()
+    for task_id in {task_id for run in states for task_id in run}:
+        ran = [run[task_id] for run in states if task_id in run]
+        times = sum(counts[skipped] == sum(counts.values()) for counts in ran)
+        if times > OFTEN_SKIPPED * len(ran):
+            often.add(task_id)
+    return DagPast(lengths, frozenset(often))

@@ -1,0 +1,122 @@
+"""What Airflow's task instances say of jobs, and its log of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow.configuration import conf
+from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import ColumnElement, and_, or_, select
+
+from lading.executors.orchestrator.orchestrator import TaskNote
+from lading.executors.store import LIVE, JobRow, State, chunks
+from lading.executors.store.leases import DatabaseNow
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# So many heartbeats in a row a task that lives may miss, and so many seconds pass before it counts as silent.
+HEARTBEATS_MISSED = 4
+SECONDS_UNTIL_SILENT = 60.0
+# In these states Airflow wants a job that has not begun.
+WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
+
+
+def same_task() -> ColumnElement[bool]:
+    """Whether a task instance is the one of a job."""
+    return and_(
+        TaskInstance.dag_id == JobRow.dag_id,
+        TaskInstance.task_id == JobRow.task_id,
+        TaskInstance.run_id == JobRow.run_id,
+        TaskInstance.map_index == JobRow.map_index,
+    )
+
+
+def unwanted(session: Session) -> Sequence[str]:
+    """Jobs that wait and whose task instance says that it has ended, was cleared or was queued anew."""
+    is_another = or_(
+        TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
+        TaskInstance.state.is_(None),
+        TaskInstance.state.not_in(WANTED),
+    )
+    return session.scalars(
+        select(JobRow.token).where(
+            JobRow.kind == "ExecuteTask",
+            JobRow.state.in_((State.QUEUED, State.ATTEMPTED)),
+            select(TaskInstance.id).where(same_task(), is_another).exists(),
+        )
+    ).all()
+
+
+def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
+    """Jobs that have not begun and whose task instance Airflow has cleared, ended, deleted or queued anew meanwhile."""
+    wanted = (
+        select(TaskInstance.id)
+        .where(same_task(), TaskInstance.external_executor_id == JobRow.token, TaskInstance.state.in_(WANTED))
+        .exists()
+    )
+    found = session.execute(
+        select(JobRow.token, JobRow.state)
+        .where(
+            JobRow.kind == "ExecuteTask",
+            JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
+            JobRow.queued_at < DatabaseNow() - seconds,
+            # One that came back waits again, and no site has it that could end it.
+            or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
+            ~wanted,
+        )
+        .limit(most)
+    )
+    return [(token, state) for token, state in found]
+
+
+def still_at_work(session: Session, tokens: Sequence[str], now: float) -> set[str]:
+    """Jobs whose task goes on sending heartbeats to the API server.
+
+    :param now: epoch seconds
+    """
+    silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
+    heard = (
+        TaskInstance.external_executor_id == JobRow.token,
+        TaskInstance.state == TaskInstanceState.RUNNING,
+        TaskInstance.last_heartbeat_at > silent_since,
+    )
+    return {
+        str(token)
+        for chunk in chunks(tokens)
+        for token in session.scalars(
+            select(JobRow.token).join(TaskInstance, same_task()).where(JobRow.token.in_(chunk), *heard)
+        )
+    }
+
+
+def seconds_until_silent() -> float:
+    """How long a task may say nothing before it does not live any more at a location that is gone."""
+    heartbeats = HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5)
+    return max(SECONDS_UNTIL_SILENT, heartbeats)
+
+
+def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
+    """A job whose task has succeeded and of which it is not known yet which files it has left; None: there is none.
+
+    :param tasks: those of the run of which one is asked for
+    """
+    same = [
+        getattr(TaskInstance, name) == getattr(JobRow, name) for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    query = select(JobRow.token).join(TaskInstance, and_(*same))
+    of_tasks = JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.in_(list(tasks)), JobRow.state.in_(LIVE)
+    found: str | None = session.scalar(query.where(*of_tasks, TaskInstance.state == "success").limit(1))
+    return found
+
+
+def log_row(note: TaskNote) -> Log:
+    """The row of a note."""
+    task = note.task
+    key = TaskInstanceKey(task.dag_id, task.task_id, task.run_id, task.try_number, task.map_index)
+    return Log(event=note.event, task_instance=key, extra=note.text)

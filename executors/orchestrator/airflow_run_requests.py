@@ -1,0 +1,97 @@
+"""What people ask of live runs, as Airflow has these."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from airflow.models.dagrun import DagRun
+from airflow.utils.state import DagRunState
+from sqlalchemy import select
+
+from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.run_rows import (
+    RunForecastRow,
+    RunKey,
+    RunRequest,
+    RunRequestRow,
+    RunTerms,
+    as_request,
+)
+from lading.scheduling.hints.finish_by import parse_finish_by
+from lading.scheduling.hints.values import parse_hurry
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# Where a local time comes last.
+LAST_ZONE = timezone(-timedelta(hours=12))
+LIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
+
+
+def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: object, by: str) -> RunRequestRow | None:
+    """Note what a user asks of a live run, in the place of what was asked of it before.
+
+    :param hurry: a number or a word, as the hint has it; None: what the Dag says
+    :param finish_by: a length of time, a time of day or a moment; None: what the Dag says
+    :returns: None: nothing is asked any more, for both are None
+    :raises LookupError: there is no such run that has not ended
+    :raises ValueError: one of them is not valid, or the moment is past
+    """
+    request = RunRequest(
+        None if hurry is None else parse_hurry(hurry),
+        None if finish_by is None else parse_finish_by(finish_by, is_of_one_run=True),
+    )
+    moment = None if request.finish_by is None else request.finish_by.moment
+    # Without an offset it is of the time zone of the Dag, so that it is surely past where local times come last.
+    if moment is not None and moment.replace(tzinfo=moment.tzinfo or LAST_ZONE) <= datetime.now(timezone.utc):
+        raise UnitError(f"{shortened(finish_by)} is past; valid: a moment that is to come")
+    if not is_live(session, dag_id, run_id):
+        raise LookupError(
+            f"Dag {shortened(dag_id)} has no run {shortened(run_id)} that has not ended; valid: the id of one that "
+            "is queued or running"
+        )
+    row = session.get(RunRequestRow, (dag_id, run_id))
+    if request == RunRequest():
+        if row is not None:
+            session.delete(row)
+            session.flush()
+        return None
+    if row is None:
+        row = RunRequestRow(dag_id=dag_id, run_id=run_id)
+        session.add(row)
+    row.hurry, row.finish_by = request.hurry, None if request.finish_by is None else str(request.finish_by)
+    row.by, row.at = by[:250], DatabaseNow()
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def is_live(session: Session, dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has such a run, and it has not ended."""
+    if not (dag_id.isprintable() and run_id.isprintable()):  # no database takes a NUL or half of a surrogate pair
+        return False
+    query = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id, DagRun.state.in_(LIVE))
+    return session.scalar(query) is not None
+
+
+def terms(session: Session, dag_id: str, run_id: str | None = None) -> dict[str, RunTerms]:
+    """What the live runs of a Dag go by of which something is asked or forecast, by their ids.
+
+    :param run_id: only this one, in any case; None: all
+    """
+    mine = [DagRun.dag_id == dag_id, DagRun.state.in_(LIVE), *([] if run_id is None else [DagRun.run_id == run_id])]
+    of_request = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
+    of_forecast = (DagRun.dag_id == RunForecastRow.dag_id) & (DagRun.run_id == RunForecastRow.run_id)
+    query = select(DagRun.run_id, RunRequestRow, RunForecastRow).where(*mine).order_by(DagRun.id)
+    rows = session.execute(query.outerjoin(RunRequestRow, of_request).outerjoin(RunForecastRow, of_forecast))
+    return {run: RunTerms(request, forecast) for run, request, forecast in rows if run_id or request or forecast}
+
+
+def asked(session: Session) -> dict[RunKey, RunRequest]:
+    """What is asked of the runs that have not ended."""
+    mine = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
+    rows = session.scalars(select(RunRequestRow).join(DagRun, mine).where(DagRun.state.in_(LIVE)))
+    return {(row.dag_id, row.run_id): as_request(row) for row in rows}

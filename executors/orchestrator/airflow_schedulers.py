@@ -1,0 +1,41 @@
+"""Which of Airflow's schedulers live.
+
+Airflow takes a scheduler for dead that has been silent for 30 s. Each one that uses Lading also holds a lock on a file
+in the state folder, which the kernel lets go when the process ends, however it ends: all that share the folder
+see it at once. A lock that can't be seen from here, as on another machine, leaves it at Airflow's 30 s.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow.configuration import conf
+from airflow.jobs.job import Job as AirflowJob
+from airflow.jobs.job import JobState
+from airflow.utils.net import get_hostname
+from sqlalchemy import select
+
+from lading.executors.orchestrator.presence import has_ended
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def living(session: Session, folder: Path) -> set[int]:
+    """The numbers of the schedulers that live, as far as can be seen from here."""
+    silence = timedelta(seconds=conf.getint("scheduler", "scheduler_health_check_threshold"))
+    heard = session.execute(
+        select(AirflowJob.id, AirflowJob.hostname).where(
+            AirflowJob.job_type == "SchedulerJob",
+            AirflowJob.state == JobState.RUNNING,
+            AirflowJob.latest_heartbeat > datetime.now(timezone.utc) - silence,
+        )
+    )
+    here = get_hostname()
+    files = {job_id: (folder / str(job_id), host) for job_id, host in heard}
+    # One of this machine without a file does not use Lading yet: it begins, or has died before it could. One that
+    # begins starts a controller itself where it finds none.
+    users = {job_id: path for job_id, (path, host) in files.items() if host != here or path.exists()}
+    return {job_id for job_id, path in users.items() if not has_ended(path)}

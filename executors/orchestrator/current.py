@@ -1,0 +1,29 @@
+"""Which orchestrator this process works for: Airflow, unless another was named."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.orchestrator.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+_named: list[Orchestrator] = [AirflowOrchestrator()]
+
+
+def orchestrator() -> Orchestrator:
+    """The orchestrator that this process works for."""
+    return _named[0]
+
+
+def use(other: Orchestrator) -> None:
+    """Name the orchestrator that this process works for, before it makes a controller."""
+    _named[0] = other
+
+
+def open_session() -> AbstractContextManager[Session]:
+    """A session of the orchestrator's database, see :meth:`Orchestrator.session`."""
+    return _named[0].session()

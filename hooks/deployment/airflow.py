@@ -1,0 +1,153 @@
+"""Airflow's deployment: its configuration and its connections. Airflow is imported when something is asked for."""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import io
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.deployment.deployment import (
+    Deployment,
+    DeploymentIdentity,
+    Login,
+    OpenSocket,
+    TableConventions,
+    plain_conventions,
+)
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class AirflowDeployment(Deployment):
+    """What ``airflow.cfg``, its variables and the secrets backends say."""
+
+    def table_conventions(self) -> TableConventions:
+        try:
+            from airflow.models.base import StringID, _get_schema, naming_convention
+        except ModuleNotFoundError:  # a node, which has no database
+            return plain_conventions()
+        return TableConventions(StringID, _get_schema(), naming_convention)
+
+    def log_folder(self) -> Path:
+        from airflow.configuration import conf
+
+        return Path(conf.get("logging", "base_log_folder"))
+
+    def identity(self) -> DeploymentIdentity:
+        from airflow.configuration import conf
+
+        name = conf.get("api", "base_url", fallback="") or gethostname()
+        database = conf.get("database", "sql_alchemy_conn", fallback="")
+        return DeploymentIdentity(conf.get("core", "fernet_key", fallback=""), database, name)
+
+    def api_url(self) -> str:
+        from airflow.executors.base_executor import get_execution_api_server_url
+
+        return str(get_execution_api_server_url())
+
+    def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
+        return HookLogin(to, timeout, keepalive, open_socket)
+
+    def ssh_fault(self, name: str, error: BaseException) -> tuple[str | None, bool]:
+        from airflow.exceptions import AirflowException
+
+        # Airflow has one such error for its core and one for tasks.
+        is_undefined = type(error).__name__ == "AirflowNotFoundException"
+        # A secrets backend that is away is neither of these.
+        is_wrong = is_undefined or isinstance(error, (AirflowException, ValueError, TypeError, ImportError))
+        return (_undefined(name, error) if is_undefined else None), is_wrong
+
+    def aws_client(self, aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
+        try:
+            from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+            from botocore.config import Config
+        except ImportError as error:
+            message = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
+            raise ImportError(message) from error
+        hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
+        return hook.get_conn()
+
+    def has_connection(self, name: str) -> bool:
+        from airflow.exceptions import AirflowNotFoundException
+        from airflow.models import Connection
+
+        try:
+            Connection.get_connection_from_secrets(name)
+        except AirflowNotFoundException:
+            return False
+        return True
+
+
+class HookLogin(Login):
+    """A login by Airflow's SSH hook, with all that Airflow takes from a connection: keys, agents, host keys, jump hosts
+    (ProxyCommand in ``~/.ssh/config``)."""
+
+    def __init__(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> None:
+        self.hook = _hook(to, timeout, keepalive, open_socket)
+        self.username, self.remote_host, self.port = self.hook.username, self.hook.remote_host, self.hook.port
+
+    def open(self) -> paramiko.SSHClient:
+        client: paramiko.SSHClient = self.hook.get_conn()
+        return client
+
+    def abandon(self) -> None:
+        # Left open it would hold one of the server's MaxStartups for minutes.
+        vars(self.hook)["is_abandoned"] = True
+        if (made := vars(self.hook).get("made")) is not None:
+            with contextlib.suppress(Exception):  # what is broken may be broken in any way
+                made.close()
+
+    def where_keys_are(self) -> str:
+        return (
+            f"known_hosts, or into the extra fields of the connection {self.hook.ssh_conn_id!r}: "
+            '"host_key": "ssh-ed25519 AAAA..."'
+        )
+
+
+def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any:
+    """Airflow's hook, on a socket of ours."""
+    import paramiko
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+    from paramiko.config import SSH_PORT
+
+    class SiteHook(SSHHook):
+        @cached_property
+        def host_proxy(self) -> Any:
+            made = super().host_proxy or open_socket(self.remote_host, self.port or SSH_PORT, timeout)
+            vars(self)["made"] = made
+            if "is_abandoned" in vars(self):  # since this began, perhaps before this was made
+                made.close()
+                raise OSError("it was closed while it was opened")
+            return made
+
+    # Once: it would sleep between attempts.
+    options: dict[str, Any] = {"keepalive_interval": keepalive, "conn_retry_attempts": 1}
+    options |= dict.fromkeys(("conn_timeout", "banner_timeout", "auth_timeout"), timeout)
+    if isinstance(to, str):
+        return SiteHook(to, **options)
+    hook = SiteHook(None, to.host, to.user, port=to.port, host_proxy_cmd=to.proxy_command, **options)
+    hook.key_file, hook.look_for_keys = None, False  # whatever ~/.ssh/config says
+    hook.compress = False  # it takes 0.3 MiB at both ends of each connection, and archives are small as they are
+    hook.pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(to.private_key))
+    hook.host_key = paramiko.Ed25519Key(data=binascii.a2b_base64(to.host_key.split()[1]))
+    return hook
+
+
+def _undefined(ssh_conn_id: str, error: BaseException) -> str:
+    """What to do about a connection that is not defined, as Airflow says also of one that it cannot read."""
+    variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
+    example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
+    if os.environ.get(variable):  # its value may have a password
+        return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
+    said = str(error).strip() or type(error).__name__
+    return (
+        f"{said}; set {variable}, for example to {example}. In Airflow's own processes it may also be in "
+        f"the database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
+    )

@@ -1,0 +1,145 @@
+"""What sites and the store need of the deployment that Lading works for.
+
+Nothing else in `hooks` reads Airflow's configuration or opens its connections, so sites can be used where Airflow is
+not installed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+class DeploymentIdentity(NamedTuple):
+    """By what a deployment is told from others that use the same machines and folders.
+
+    :param secret: what all its parts have and no other deployment: the one in use, then older ones, with commas between
+        them; empty: it has none
+    :param database: the URL of its database, which stands in for an empty secret
+    :param name: by which people know it
+    """
+
+    secret: str
+    database: str
+    name: str
+
+
+class TableConventions(NamedTuple):
+    """How tables are made in the database of a deployment.
+
+    :param id_type: the type of columns that are compared with ids of the deployment's own tables: MySQL compares only
+        columns of the same collation
+    :param schema: in which they are; None: that of the connection
+    :param naming: of constraints and indices, see SQLAlchemy's ``MetaData``
+    """
+
+    id_type: Callable[[], Any]
+    schema: str | None
+    naming: Mapping[str, str]
+
+
+# As Airflow's tables have it, so that the same migrations make the same names everywhere.
+NAMING = {
+    "ix": "idx_%(column_0_N_label)s",
+    "uq": "%(table_name)s_%(column_0_N_name)s_uq",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "pk": "%(table_name)s_pkey",
+}
+LONGEST_ID = 250
+
+
+def plain_conventions() -> TableConventions:
+    """Those of a database that has Lading's tables alone."""
+    from sqlalchemy import String
+
+    return TableConventions(lambda: String(LONGEST_ID), None, NAMING)
+
+
+class Login(ABC):
+    """One attempt to log in at a server: as whom, where."""
+
+    username: str | None
+    remote_host: str
+    port: int
+
+    @abstractmethod
+    def open(self) -> paramiko.SSHClient:
+        """Log in.
+
+        :raises Exception: whatever paramiko and the deployment raise when that is not possible
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close what a failed login has left open, and let one that another thread opens fail."""
+
+    @abstractmethod
+    def where_keys_are(self) -> str:
+        """Where the key of the server may be written down so that it is known."""
+
+
+# Opens the socket of a connection: the host, the port, and seconds until it stands.
+OpenSocket = Callable[[str, int, float], Any]
+
+
+class Deployment(ABC):
+    """An installation of what runs workflows: what sites need of it."""
+
+    def runner_options(self) -> list[str]:
+        """The options of a node agent that say by which module it runs jobs; none: by that for Airflow's workloads."""
+        return []
+
+    def table_conventions(self) -> TableConventions:
+        """How tables are made in its database."""
+        return plain_conventions()
+
+    @abstractmethod
+    def log_folder(self) -> Path:
+        """The folder below which jobs have their logs."""
+
+    @abstractmethod
+    def identity(self) -> DeploymentIdentity:
+        """By what it is told from other deployments."""
+
+    @abstractmethod
+    def api_url(self) -> str:
+        """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing."""
+
+    @abstractmethod
+    def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
+        """A login at a server.
+
+        :param to: the name of an SSH connection, or a server of which all is known
+            (:class:`lading.hooks.ssh.transport.Server`)
+        :param timeout: seconds for each stage: the connection, the greeting, the login
+        :param keepalive: seconds between two signs of life
+        :raises Exception: the connection is not defined, or makes no sense; ``ssh_fault`` says it in words
+        """
+
+    @abstractmethod
+    def ssh_fault(self, name: str, error: BaseException) -> tuple[str | None, bool]:
+        """What to do about an SSH connection that could not even be read, as text, and whether that is for good.
+
+        :param name: that of the connection
+        :param error: what ``ssh_login`` has raised
+        :returns: no text: the words of the error say it all
+        """
+
+    @abstractmethod
+    def aws_client(self, aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
+        """A client of boto3.
+
+        :param aws_conn_id: the name of a connection to AWS; empty: the credentials that boto3 finds by itself
+        :param options: of botocore's ``Config``
+        :raises ImportError: what it needs is not installed; the text says what to install
+        """
+
+    @abstractmethod
+    def has_connection(self, name: str) -> bool:
+        """Whether there is a connection to AWS of this name."""

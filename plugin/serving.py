@@ -1,0 +1,127 @@
+"""A controller as a process, whoever runs the workflows: its log, and how it runs until a signal ends it."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import logging.handlers
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from lading.executors.controller.controller import Controller
+from lading.executors.controller.placing import Extensions
+from lading.executors.controller.sites_file import rules_of
+from lading.executors.settings import Settings
+from lading.executors.store import Change
+from lading.hooks.files.logs import PlainFormatter
+from lading.hooks.files.safe_files import private_opener
+from lading.hooks.site import Site
+from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
+from lading.scheduling.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES = 10 * 2**20
+LOG_FILES = 3
+
+
+def serve_until_signal(
+    sites: Mapping[str, Site[Any]],
+    mint: Callable[[str, float], str],
+    settings: Settings,
+    managed: bool,
+    start: Callable[[], object] = lambda: None,
+) -> None:
+    """Run a controller in this process until SIGTERM or SIGINT, or until it is needless. It may end the process.
+
+    :param mint: makes the JWT of a job for its subject, valid for so many seconds
+    :param managed: whether it ends when nothing needs it any more
+    :param start: is called right before it begins
+    """
+    acting = Controller(sites, mint, settings, managed, notify_listeners, extensions(settings))
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        acting.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    # Blocked by the process that started it until now, and before anything is started that would inherit that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    # What was imported lives forever: a plan's many small objects must not make the collector look at it again.
+    gc.collect()
+    gc.freeze()
+    start()
+    acting.leadership.clock.end_process = lambda: end_at_once(1)
+    acting.run()
+    end_in_spite_of_threads()
+
+
+def extensions(settings: Settings) -> Extensions:
+    """What plugins and the sites file add to the choice of places."""
+    found = rules_of(settings.sites_file, rules())
+    return Extensions(binding_filters(), policies(), found, implemented("rank_matches"), implemented("assign_jobs"))
+
+
+def end_in_spite_of_threads() -> None:
+    """End the process where a thread that hangs would keep it alive, such as one of a third party's site."""
+    kept = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    if kept:
+        log.info("The threads %s are not waited for", ", ".join(kept))
+        end_at_once(0)
+
+
+def end_at_once(status: int) -> None:
+    """End the process without waiting for anything but its log."""
+    logging.shutdown()
+    os._exit(status)
+
+
+def notify_listeners(changes: Sequence[Change]) -> None:
+    """Call the plugins' ``job_changed``; what one of them gets wrong must not hold up the jobs."""
+    for change in changes:
+        state = change.values.get("state")
+        if state is not None:
+            reason: Reason | None = change.values.get("reason")
+            try:
+                plugin_manager().hook.job_changed(
+                    token=change.token,
+                    state=state.value,
+                    cause=change.values.get("cause"),
+                    reason=None if reason is None else str(reason),
+                    reason_code=None if reason is None else reason.code,
+                    reason_params={} if reason is None else dict(reason.params),
+                )
+            except Exception:
+                log.exception("A listener of job_changed failed")
+
+
+class PrivateFileHandler(logging.handlers.RotatingFileHandler):
+    """A log that only Airflow's user may read. What this process prints also continues in the new file."""
+
+    def _open(self) -> io.TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
+
+    def doRollover(self) -> None:
+        with open(self.baseFilename, "rb") as full:
+            before = os.fstat(full.fileno())
+        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), before)]
+        super().doRollover()
+        if self.stream is not None:
+            for output in ours:
+                os.dup2(self.stream.fileno(), output)
+
+
+def log_to(settings: Settings, managed: bool, level: str) -> None:
+    """Send the log to a file that is kept small, or to standard error where another program keeps it."""
+    handler: logging.Handler = logging.StreamHandler()
+    if managed:
+        handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,120 @@
+"""A real node agent whose jobs are commands, where Airflow cannot be imported."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.spool.command import CommandWork
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import free_text
+from lading.scheduling.resources import Resources
+from tests.services.agent import NodeAgent
+
+# Found before the real one: whoever imports it fails.
+NO_AIRFLOW = 'raise ModuleNotFoundError("No module named \'airflow\'", name="airflow")'
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[NodeAgent]:
+    blocked = tmp_path / "blocked"
+    (blocked / "airflow").mkdir(parents=True)
+    (blocked / "airflow" / "__init__.py").write_text(NO_AIRFLOW)
+    node = NodeAgent(tmp_path)
+    node.start(runner="lading.executors.agent.tasks.command_runner", PYTHONPATH=str(blocked))
+    yield node
+    node.stop()
+    NodeAgent.clean_up()
+
+
+@pytest.fixture
+def put(agent: NodeAgent, tmp_path: Path) -> Callable[..., None]:
+    def leave(token: str, workload: CommandWork | dict[str, Any], **limits: Any) -> None:
+        is_command = isinstance(workload, CommandWork)
+        agent.spool.put(
+            [
+                Envelope(
+                    token=token,
+                    workload=workload.to_workload() if is_command else workload,
+                    resources=Resources(1, 256),
+                    memory_limit=limits.get("memory_limit"),
+                    time_limit=limits.get("time_limit"),
+                    priority=1,
+                    queued_at=time.time(),
+                    expires_at=time.time() + 600,
+                )
+            ]
+        )
+
+    return leave
+
+
+def shell(script: str, **others: Any) -> CommandWork:
+    return CommandWork(["sh", "-c", script], **others)
+
+
+def test_a_command_has_its_folder_its_environment_and_its_log(
+    agent: NodeAgent, put: Callable[..., None], tmp_path: Path
+) -> None:
+    logs = {"log_folder": str(tmp_path / "logs"), "log_path": "rule/1.log"}
+    put(
+        "one",
+        shell("pwd; echo $COLOUR >&2; echo done > out", folder=str(tmp_path), environment={"COLOUR": "red"}, **logs),
+    )
+    ended = agent.wait_for("one")
+    assert (ended["cause"], ended["exit_code"]) == (None, 0)
+    assert (tmp_path / "logs/rule/1.log").read_text() == f"{tmp_path}\nred\n"
+    assert (tmp_path / "out").read_text() == "done\n"
+
+
+def test_it_ends_with_its_exit_code_or_signal(agent: NodeAgent, put: Callable[..., None]) -> None:
+    put("code", shell("exit 7"))
+    put("signal", shell("kill -9 $$"))
+    put("nothing", CommandWork(["/there/is/none"]))
+    put("another", {"type": "ExecuteTask"})
+    ends = {token: agent.wait_for(token) for token in ("code", "signal", "nothing", "another")}
+    assert {token: (each["cause"], each["exit_code"]) for token, each in ends.items()} == {
+        "code": ("error", 7),
+        "signal": ("error", -9),
+        "nothing": ("error", 1),
+        "another": ("error", 1),
+    }
+    assert str(ends["nothing"]["reason"]).startswith("/there/is/none cannot be started in ")
+    assert "its work is of type 'ExecuteTask'; this machine runs 'Command'" in str(ends["another"]["reason"])
+
+
+def test_limits_hold_for_all_that_it_has_started(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
+    put("time", shell("sleep 600 & sleep 600"), time_limit=1)
+    hungry = "import time; kept = bytearray(300 * 2**20); time.sleep(600)"
+    put("memory", CommandWork(["sh", "-c", f"python3 -c '{hungry}'; exit 0"]), memory_limit=100)
+    assert agent.wait_for("time")["cause"] == "time_limit"
+    assert agent.wait_for("memory")["cause"] == "out_of_memory"
+
+
+def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
+    pid, tidied = tmp_path / "pid", tmp_path / "tidied"
+    # The command is what the shell waits for: it gets the signal itself.
+    put("one", shell(f"echo $$ > {pid}; trap 'touch {tidied}; exit 3' TERM; while :; do sleep 0.1; done"))
+    agent.wait(pid.exists)
+    agent.spool.ask_to_cancel({"one": free_text("nobody wants it")})
+    assert agent.wait_for("one")["cause"] == "cancelled"
+    assert tidied.exists()
+    agent.wait(lambda: not os.path.exists(f"/proc/{pid.read_text().strip()}"))
+
+
+def test_an_agent_that_was_killed_has_its_commands_adopted(
+    agent: NodeAgent, put: Callable[..., None], tmp_path: Path
+) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    put("one", shell(f"echo x >> {begun}; until [ -e {end} ]; do sleep 0.1; done"))
+    agent.wait(begun.exists)
+    agent.kill()
+    agent.start(runner="lading.executors.agent.tasks.command_runner")
+    end.touch()
+    assert agent.wait_for("one")["exit_code"] == 0
+    assert begun.read_text() == "x\n", "it has run once"

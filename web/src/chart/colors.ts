@@ -1,0 +1,81 @@
+// Colours of states and phases, for a light and a dark page. Each is at least 3:1 beside the page and the grey of
+// machines, and states are told apart without red and green: a test computes both.
+
+export interface Palette {
+  page: readonly string[];
+  machine: string;
+  /** Of a density row, of the jobs that do not stand out. */
+  pale: string;
+  running: string;
+  succeeded: string;
+  failed: string;
+  cancelled: string;
+  hidden: string;
+  phases: Record<string, string>;
+  shares: {used: string; unused: string; idle: string; boot: string};
+}
+
+export const LIGHT: Palette = {
+  page: ["#ffffff", "#f4f4f5"],
+  machine: "#eef1f5",
+  pale: "#c3cffb",
+  running: "#456cf6",
+  succeeded: "#4f9689",
+  failed: "#fe4514",
+  cancelled: "#5d2a00",
+  hidden: "#545b66",
+  phases: {airflow: "#6b7280", sent: "#456cf6", queue: "#9a5b00", boot: "#9333ea", runs: "#2f7d6e"},
+  shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#9333ea"},
+};
+export const DARK: Palette = {
+  page: ["#09090b", "#18181b", "#171d2b"],
+  machine: "#27303b",
+  pale: "#1d4a68",
+  running: "#0fa0ef",
+  succeeded: "#b0fdf0",
+  failed: "#de3b3f",
+  cancelled: "#fbfa10",
+  hidden: "#8b929c",
+  phases: {airflow: "#8b929c", sent: "#6ea8ff", queue: "#f5b83d", boot: "#c99bff", runs: "#7fe3cd"},
+  shares: {used: "#7fe3cd", unused: "#6ea8ff", idle: "#f5b83d", boot: "#c99bff"},
+};
+
+export const STATES = ["running", "succeeded", "failed", "cancelled"] as const;
+export type ShownState = (typeof STATES)[number];
+/** The slant of the lines that a state has beside its colour, degrees; null: none. */
+export const SLANTS: Record<ShownState | "hidden", number | null> = {running: null, succeeded: 0, failed: 45, cancelled: 135, hidden: null};
+
+export const shownState = (state: string | null, hidden: boolean): ShownState | "hidden" =>
+  hidden || !STATES.includes(state as ShownState) ? "hidden" : (state as ShownState);
+
+/** The same in CSS. */
+export function hatched(color: string, slant: number | null): string {
+  return slant === null ? color : `repeating-linear-gradient(${slant}deg, ${color} 0 3px, color-mix(in srgb, ${color} 60%, var(--l-page)) 3px 5px)`;
+}
+
+const linear = (hex: string) =>
+  [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+const luminance = (hex: string) => {
+  const [red, green, blue] = linear(hex);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+/** The contrast of two colours as WCAG 2 has it, 1 to 21. */
+export function contrast(one: string, other: string): number {
+  const [light, dark] = [luminance(one), luminance(other)].sort((a, b) => b - a);
+  return (light + 0.05) / (dark + 0.05);
+}
+
+// Machado, Oliveira and Fernandes, A physiologically-based model for simulation of color vision deficiency, 2009.
+const DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]];
+const TO_XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]];
+const WHITE = [0.95047, 1, 1.08883];
+const times = (matrix: number[][], vector: number[]) => matrix.map((row) => row.reduce((sum, each, at) => sum + each * vector[at], 0));
+function lab(rgb: number[]): number[] {
+  const [x, y, z] = times(TO_XYZ, rgb).map((part, at) => part / WHITE[at]).map((part) => (part > 0.008856 ? Math.cbrt(part) : 7.787 * part + 16 / 116));
+  return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+}
+/** The distance of two colours as somebody without green cones sees them: ΔE of CIE 1976. */
+export function deltaE(one: string, other: string): number {
+  const seen = [one, other].map((hex) => lab(times(DEUTERANOPIA, linear(hex)).map((part) => Math.min(1, Math.max(0, part)))));
+  return Math.hypot(...seen[0].map((part, at) => part - seen[1][at]));
+}

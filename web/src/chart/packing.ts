@@ -1,0 +1,86 @@
+// What ran where, put together from answers of which each has only what is new. Nothing here needs a page.
+import type {ChartMachine, PackingChart} from "../api_types";
+
+// The application answers no longer window, seconds; and what begins while it answers is within the window.
+const LONGEST = 31 * 86400, AHEAD = 60;
+// Where nothing has come, what is drawn moves on in steps of this share of the window: each drawing costs time.
+const STEP = 0.01;
+
+/** The last `seconds`, or from `since` until `until`; null: until now. */
+export interface Window {seconds?: number; since?: number; until?: number | null}
+
+export interface ChartJob {
+  id: string;
+  place: string;
+  dagId?: string | null;
+  runId?: string | null;
+  taskId?: string;
+  /** Whether the user may not see what it is. */
+  hidden: boolean;
+  mapIndex: number;
+  tryNumber: number;
+  lane: number;
+  cpus: number;
+  nodes: number;
+  start: number;
+  end: number | null;
+  state: string | null;
+}
+
+export interface Packing {
+  since: number;
+  until: number;
+  now: number;
+  truncated: boolean;
+  jobs: Map<string, ChartJob>;
+  machines: Map<string, ChartMachine>;
+  /** What an hour of a cpu costs in the queue of a batch system, USD by site; null: it has no price. */
+  queues: Record<string, number | null>;
+}
+
+/** What is asked for at a time. */
+export function asked({seconds, since, until = null}: Window, now: number): {since: number; until: number} {
+  const end = until ?? now + AHEAD;
+  return {since: seconds === undefined ? Math.max(since ?? 0, end - LONGEST) : now - seconds, until: end};
+}
+
+/** The window of a run: its own time, and a little before and after. However old it is, its own jobs are there. */
+export function windowOfRun(began: number, ended: number | null): Window {
+  if (ended === null) return {since: began - 60, until: null};
+  const margin = Math.max(60, 0.1 * (ended - began));
+  return {since: began - margin, until: ended + margin};
+}
+
+/** From when to when is drawn. */
+function edges({seconds, since, until = null}: Window, now: number): {since: number; until: number} {
+  const end = Math.min(now, until ?? now);
+  return {since: seconds === undefined ? Math.max(since ?? 0, end - LONGEST) : end - seconds, until: end};
+}
+
+const isSame = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
+
+/** What is known with an answer: `before` itself where the answer has nothing new and time has hardly moved on. */
+export function merged(before: Packing | null, found: PackingChart, window: Window): Packing {
+  const {jobs, machines} = before ?? {jobs: new Map<string, ChartJob>(), machines: new Map<string, ChartMachine>()};
+  const drawn = edges(window, found.now);
+  let isNew = before === null || (found.truncated && !before.truncated) || !isSame(found.queues, before.queues);
+  for (const [id, place, name, mapIndex, tryNumber, lane, cpus, nodes, start, end, state] of found.jobs) {
+    const [dagId, runId, taskId] = name === null ? [] : found.names[name];
+    const job: ChartJob = {id, place: found.places[place], dagId, runId, taskId, hidden: name === null, mapIndex, tryNumber, lane, cpus, nodes, start, end, state};
+    if (isSame(job, jobs.get(id))) continue; // what has changed lately is told several times
+    jobs.set(id, job);
+    isNew = true;
+  }
+  for (const machine of found.machines) {
+    if (isSame(machine, machines.get(machine.key))) continue;
+    machines.set(machine.key, machine);
+    isNew = true;
+  }
+  if (before && !isNew && drawn.until - before.until < STEP * (before.until - before.since)) return before;
+  for (const job of jobs.values()) if (job.end !== null && job.end < drawn.since) jobs.delete(job.id);
+  for (const machine of machines.values()) {
+    const end = machine.spans.at(-1)?.[1] ?? null;
+    if (end !== null && end < drawn.since) machines.delete(machine.key);
+  }
+  return {...drawn, now: found.now, truncated: found.truncated || (before?.truncated ?? false), jobs, machines, queues: found.queues};
+}

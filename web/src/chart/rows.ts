@@ -1,0 +1,181 @@
+// The rows of the packing chart, site by site: machines, and batch nodes or large sites as one row of their density.
+import type {ChartMachine} from "../api_types";
+import type {ChartJob, Packing} from "./packing";
+
+/** Of so many moments the chart has a mean: as many as a screen can show. */
+export const MOMENTS = 600;
+/** A site of more machines is folded. */
+export const MOST_MACHINES = 40;
+const GAP = 0.25;
+
+export interface Row {
+  key: string;
+  label: string;
+  group: string;
+  machine: ChartMachine | null;
+  cpus: number;
+  top: number;
+  /** Whether a job is drawn below its machine: it had no room there in one piece. */
+  below: boolean;
+  /** Of many machines or nodes in one row: busy cpus at each moment. */
+  density: {levels: number[]; mine: number[]; most: number} | null;
+}
+
+export interface Group {
+  key: string;
+  site: string;
+  /** `machines`, or `nodes` of a batch system, of which only the jobs are known. */
+  sort: "machines" | "nodes";
+  size: number;
+  isOpen: boolean;
+}
+
+type IsMine = (job: ChartJob) => boolean;
+export interface Layout {rows: Row[]; groups: Group[]; height: number}
+
+export const siteOf = (place: string): string => place.slice(0, place.indexOf("/"));
+
+/** From when on there is something to see: a house that has just been made fills its chart. */
+const SHORTEST = 60;
+export function beginning({since, until, jobs, machines}: Packing): number {
+  let first = until - SHORTEST;
+  for (const {start} of jobs.values()) first = Math.min(first, start);
+  for (const {spans} of machines.values()) first = Math.min(first, spans[0][0]);
+  return Math.max(since, first);
+}
+
+/** Sums of amounts over time, as the mean of each moment. */
+export class Levels {
+  private readonly within = new Float64Array(MOMENTS);
+  private readonly onwards = new Float64Array(MOMENTS + 1);
+  private readonly width: number;
+  constructor(private readonly since: number, private readonly until: number) { this.width = (until - since) / MOMENTS; }
+
+  /** O(1) for each job, however long: its first and last moment by their share, and one step up and one down between. */
+  add(from: number, to: number | null, amount: number): void {
+    const {within, onwards, since, width} = this;
+    const begin = Math.max(0, (from - since) / width);
+    const end = Math.min(MOMENTS, ((to ?? this.until) - since) / width);
+    if (!(end > begin)) return;
+    const first = Math.floor(begin), last = Math.min(MOMENTS - 1, Math.floor(end));
+    if (first === last) { within[first] += amount * (end - begin); return; }
+    within[first] += amount * (first + 1 - begin);
+    within[last] += amount * (end - last);
+    onwards[first + 1] += amount;
+    onwards[last] -= amount;
+  }
+
+  means(): number[] {
+    let level = 0;
+    return Array.from(this.within, (part, moment) => Math.max(0, (level += this.onwards[moment]) + part));
+  }
+
+  points(): [number, number][] {
+    const means = this.means();
+    return [...means.map((mean, moment): [number, number] => [(this.since + moment * this.width) * 1000, mean]), [this.until * 1000, means[MOMENTS - 1]]];
+  }
+}
+
+/** @param opened: what the user has opened or folded, by the key of the group */
+export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string, boolean> = {}): Layout {
+  const since = beginning(packing);
+  const needed = new Map<string, number>();
+  const mine = new Set<string>();
+  const byPlace = new Map<string, ChartJob[]>();
+  for (const job of packing.jobs.values()) {
+    needed.set(job.place, Math.max(needed.get(job.place) ?? 0, job.lane + job.cpus));
+    if (isMine?.(job)) mine.add(job.place);
+    const there = byPlace.get(job.place);
+    if (there) there.push(job); else byPlace.set(job.place, [job]);
+  }
+  const members = new Map<string, string[]>();
+  for (const place of new Set([...packing.machines.keys(), ...needed.keys()])) {
+    const key = `${siteOf(place)}:${packing.machines.has(place) ? "machines" : "nodes"}`;
+    members.set(key, [...(members.get(key) ?? []), place]);
+  }
+  // A run's own sites, and in each its own machines, come first.
+  const rank = (place: string) => (mine.has(place) ? 0 : 1);
+  const byRank = (one: string, other: string) => rank(one) - rank(other) || one.localeCompare(other);
+  const groupRank = (places: string[]) => Math.min(...places.map(rank));
+  const sorted = [...members].sort(([one, its], [other, theirs]) => groupRank(its) - groupRank(theirs) || one.localeCompare(other));
+
+  const full = (place: string, group: string): Row => {
+    const machine = packing.machines.get(place) ?? null;
+    const its = machine ? Math.max(...machine.spans.map(([, , cpus]) => cpus)) : 0;
+    const cpus = Math.max(its, needed.get(place) ?? 0);
+    return {key: place, label: place, group, machine, cpus, top: 0, below: machine !== null && cpus > its + 0.001, density: null};
+  };
+  const rows: Row[] = [], groups: Group[] = [];
+  for (const [key, places] of sorted) {
+    const [site, sort] = [key.slice(0, key.lastIndexOf(":")), key.slice(key.lastIndexOf(":") + 1) as Group["sort"]];
+    const isOpen = opened[key] ?? (sort === "machines" && places.length <= MOST_MACHINES);
+    groups.push({key, site, sort, size: places.length, isOpen});
+    places.sort(byRank);
+    const shown = isOpen ? places : places.filter((place) => mine.has(place)).slice(0, MOST_MACHINES);
+    rows.push(...shown.map((place) => full(place, key)));
+    if (isOpen) continue;
+    const all = new Levels(since, packing.until), own = new Levels(since, packing.until);
+    for (const place of places) for (const job of byPlace.get(place) ?? []) {
+      const cpus = job.cpus * (sort === "nodes" ? job.nodes : 1);
+      all.add(job.start, job.end, cpus);
+      if (isMine?.(job)) own.add(job.start, job.end, cpus);
+    }
+    const levels = all.means();
+    rows.push({key: `${key}:density`, label: `${site}: ${places.length} ${sort}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), most: Math.max(...levels, 0.001)}});
+  }
+  const usual = Math.max(1, Math.min(...rows.filter(({density}) => !density).map(({cpus}) => cpus), 16));
+  for (const row of rows) if (row.density) row.cpus = 2 * usual;
+  const gap = GAP * usual;
+  let top = 0, group = rows[0]?.group;
+  for (const row of rows) {
+    if (row.group !== group) top += 2 * gap;
+    group = row.group;
+    row.top = top;
+    top += row.cpus + gap;
+  }
+  return {rows, groups, height: top};
+}
+
+// Whether a job is a batch job of its own: then it is on a node of which only its jobs are known.
+const isBatch = (job: ChartJob, {machines, queues}: Packing) => !machines.has(job.place) && siteOf(job.place) in queues;
+
+export interface Series {used: [number, number][]; up: [number, number][]; batch: [number, number][] | null; usd: [number, number][] | null}
+/** Of cpus used, cpus up, cpus in batch jobs and USD per hour the mean of each moment. null: no batch jobs, no prices. */
+export function seriesOf(packing: Packing, since: number): Series {
+  const {until, jobs, machines, queues} = packing;
+  const [used, up, batch, usd] = Array.from({length: 4}, () => new Levels(since, until));
+  let isPriced = false, hasBatch = false;
+  for (const job of jobs.values()) {
+    if (!isBatch(job, packing)) { used.add(job.start, job.end, job.cpus); continue; }
+    const cpus = job.cpus * job.nodes, rate = queues[siteOf(job.place)];
+    hasBatch = true;
+    isPriced ||= rate !== null;
+    batch.add(job.start, job.end, cpus);
+    usd.add(job.start, job.end, cpus * (rate ?? 0));
+  }
+  for (const {spans, usd_per_hour} of machines.values()) for (const [from, to, cpus] of spans) {
+    isPriced ||= usd_per_hour !== null;
+    up.add(from, to, cpus);
+    usd.add(from, to, usd_per_hour ?? 0);
+  }
+  return {used: used.points(), up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
+}
+
+/** Of each machine its cpu-seconds that were up, and those that jobs had; what ran in queues is not counted. */
+export function sharesOf({since, until, jobs, machines}: Packing): Map<string, {used: number; up: number}> {
+  const within = (from: number, to: number | null) => Math.max(0, Math.min(to ?? until, until) - Math.max(from, since));
+  const shares = new Map<string, {used: number; up: number}>();
+  for (const {key, spans} of machines.values()) shares.set(key, {used: 0, up: spans.reduce((sum, [from, to, cpus]) => sum + within(from, to) * cpus, 0)});
+  for (const job of jobs.values()) {
+    const its = shares.get(job.place);
+    if (its) its.used += within(job.start, job.end) * job.cpus;
+  }
+  return shares;
+}
+
+/** Of the cpus that were up, which share no job had; null: none were up. */
+export function idleShare(shares: Map<string, {used: number; up: number}>): number | null {
+  let up = 0, used = 0;
+  for (const each of shares.values()) { up += each.up; used += each.used; }
+  return up ? Math.max(0, 1 - used / up) : null;
+}

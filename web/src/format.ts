@@ -1,0 +1,155 @@
+// Numbers, times and amounts as people read them.
+import type {StartEstimate} from "./api_types";
+import type {ChartMachine, RunOutlook, Summary} from "./api_types";
+
+type Maybe<Value> = Value | null | undefined;
+
+const NONE = "–";
+const isNone = (value: unknown): value is null | undefined => value === null || value === undefined;
+const number = (value: number, digits = 1) => value.toLocaleString("en-US", {maximumFractionDigits: digits});
+
+export const count = (value: Maybe<number>): string => (isNone(value) ? NONE : value > 0 && value < 0.005 ? "< 0.01" : number(value, 2));
+
+export const usd = (value: Maybe<number>): string =>
+  isNone(value)
+    ? NONE
+    : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: value > 0 && value < 0.1 ? 4 : 2})}`;
+
+export function percent(part: number, whole: Maybe<number>): string {
+  if (!whole) return NONE;
+  const share = (100 * part) / whole;
+  return share > 0 && share < 1 ? "< 1 %" : `${Math.round(share)} %`;
+}
+
+export function memory(mib: Maybe<number>): string {
+  if (isNone(mib)) return NONE;
+  return mib >= 1024 ? `${number(mib / 1024)} GiB` : `${number(mib, 0)} MiB`;
+}
+
+export function duration(seconds: Maybe<number>): string {
+  if (isNone(seconds)) return NONE;
+  const whole = Math.max(0, seconds);
+  if (whole < 60) return `${number(whole, whole < 10 ? 1 : 0)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.round(minutes / 1440)} days`;
+}
+
+/** The time zone that the user has chosen in Airflow; undefined: the browser's. */
+function zone(): string | undefined {
+  try {
+    const chosen: unknown = JSON.parse(localStorage.getItem("timezone") ?? "null");
+    return typeof chosen === "string" && chosen !== "local" ? chosen : undefined;
+  } catch {
+    return localStorage.getItem("timezone") || undefined;
+  }
+}
+
+// Making one takes longer than using it a hundred times.
+const formatters = new Map<string, Intl.DateTimeFormat>();
+function formatter(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
+  const timeZone = zone();
+  const key = JSON.stringify([timeZone, options]);
+  let found = formatters.get(key);
+  if (!found) formatters.set(key, (found = made({...options, timeZone, hourCycle: "h23"})));
+  return found;
+}
+function made(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
+  try {
+    return new Intl.DateTimeFormat(undefined, options);
+  } catch {
+    // This browser does not have the zone.
+    return new Intl.DateTimeFormat(undefined, {...options, timeZone: undefined});
+  }
+}
+
+export const clock = (seconds: number): string =>
+  formatter({hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+
+const SECONDS: Partial<Record<string, number>> = {hour: 3600, minute: 60, second: 1};
+/** When the day began in that time zone, seconds since the epoch. */
+export function midnight(): number {
+  const parts = formatter({hour: "numeric", minute: "numeric", second: "numeric"});
+  const ofDay = (at: number) =>
+    parts.formatToParts(at * 1000).reduce((sum, {type, value}) => sum + (SECONDS[type] ?? 0) * (Number(value) || 0), 0);
+  const now = Math.floor(Date.now() / 1000);
+  const first = now - ofDay(now);
+  return first - ((ofDay(first) + 43200) % 86400) + 43200; // a day on which clocks change is longer or shorter
+}
+
+export const date = (seconds: Maybe<number>): string =>
+  isNone(seconds)
+    ? NONE
+    : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
+
+// Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.
+const UTC = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
+const moment = (seconds: number) =>
+  formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+export const spoken = (text: Maybe<string>): string | null =>
+  text?.replace(UTC, (_, year, month, ...rest) => {
+    const [dayOfMonth, hour, minute, second] = rest.slice(0, 4).map(Number);
+    return moment(Date.UTC(Number(year), Number(month) - 1, dayOfMonth, hour, minute, second) / 1000);
+  }) ?? null;
+
+/** The label of a time in a chart that shows so many seconds: of several days the time of day alone says nothing. */
+export function tickLabel(seconds: number, shown: number): string {
+  return shown > 12 * 3600 ? date(seconds) : clock(seconds);
+}
+
+/** For programs, as in CSV. */
+export const iso = (seconds: Maybe<number>): string => (isNone(seconds) ? "" : new Date(seconds * 1000).toISOString());
+
+export const cpuHours = (value: number): string =>
+  value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
+export const cost = (money: Maybe<number>, hours: number): string => (isNone(money) ? cpuHours(hours) : usd(money));
+
+/** How long a run took, or where jobs have not ended has taken until now, seconds. */
+export const took = ({live, began_at, ended_at}: {live: number; began_at: number | null; ended_at: number | null}, now: number) =>
+  ((live ? now : ended_at) ?? now) - (began_at ?? now);
+
+/** Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count. */
+export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used" | "cpus_up" | "cpus_batch">): string | null {
+  const parts = [
+    cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null,
+    cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null,
+  ];
+  return parts.filter(Boolean).join("; ") || null;
+}
+
+/** The state of a machine, and since when where it does not answer: the state from before says little then. */
+export const machineState = ({state, unreachable_since: since}: Pick<ChartMachine, "state"> & Partial<Pick<ChartMachine, "unreachable_since">>): [string, string | null] =>
+  isNone(since) ? [state, null] : ["unreachable", `since ${date(since)}`];
+
+export const bought = ({instance_type, capacity_type, zone: where}: Partial<Pick<ChartMachine, "instance_type" | "capacity_type" | "zone">>): string =>
+  [instance_type, capacity_type, where].filter(Boolean).join(", ");
+
+// What a live run goes by, a line for each part.
+const HURRIES = new Map([[0, "cheap"], [1, "balanced"], [10, "fast"]]);
+const hurryName = (value: number) => (HURRIES.has(value) ? `hurry ${count(value)} (${HURRIES.get(value)})` : `hurry ${count(value)}`);
+export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, asked_finish_by, asked_by, asked_at, is_planned}: RunOutlook): string[] {
+  const requested = [
+    asked_hurry === null ? null : hurryName(asked_hurry),
+    asked_finish_by === null ? null : `finish_by ${asked_finish_by}`,
+  ].filter(Boolean).join(", ");
+  const asked = requested ? `${asked_by} has asked for ${requested}, ${date(asked_at)}` : null;
+  const isText = (line: string | null): line is string => Boolean(line);
+  if (!is_planned) return [asked, "Nothing is planned for it: only sites that buy machines by a forecast go by that."].filter(isText);
+  const deadline = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;
+  const end = trouble
+    ? `It ${spoken(trouble)}`
+    : ends_at !== null
+      ? `Planned to end at about ${date(ends_at)}${deadline}`
+      : finish_by === null ? null : `It shall end by ${date(finish_by)}; when it will is not known`;
+  const worth = asked_hurry !== null ? null : hurry === null ? "The hurry is that of its sites" : `${hurryName(hurry)}, as its Dag says`;
+  return [asked, worth, end].filter(isText);
+}
+
+/** When a job is expected to start, in a few characters. */
+export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
+  const at = until - now > 43200 ? date : (seconds: number) => clock(seconds).slice(0, 5);
+  return since <= now ? `by ${at(until)}` : `${at(since)} – ${at(until)}`;
+}

@@ -1,0 +1,7 @@
+// The React that Airflow's UI has loaded; there must be but one.
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+const host = (globalThis as any).React;
+export default host;
+export const {
+  Component, Fragment, createContext, createElement, memo, useCallback, useContext, useEffect, useId, useMemo, useRef, useState,
+} = host;

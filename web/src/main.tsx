@@ -1,0 +1,22 @@
+// What Airflow's UI shows of Lading. Airflow takes a component from globalThis by the name of its react_app; all of them
+// come from this one bundle.
+import * as React from "react";
+import {Page} from "./pages/page";
+import {DagTab} from "./tabs/dag";
+import {HomeTile} from "./tabs/home";
+import {RunTab} from "./tabs/run";
+import {TaskTab} from "./tabs/task";
+import {Guarded} from "./ui/parts";
+
+interface Props {dagId?: string; runId?: string; taskId?: string; mapIndex?: string}
+
+function Lading({dagId, runId, taskId, mapIndex}: Props) {
+  if (dagId && runId && taskId) return <TaskTab dagId={dagId} runId={runId} taskId={taskId} mapIndex={mapIndex} />;
+  if (dagId && runId) return <RunTab dagId={dagId} runId={runId} />;
+  return dagId ? <DagTab dagId={dagId} /> : <Page />;
+}
+
+Object.assign(globalThis, {
+  "Lading": (props: Props) => <Guarded><Lading {...props} /></Guarded>,
+  "Lading today": () => <Guarded><HomeTile /></Guarded>,
+});

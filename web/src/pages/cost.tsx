@@ -1,0 +1,141 @@
+// The bill: by day, week or month, split by Dag, task or site, and into what was used, unused, idle and booting.
+import * as React from "react";
+import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings} from "../api_types";
+import {SLANTS, hatched} from "../chart/colors";
+import {cost, count, cpuHours, date, day, midnight, percent, usd} from "../format";
+import {dagPath, pagePath} from "../paths";
+import {useAnswer} from "../polling";
+import type {Chosen} from "../ui/choices";
+import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, Tile, Tiles, Trouble, type Part} from "../ui/parts";
+import {Table, type Column} from "../ui/table";
+import type {PageProps} from "./page";
+
+const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"]] as const;
+const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site"};
+
+const SHARES = [
+  {key: "used", title: "used", slant: SLANTS.running},
+  {key: "unused", title: "asked for, not used", slant: 45},
+  {key: "idle", title: "idle machines", slant: 135},
+  {key: "boot", title: "booting machines", slant: 0},
+] as const;
+type Share = (typeof SHARES)[number]["key"];
+const colorOf = (key: Share, slant: number | null) => hatched(`var(--l-${key})`, slant);
+
+/** What a share came to: USD where there are any, else cpu-hours. */
+export function amount(amounts: BillAmounts, key: Share, inUsd: boolean): number {
+  return (inUsd ? amounts[`usd_${key}`] : amounts[`cpu_hours_${key}`]) ?? 0;
+}
+export function parts(amounts: BillAmounts, inUsd: boolean): Part[] {
+  return SHARES.map(({key, title, slant}) => {
+    const value = amount(amounts, key, inUsd);
+    return {key, title, value, text: inUsd ? usd(value) : cpuHours(value), color: colorOf(key, slant)};
+  });
+}
+const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
+
+/** Columns of the periods; each is named by its amounts. */
+function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
+  const most = Math.max(...bill.totals.map((each) => whole(each, inUsd)), 1e-9);
+  const every = Math.ceil(bill.periods.length / 12);
+  return (
+    <div className="scroll" style={{maxHeight: "none", padding: 8}} role="group" aria-label="Costs over time">
+      <div style={{display: "flex", alignItems: "end", gap: bill.periods.length > 60 ? 1 : 4, height: 130, minWidth: bill.periods.length * 4}}>
+        {bill.periods.map((period, index) => {
+          const shares = parts(bill.totals[index], inUsd), sum = whole(bill.totals[index], inUsd);
+          const text = `${day(period.since)}${period.is_whole ? "" : ", until now"}: ${inUsd ? usd(sum) : cpuHours(sum)} (${shares.filter(({value}) => value > 0).map(({title, text: said}) => `${title} ${said}`).join(", ") || "nothing"})`;
+          return (
+            <div key={period.since} role="img" aria-label={text} title={text} style={{flex: "1 1 0", maxWidth: 60, display: "flex", flexDirection: "column-reverse", height: "100%", opacity: period.is_whole ? 1 : 0.75}}>
+              <div style={{height: 18, fontSize: 10, whiteSpace: "nowrap", overflow: "visible"}} aria-hidden>{index % every === 0 ? day(period.since) : ""}</div>
+              {shares.map(({key, value, color}) => <div key={key} style={{height: `${(value / most) * 84}%`, background: color, marginTop: value > 0 ? 1 : 0}} />)}
+            </div>
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+function nameOf(row: BillRow): string {
+  if (row.kind === "hidden") return "Dags that you may not read";
+  if (row.kind === "others") return "all others";
+  if (row.kind === "machines") return "machines, charged to no job";
+  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || "no Dag";
+}
+function rowName(row: BillRow) {
+  const text = <Name>{nameOf(row)}</Name>;
+  if (row.kind !== "named") return text;
+  if (row.dag_id) return <Link to={dagPath(row.dag_id)}>{text}</Link>;
+  return row.site ? <Link to={pagePath({view: "jobs", site: row.site})}>{text}</Link> : text;
+}
+
+function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
+  const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
+  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site});
+  const columns: Column<BillRow>[] = [
+    {title: split === "site" ? "Site" : split === "task" ? "Task" : "Dag", cell: rowName, text: nameOf},
+    {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
+    {title: "Failed", cell: ({total}) => count(total.failed), number: true},
+    {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
+    {title: "How it was spent", cell: ({total}) => <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />, text: false},
+    ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
+    {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
+    {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
+    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${date(period.since)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
+  ];
+  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row)}`} />;
+}
+
+function Saved() {
+  const [found] = useAnswer<Savings>("savings", {}, 300);
+  if (!found?.tasks.length) return null;
+  const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
+  const columns: Column<Saving>[] = [
+    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)}><Name>{task.dag_id}.{task.task_id}</Name></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
+    {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
+    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), number: true},
+    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), number: true},
+    {title: "To paste", hidden: true, text: (task) => task.line},
+  ];
+  return (
+    <Section title="What would right sizes save?" more={<span data-testid="savings">{saved(found)} a month</span>}>
+      <Table name="Savings" rows={found.tasks} columns={columns} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
+    </Section>
+  );
+}
+
+const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
+  options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
+
+export function CostPage({chosen}: PageProps) {
+  const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
+  const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => ({since: midnight() - Number(days) * 86400, until: Date.now() / 1000}), days);
+  const more = (
+    <Row>
+      <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
+      <Select label="By which period" value={by} options={PERIODS} onChange={(value) => chosen.set({by: value})} />
+      <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />
+    </Row>
+  );
+  if (!bill) return <Section title="What does it cost?" more={more}><Awaited trouble={trouble} /></Section>;
+  const {total, running} = bill, inUsd = total.usd !== null;
+  return (
+    <>
+      <Section title="What does it cost?" more={more}>
+        <Trouble text={trouble} />
+        <Tiles>
+          <Tile label="In this time" value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+          {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+          <Tile label="Running, not in the sums" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
+        </Tiles>
+        <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
+        <Trend bill={bill} inUsd={inUsd} />
+        <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.</Muted>
+      </Section>
+      <Section title="Who spends it?"><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
+      <Saved />
+    </>
+  );
+}

@@ -1,0 +1,172 @@
+// The jobs explorer: what is looked for, chips of what is chosen, and the jobs, sorted and paged by the server.
+import * as React from "react";
+import {useEffect, useRef, useState} from "react";
+import {address, type Parameters} from "../api";
+import type {JobPage, TrySummary} from "../api_types";
+import {cost, count, date, duration, memory, percent, spoken, startText} from "../format";
+import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
+import {useAnswer} from "../polling";
+import type {Chosen} from "../ui/choices";
+import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
+import {Table, type Column} from "../ui/table";
+import {where} from "../ui/tries";
+import {Failures} from "./failures";
+import type {PageProps} from "./page";
+
+export const WAITING = ["queued", "attempted", "placed"] as const;
+const ROWS = 25;
+const EVERY = 10;
+
+// What is chosen in the address, what the API calls it, and what a chip says.
+interface Chip {name: string; parameter: string; title: string; many: boolean}
+const CHIPS: readonly Chip[] = [
+  {name: "q", parameter: "q", title: "find", many: false},
+  {name: "dag", parameter: "dag_id", title: "Dag", many: true},
+  {name: "run", parameter: "run_id", title: "run", many: false},
+  {name: "task", parameter: "task_id", title: "task", many: false},
+  {name: "site", parameter: "site", title: "site", many: true},
+  {name: "location", parameter: "location", title: "machine", many: false},
+  {name: "state", parameter: "state", title: "state", many: true},
+  {name: "reason", parameter: "reason_code", title: "reason", many: true},
+  {name: "limit", parameter: "reason_limit", title: "limit", many: false},
+  {name: "cause", parameter: "cause", title: "cause", many: true},
+];
+const STATES = [["", "any state"], ["running", "running"], ["waiting", "waiting"], ["failed", "failed"], ["succeeded", "succeeded"], ["cancelled", "cancelled"]] as const;
+const CAUSES = ["error", "out_of_memory", "time_limit", "node_failure", "preempted", "lost", "submit_rejected", "no_capacity", "cancelled"];
+export const SORTS = ["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"];
+
+export interface Sorted {by: string; descending: boolean}
+export function sorted(chosen: Pick<Chosen, "get">): Sorted {
+  const by = chosen.get("sort") ?? "";
+  return {by: SORTS.includes(by) ? by : "queued", descending: chosen.get("order") !== "asc"};
+}
+/** What the API is asked for, by what is chosen in the address. */
+export function parametersOf(chosen: Pick<Chosen, "get" | "all">): Parameters {
+  const found: Parameters = {};
+  for (const {name, parameter, many} of CHIPS) found[parameter] = many ? chosen.all(name) : chosen.get(name);
+  return found;
+}
+const sinceOf = (within: string | null): Parameters => (within ? {queued_since: Math.floor(Date.now() / 1000 - Number(within))} : {});
+
+function stateOf(states: string[]): string {
+  if (!states.length) return "";
+  return WAITING.every((state) => states.includes(state)) ? "waiting" : states[0];
+}
+
+function Chips({chosen}: {chosen: Chosen}) {
+  const chips = CHIPS.flatMap(({name, title}) => {
+    const values = chosen.all(name);
+    if (name === "state" && stateOf(values) === "waiting" && values.length === WAITING.length) return [{name, title, text: "waiting", without: null as Choices[string]}];
+    return values.map((value) => ({name, title, text: value, without: values.filter((each) => each !== value) as Choices[string]}));
+  });
+  const within = chosen.get("within");
+  if (within) chips.push({name: "within", title: "queued in", text: `the ${withinText(within)}`, without: null});
+  if (!chips.length) return null;
+  return (
+    <div className="chips" role="group" aria-label="What is chosen">
+      {chips.map(({name, title, text, without}) => (
+        <span className="chip" key={`${name} ${text}`}>{title}: <Name>{text}</Name>
+          <button type="button" aria-label={`Take back ${title} ${text}`} onClick={() => chosen.set({[name]: without, after: null})}>×</button></span>
+      ))}
+      {chips.length > 1 ? <Button onClick={() => chosen.set({...Object.fromEntries([...CHIPS, {name: "within"}].map(({name}) => [name, null])), after: null})}>Take back all</Button> : null}
+    </div>
+  );
+}
+
+function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
+  const [text, setText] = useState(chosen.get("q") ?? ""), now = chosen.get("q") ?? "";
+  useEffect(() => setText(now), [now]);
+  const [dag, setDag] = useState("");
+  const put = (name: string, value: Choices[string]) => chosen.set({[name]: value, after: null});
+  const addDag = () => { if (dag.trim()) { put("dag", [...new Set([...chosen.all("dag"), dag.trim()])]); setDag(""); } };
+  return (
+    <div className="chips" role="search" aria-label="Jobs">
+      <Input label="Look for" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={() => put("q", text.trim() || null)} width="16em" />
+      <Button onClick={() => put("q", text.trim() || null)}>Look</Button>
+      <Select label="In which state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
+      <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
+      <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
+      <Select label="Since when" value={chosen.get("within") ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
+      <Input label="Of which Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
+    </div>
+  );
+}
+
+const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
+const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
+
+function why(job: TrySummary): string {
+  if (job.state === "failed" || job.state === "cancelled") return [job.cause_title ?? job.cause, spoken(job.reason)].filter(Boolean).join(": ");
+  return WAITING.includes(job.state as never) ? spoken(job.reason) ?? "no reason was given yet" : "";
+}
+
+function columnsOf(now: number): Column<TrySummary>[] {
+  const used = (job: TrySummary) => {
+    const share = job.cpu_seconds === null ? null : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job));
+    const peak = job.peak_memory === null ? null : percent(job.peak_memory, job.memory);
+    return (
+      <div><div>{share ? `${share} of ` : ""}{count(cpus(job))} cpus</div><Muted>{peak ? `${peak} of ` : ""}{memory(job.memory)}</Muted></div>
+    );
+  };
+  return [
+    {title: "Task", cell: (job) => (
+      <div><Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>{job.run_id && job.dag_id ? <div><Muted><Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link></Muted></div> : null}</div>
+    )},
+    {title: "Team", cell: (job) => <Name>{job.team ?? ""}</Name>, has: (job) => job.team},
+    {title: "Try", cell: (job) => job.try_number, number: true},
+    {title: "State", cell: (job) => <Badge word={job.state} />},
+    {title: "Cause or reason", cell: (job) => <Clamp text={why(job)} />, has: why},
+    {title: "Starts", cell: (job) => (job.start ? <div>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
+    {title: "Site and machine", cell: (job) => <Clamp text={where(job)} />},
+    {title: "Native id", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
+    {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
+    {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
+    {title: "Ran", cell: (job) => duration(ran(job, now)), sort: "ran", number: true},
+    {title: "Asked, and used", cell: used, sort: "cpus_used"},
+    {title: "USD", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), sort: "usd", number: true},
+  ];
+}
+
+function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
+  const some = found.is_more ? `more than ${count(found.matching)}` : count(found.matching);
+  return (
+    <Row>
+      <span data-testid="matching">{some} {found.matching === 1 && !found.is_more ? "job" : "jobs"}</span>
+      {found.is_partial ? <Muted>sorted are the youngest of them: choose fewer</Muted> : null}
+      <Button disabled={!chosen.get("after")} onClick={() => chosen.set({after: null})}>First page</Button>
+      <Button disabled={!found.after} onClick={() => chosen.set({after: found.after})}>Next page</Button>
+    </Row>
+  );
+}
+
+export function JobsPage({chosen, summary}: PageProps) {
+  const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = chosen.get("within");
+  const asked = {...parameters, sort: by, order: descending ? "desc" : "asc", limit: ROWS, after: chosen.get("after")};
+  const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, () => sinceOf(within), within ?? "");
+  // While the next choice is loaded the last one stays, pale: the page must not jump.
+  const last = useRef<JobPage | null>(null);
+  if (found) last.current = found;
+  const shown = found ?? last.current;
+  const dags = chosen.all("dag"), isFailed = chosen.all("state").includes("failed");
+  const more = dags.length === 1 ? <Link to={dagPath(dags[0])}>runs and right sizes of {dags[0]}</Link> : null;
+  const table = shown ? (
+    <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
+      <Table
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty="No job is like that." few={ROWS} keyOf={({id}) => id}
+        href={address("jobs.csv", {...parameters, ...sinceOf(within)}).href}
+        sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
+        more={<Pager chosen={chosen} found={shown} />} />
+    </div>
+  ) : null;
+  return (
+    <>
+      <Section title="Which jobs, and where?" more={more}>
+        <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
+        <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>
+        <Trouble text={trouble} />
+        {table ?? <Awaited trouble={null} />}
+      </Section>
+      {isFailed ? <Failures within={within ?? "86400"} /> : null}
+    </>
+  );
+}

@@ -1,0 +1,95 @@
+// What runs where: the packing chart and the machines, and what to drain.
+import * as React from "react";
+import {memo, useCallback, useMemo} from "react";
+import type {ChartMachine} from "../api_types";
+import type {Packing as Data} from "../chart/packing";
+import {idleShare, sharesOf, siteOf} from "../chart/rows";
+import {bought, count, date, machineState, memory, percent, spoken, usd} from "../format";
+import {pagePath} from "../paths";
+import {usePacking} from "../polling";
+import {Packing} from "../ui/chart";
+import {Awaited, Badge, Clamp, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
+import {Table, type Column} from "../ui/table";
+import {Asked, actions, type Action} from "./now";
+import type {PageProps} from "./page";
+
+const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]] as const;
+const LIVING = ["ordered", "booting", "up"];
+
+function ofMachine({sort, state, key}: ChartMachine): Action[] {
+  if (sort !== "instance" || !(LIVING.includes(state) || state === "draining")) return [];
+  const drain: Action = ["drain", "Drain", key, `Let ${key} end when its jobs have ended?`];
+  return [...(LIVING.includes(state) ? [drain] : []), ["terminate", "Terminate", key, `End ${key}, and the jobs that run there?`]];
+}
+
+const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
+  since === null || since === undefined ? null : before + ((rate ?? 0) * Math.max(0, now - since)) / 3600;
+
+interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean}
+function Machines({packing, shares, now, may}: TableProps) {
+  const used = new Map<string, number>();
+  for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
+  const rows = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state)).sort((one, other) => one.key.localeCompare(other.key));
+  const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
+  const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
+  const columns: Column<ChartMachine>[] = [
+    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div>, text: (machine) => machine.key},
+    {title: "Bought", hidden: true, text: bought},
+    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => machineState(machine).filter(Boolean).join(" ")},
+    {title: "cpus used / up", cell: load, number: true},
+    {title: "used so far", cell: share, number: true},
+    {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
+    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true},
+    {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
+    {title: "USD so far", hidden: true, text: (machine) => spent(machine, now)},
+    {title: "Node, its id there", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},
+    {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
+    {title: "Its id there", hidden: true, text: (machine) => machine.native_id ?? ""},
+    {title: "Since", cell: (machine) => date(machine.spans[0][0])},
+    {title: "Note", cell: (machine) => <Clamp text={spoken(machine.reason) ?? ""} />, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
+    ...actions(may, ofMachine),
+  ];
+  return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} />;
+}
+const MachineTable = memo(Machines);
+
+function only(packing: Data, site: string): Data {
+  const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => siteOf(place(value)) === site));
+  return {...packing, jobs: keep(packing.jobs, (job) => job.place), machines: keep(packing.machines, (machine) => machine.key)};
+}
+
+const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
+
+export function MachinesPage({chosen, summary}: PageProps) {
+  const range = RANGES.find(([seconds]) => seconds === chosen.get("range"))?.[0] ?? "3600", site = chosen.get("site");
+  const [whole, trouble, now] = usePacking({seconds: Number(range)});
+  const packing = useMemo(() => (whole && site ? only(whole, site) : whole), [whole, site]);
+  const openKeys = chosen.all("open").join("\n"), foldKeys = chosen.all("fold").join("\n");
+  const opened = useMemo(() => ({...choice(openKeys, true), ...choice(foldKeys, false)}), [openKeys, foldKeys]);
+  const setOpened = useCallback((next: Record<string, boolean>) => {
+    const keys = (isOpen: boolean) => Object.keys(next).filter((key) => next[key] === isOpen);
+    chosen.set({open: keys(true), fold: keys(false)});
+  }, [chosen]);
+  const shares = useMemo(() => (packing ? sharesOf(packing) : new Map<string, {used: number; up: number}>()), [packing]);
+  const idle = idleShare(shares);
+  const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
+  const more = (
+    <Row>
+      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of all cpu-hours were idle</span>}
+      <Muted>Ctrl + wheel zooms, a click opens the task</Muted>
+      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
+      <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
+    </Row>
+  );
+  return (
+    <>
+      <Section title="What runs where?" more={more}>
+        <Trouble text={trouble} />
+        {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
+        <Packing packing={packing} opened={opened} onOpened={setOpened} />
+      </Section>
+      <Section title="Which machines are up?">{packing ? <MachineTable packing={packing} shares={shares} now={now} may={summary?.may_act ?? false} /> : <Awaited trouble={trouble} />}</Section>
+      <Asked />
+    </>
+  );
+}

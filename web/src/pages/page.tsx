@@ -1,0 +1,54 @@
+// The page: its five sub-pages, what is found from everywhere, and what was chosen.
+import * as React from "react";
+import {useState, type ComponentType} from "react";
+import type {Summary} from "../api_types";
+import {pagePath} from "../paths";
+import {useAnswer} from "../polling";
+import {useChoices, useNavigate, type Chosen} from "../ui/choices";
+import {Anchor, Button, Frame, Input} from "../ui/parts";
+import {CostPage} from "./cost";
+import {JobsPage} from "./jobs";
+import {MachinesPage} from "./machines";
+import {NowPage} from "./now";
+import {WaitsPage} from "./waits";
+
+export interface PageProps {
+  chosen: Chosen;
+  summary: Summary | null;
+  trouble: string | null;
+  now: number;
+}
+
+const VIEWS: readonly [string, string, ComponentType<PageProps>][] = [
+  ["now", "Now", NowPage],
+  ["waits", "Waits", WaitsPage],
+  ["machines", "Machines", MachinesPage],
+  ["jobs", "Jobs", JobsPage],
+  ["cost", "Cost", CostPage],
+];
+
+function Find() {
+  const [text, setText] = useState(""), navigate = useNavigate();
+  const find = () => { if (text.trim()) { navigate(pagePath({view: "jobs", q: text.trim()})); setText(""); } };
+  return (
+    <div className="find" role="search">
+      <Input label="Find a job" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={find} width="17em" />
+      <Button onClick={find}>Find</Button>
+    </div>
+  );
+}
+
+export function Page() {
+  const chosen = useChoices();
+  const [summary, trouble, now] = useAnswer<Summary>("summary");
+  const [key, , View] = VIEWS.find(([name]) => name === chosen.get("view")) ?? VIEWS[0];
+  const head = (
+    <>
+      <nav aria-label="Lading"><ul>{VIEWS.map(([name, title]) => (
+        <li key={name}><Anchor to={pagePath({view: name === "now" ? null : name})} aria-current={name === key ? "page" : undefined}>{title}</Anchor></li>
+      ))}</ul></nav>
+      <Find />
+    </>
+  );
+  return <Frame head={head}><View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
+}

@@ -1,0 +1,79 @@
+// Why jobs wait: by reason, site and limit, with what would change it and who can; and how long queues take.
+import * as React from "react";
+import type {QueueWait, WaitGroup, WaitGroups} from "../api_types";
+import type {HeldRoom} from "../api_types";
+import {count, duration, percent, spoken} from "../format";
+import {pagePath} from "../paths";
+import {useAnswer} from "../polling";
+import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
+import {Table, type Column} from "../ui/table";
+import {Dags, byWhom} from "./groups";
+import {WAITING} from "./jobs";
+import type {PageProps} from "./page";
+
+const holder = ({dag_id, gang}: HeldRoom) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);
+const holds = ({held}: WaitGroup) => held.map((each) => `${holder(each)} holds ${count(each.cpus)} cpus at ${each.place} for ${count(each.jobs)} of its jobs`);
+
+/** The limit that is reached: how much of it is used, where. */
+export function limitText({site, limit, params}: WaitGroup): string {
+  const {used, most} = params;
+  const share = typeof used === "number" && typeof most === "number" ? `${count(used)} of ${count(most)}` : null;
+  const reached = [limit, share].filter(Boolean).join(" ");
+  return [site, reached].filter(Boolean).join(": ");
+}
+const lines = (group: WaitGroup) => [...group.sentences.map((text) => spoken(text) ?? ""), ...holds(group)];
+/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site already. */
+const choices = ({key, limit}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit});
+const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);
+
+function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chosenSite: string | null}) {
+  const rows = chosenSite ? found.groups.filter(({site}) => site === chosenSite) : found.groups;
+  const columns: Column<WaitGroup>[] = [
+    {title: "Jobs", cell: (group) => (
+      <div><Link to={pagePath(choices(group))} label={`${count(group.jobs)} jobs: ${group.title}`}>{count(group.jobs)}</Link>
+        <Bar whole={1} parts={[{key: "share", title: "of all that wait", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
+    ), text: (group) => count(group.jobs), number: true},
+    {title: "Waits for", cell: (group) => (
+      <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
+    ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
+    {title: "At today's rate", cell: atRate, text: ({seconds}) => seconds, number: true},
+    {title: "Oldest", cell: (group) => duration(now - group.oldest), number: true},
+    {title: "cpus", cell: (group) => count(group.cpus), number: true},
+    {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
+    {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
+  ];
+  return <Table name="Waiting jobs" rows={rows} columns={columns} empty="Nothing waits." keyOf={({key, site, limit}) => `${key} ${site} ${limit}`} />;
+}
+
+function Queues() {
+  const [found] = useAnswer<QueueWait[]>("queue-waits", {}, 60);
+  if (!found?.length) return null;
+  const size = ({more_cpus_than: more, most_cpus: most}: QueueWait) => (more + 1 === most || more === most ? count(most) : `${count(more + 1)} to ${count(most)}`);
+  const columns: Column<QueueWait>[] = [
+    {title: "Site", cell: (row) => <Name>{row.site}</Name>, text: (row) => row.site},
+    {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
+    {title: "cpus", cell: size, number: true},
+    {title: "Half began within", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
+    {title: "95 of 100 began within", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
+    {title: "Jobs", cell: (row) => count(row.jobs), number: true},
+  ];
+  return <Section title="How long do queues take?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
+}
+
+export function WaitsPage({chosen, summary}: PageProps) {
+  const [found, trouble, now] = useAnswer<WaitGroups>("waits");
+  const site = chosen.get("site");
+  const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
+  const more = (
+    <Row>
+      {found ? <Link to={pagePath({view: "jobs", state: WAITING})}>all {count(found.jobs)} jobs</Link> : null}
+      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
+    </Row>
+  );
+  return (
+    <>
+      <Section title="Why does it wait?" more={more}>{found ? <Groups found={found} now={now} chosenSite={site} /> : <Awaited trouble={trouble} />}</Section>
+      <Queues />
+    </>
+  );
+}

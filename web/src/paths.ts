@@ -1,0 +1,49 @@
+// Addresses within Airflow's UI, and the choices that the page keeps in its own.
+import type {ChartJob} from "./chart/packing";
+
+const join = (...parts: string[]) => parts.map(encodeURIComponent).join("/");
+
+export const PAGE = "/plugin/lading";
+/** The Dag's tab: what its runs cost, and what its tasks could ask for. */
+export const dagPath = (dagId: string) => `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`;
+export const runPath = (dagId: string, runId: string) => `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/lading-run`;
+export const runData = (dagId: string, runId: string) => join("dags", dagId, "runs", runId);
+export const taskData = (dagId: string, runId: string, taskId: string) => join("dags", dagId, "runs", runId, "tasks", taskId);
+
+export interface TaskKey {
+  dag_id?: string | null;
+  run_id?: string | null;
+  task_id?: string | null;
+  map_index?: number;
+}
+/** The tab with the tries of a task instance; null: the user may not see which it is, or it is of no Dag. */
+export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1}: TaskKey): string | null {
+  if (!dag || !run || !task) return null;
+  const mapped = index >= 0 ? `/mapped/${index}` : "";
+  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task`;
+}
+
+export function taskName({dag_id: dag, task_id: task, map_index: index = -1, hidden}: TaskKey & {hidden?: boolean}): string {
+  if (hidden || !task) return "another Dag's task";
+  return `${dag ? `${dag}.` : ""}${task}${index >= 0 ? `[${index}]` : ""}`;
+}
+export const keyOf = (job: ChartJob): TaskKey & {hidden: boolean} => ({
+  dag_id: job.dagId, run_id: job.runId, task_id: job.taskId, map_index: job.mapIndex, hidden: job.hidden,
+});
+
+export type Choices = Record<string, string | readonly string[] | null | undefined>;
+/** A search string of choices, those that are not made left out; in the order in which they are named. */
+export function search(choices: Choices): string {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(choices)) {
+    for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") found.append(name, each as string);
+  }
+  const text = found.toString();
+  return text ? `?${text}` : "";
+}
+/** The page with these choices made. */
+export const pagePath = (choices: Choices) => `${PAGE}${search(choices)}`;
+
+/** How far back jobs are looked for, seconds, and what that is called. */
+export const WITHIN: readonly (readonly [string, string])[] = [["3600", "last hour"], ["86400", "last 24 hours"], ["604800", "last 7 days"], ["2592000", "last 30 days"]];
+export const withinText = (seconds: string): string => WITHIN.find(([key]) => key === seconds)?.[1] ?? `last ${seconds} s`;

@@ -1,0 +1,99 @@
+// The tasks of a run over time: what each has waited for and run, what is to come, and which make it as long.
+import * as React from "react";
+import type {GanttTask, RunGantt} from "../api_types";
+import {clock, cost, count, date, duration, percent, tickLabel} from "../format";
+import {pagePath} from "../paths";
+import {useAnswer} from "../polling";
+import {Awaited, Legend, Link, Muted, Name, Section} from "../ui/parts";
+import {Table, type Column} from "../ui/table";
+
+export interface Span {since: number; until: number}
+const WIDTH = 600, LANE = 7, MOST_LANES = 6;
+
+/** From when to when the chart is, with what is to come. */
+export function spanOf({now, began_at: began, ended_at: ended, expected_end: end, tasks}: RunGantt): Span {
+  const since = began ?? now;
+  const last = Math.max(ended ?? now, end ?? 0, ...tasks.map(({expected, until}) => Math.max(expected?.until ?? 0, until ?? 0)));
+  return {since, until: Math.max(last, since + 1)};
+}
+
+/** The tries of a task in as few lanes as have no two at a time; those beyond the last lane share it. */
+export function lanesOf(task: GanttTask, now: number): {since: number; until: number; lane: number; index: number}[] {
+  const ends: number[] = [];
+  return task.tries.map(({phases}, index) => {
+    const since = phases[0]?.since ?? now, until = phases.at(-1)?.until ?? now;
+    let lane = ends.findIndex((end) => end <= since);
+    if (lane < 0) lane = Math.min(ends.length, MOST_LANES - 1);
+    ends[lane] = Math.max(ends[lane] ?? 0, until);
+    return {since, until, lane, index};
+  });
+}
+
+function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
+  const x = (at: number) => ((Math.min(Math.max(at, span.since), span.until) - span.since) / (span.until - span.since)) * WIDTH;
+  const lanes = lanesOf(task, now), height = Math.max(1, ...lanes.map(({lane}) => lane + 1)) * LANE + 6;
+  const rect = (since: number, until: number, y: number, tall: number, color: string, key: React.Key, extra: React.SVGProps<SVGRectElement> = {}) =>
+    <rect key={key} x={x(since)} y={y} width={Math.max(1.5, x(until) - x(since))} height={tall} fill={color} {...extra} />;
+  const phaseSeconds = new Map<string, number>();
+  for (const {phases} of task.tries) for (const {title, since, until} of phases) phaseSeconds.set(title, (phaseSeconds.get(title) ?? 0) + (until ?? now) - since);
+  const label = [...phaseSeconds].map(([title, seconds]) => `${title} ${duration(seconds)}`).join(", ");
+  const expected = task.expected ? `expected from ${date(task.expected.since)} to ${date(task.expected.until)}` : null;
+  return (
+    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 320, height, display: "block"}}>
+      <title>{[label, expected].filter(Boolean).join("; ")}</title>
+      {task.expected ? rect(task.expected.since, task.expected.until, 1, height - 2, "none", "expected", {stroke: "currentColor", strokeDasharray: "4 3", strokeOpacity: 0.7}) : null}
+      {lanes.flatMap(({lane, index}) => task.tries[index].phases.map((phase, at) => {
+        const isFailed = phase.key === "runs" && task.tries[index].state === "failed";
+        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`, {opacity: phase.key === "runs" ? 1 : 0.75});
+      }))}
+      {task.is_critical ? <line x1={x(task.ready_at ?? task.since ?? task.expected?.since ?? span.since)} x2={x(task.until ?? task.expected?.until ?? now)} y1={height - 1} y2={height - 1} stroke="currentColor" strokeWidth={2} /> : null}
+      <line x1={x(now)} x2={x(now)} y1={0} y2={height} stroke="currentColor" strokeOpacity={0.5} strokeDasharray="2 2" />
+    </svg>
+  );
+}
+
+function Axis({span}: {span: Span}) {
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => span.since + share * (span.until - span.since));
+  const isLong = span.until - span.since > 43200;
+  return <span style={{display: "flex", justifyContent: "space-between", gap: 8, fontWeight: 400, fontSize: "0.8em", minWidth: 320}} aria-hidden>{ticks.map((at, index) => <span key={index}>{index === 0 ? date(at) : isLong ? tickLabel(at, span.until - span.since) : clock(at)}</span>)}</span>;
+}
+
+const LEGEND = [["airflow", "in Airflow"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
+
+const share = (value: number | null) => (value === null ? "–" : percent(value, 1));
+export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {
+  const [found, trouble, now] = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
+  const title = "What makes it as long?";
+  if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
+  const span = spanOf(found), last = found.last_run;
+  const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
+  const against = (task: GanttTask) => {
+    const seconds = took(task);
+    if (task.last_seconds === null) return "–";
+    return seconds === null || !task.last_seconds ? duration(task.last_seconds) : `${duration(task.last_seconds)} (${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)})`;
+  };
+  const columns: Column<GanttTask>[] = [
+    {title: "Task", cell: (task) => (
+      <div style={{fontWeight: task.is_critical ? 600 : 400}}>{task.is_critical ? <span title="on the critical path">◆ </span> : null}
+        <Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: task.task_id})} label={`Jobs of ${task.task_id}${task.is_critical ? ", on the critical path" : ""}`}><Name>{task.task_id}</Name></Link></div>
+    ), text: (task) => task.task_id},
+    {title: "Critical", hidden: true, text: ({is_critical}) => is_critical},
+    {title: "Over time", head: <Axis span={span} />, cell: (task) => <Bars task={task} span={span} now={now} />, text: false},
+    {title: "Tries", cell: (task) => `${count(task.jobs)}${task.failed ? `, ${count(task.failed)} failed` : ""}`, number: true},
+    {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
+    {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
+    {title: "In the last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
+    {title: "cpus used", cell: (task) => share(task.cpus_used), number: true},
+    {title: "Memory used", cell: (task) => share(task.memory_used), number: true},
+    {title: "Time used", cell: (task) => share(task.time_used), has: (task) => task.time_used !== null, number: true},
+    {title: "Cost", cell: (task) => cost(task.usd, task.cpu_hours), text: (task) => task.usd ?? task.cpu_hours, number: true},
+  ];
+  const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
+  const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
+  return (
+    <Section title={title} more={<Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} />}>
+      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
+      <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
+    </Section>
+  );
+}

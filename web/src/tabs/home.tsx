@@ -1,0 +1,26 @@
+// The tile on Airflow's Home.
+import * as React from "react";
+import type {Costs, Summary} from "../api_types";
+import {cost, count, inUse, midnight} from "../format";
+import {PAGE, pagePath} from "../paths";
+import {useAnswer} from "../polling";
+import {Link, Section, Tile, Tiles, Trouble} from "../ui/parts";
+import {addStyle} from "../ui/style";
+
+export function HomeTile() {
+  const [found, trouble] = useAnswer<Summary>("summary", {}, 10), [today] = useAnswer<Costs>("costs", {since: midnight()}, 60);
+  addStyle();
+  if (!found) return <Trouble text={trouble} />;
+  return (
+    <div className="lading tab" style={{height: "auto", padding: 0, overflow: "visible"}}>
+      <Section title="Lading" more={<Link to={PAGE}>What runs where</Link>}>
+        <Tiles>
+          <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
+          <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
+          <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
+          <Tile label="Today" value={today ? cost(today.usd, today.cpu_hours) : "…"} to={pagePath({view: "cost"})} />
+        </Tiles>
+      </Section>
+    </div>
+  );
+}

@@ -1,0 +1,81 @@
+// The tab of a run: what it took, how long beside the least it could take, its tasks over time, and its packing.
+import * as React from "react";
+import {useMemo, useState} from "react";
+import {hurry} from "../api";
+import type {RunOutlook, RunSummary} from "../api_types";
+import {windowOfRun, type ChartJob} from "../chart/packing";
+import {cost, count, duration, outlookLines, percent, took, usd} from "../format";
+import {pagePath, runData} from "../paths";
+import {usePacking, useAnswer} from "../polling";
+import {Packing} from "../ui/chart";
+import {Awaited, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
+import {TryTable} from "../ui/tries";
+import {Gantt} from "./gantt";
+
+interface Run {dagId: string; runId: string}
+
+/** Its own time is what is looked at; what was shortly before and after is where the slider is. */
+function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; ended: number | null; now: number}) {
+  const [packing, trouble] = usePacking(windowOfRun(began, ended));
+  const mine = useMemo(() => (job: ChartJob) => job.dagId === dagId && job.runId === runId, [dagId, runId]);
+  const look = useMemo((): [number, number | null] => {
+    const margin = Math.max(5, 0.03 * ((ended ?? now) - began));
+    return [began - margin, ended === null ? null : ended + margin];
+  }, [began, ended]);
+  return <Section title="What ran where" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
+}
+
+const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "cheap"], ["balanced", "balanced"], ["fast", "fast"]] as const;
+
+/** What is sent when the user asks: what was chosen and typed, in the place of all that was asked before. */
+export const hurryBody = (worth: string, end: string) => ({hurry: worth || null, finish_by: end.trim() || null});
+
+/** What the end of a live run is worth; who may change the run can ask for something else. */
+export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOutlook; mayEdit: boolean}) {
+  const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
+  const isAsked = outlook.asked_by !== null;
+  return (
+    <Section title="When it shall end">
+      {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
+      {mayEdit ? (
+        <Row>
+          <Select label="Hurry" value={worth} options={HURRIES} onChange={setWorth} />
+          <Input label="Finish by" value={end} placeholder="finish by: 2h, 06:00 …" onChange={setEnd} />
+          {worth || end.trim() ? <Confirmed label="Ask" question="Let the run go by that?" onYes={() => hurry(dagId, runId, hurryBody(worth, end))} /> : null}
+          {isAsked ? <Confirmed label="Take back" question="Let the run go by its Dag?" onYes={() => hurry(dagId, runId, hurryBody("", ""))} /> : null}
+        </Row>
+      ) : null}
+    </Section>
+  );
+}
+
+export function RunTab({dagId, runId}: Run) {
+  const path = runData(dagId, runId), [found, trouble, now] = useAnswer<RunSummary>(path);
+  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const {totals, states} = found;
+  if (!totals.jobs || totals.began_at === null) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
+  const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
+  const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
+  return (
+    <Frame isTab>
+      <Trouble text={trouble} />
+      <Section title="What it took">
+        <Tiles>
+          <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
+          {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
+          <Tile label="Cost" value={cost(totals.usd, totals.cpu_hours)} help={found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null} />
+          <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
+          <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
+          <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
+          <Tile label="Took" value={duration(took(totals, now))} help={found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`} />
+          <Tile label="Most at once" value={count(found.most_at_once)} />
+          <Tile label="Waited, all jobs together" value={duration(totals.wait_seconds)} />
+        </Tiles>
+      </Section>
+      {found.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
+      <Gantt path={path} dagId={dagId} runId={runId} />
+      <RunPacking dagId={dagId} runId={runId} began={totals.began_at} ended={totals.live ? null : totals.ended_at} now={found.now} />
+      <Section title="Longest waits"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section>
+    </Frame>
+  );
+}

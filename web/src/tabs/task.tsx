@@ -1,0 +1,33 @@
+// The tab of a task instance: each try, where it was and why, and what it used of what it asked for.
+import * as React from "react";
+import type {TrySummary} from "../api_types";
+import type {TryPage} from "../api_types";
+import {startText} from "../format";
+import {taskData} from "../paths";
+import {useAnswer} from "../polling";
+import {Awaited, Frame, Muted, Section, Trouble} from "../ui/parts";
+import {Facts, Phases, TryTable, allJobs} from "../ui/tries";
+
+const start = ({start: expected}: TrySummary, now: number): [string, string][] =>
+  expected ? [["Expected to start", `${startText(expected, now)}: ${expected.text}`]] : [];
+
+export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId: string; taskId: string; mapIndex?: string}) {
+  const path = taskData(dagId, runId, taskId), parameters = {map_index: mapIndex ?? null};
+  const [found, trouble, now] = useAnswer<TryPage>(path, parameters);
+  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const indexes = new Set(found.jobs.map((job) => job.map_index));
+  return (
+    <Frame isTab>
+      <Trouble text={trouble} />
+      {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted>}
+      {indexes.size > 1
+        ? <Section title="Its mapped instances"><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
+        : found.jobs.map((job) => (
+          <Section key={job.id} title={`Try ${job.try_number}`}>
+            <Phases job={job} now={now} whole />
+            <div style={{marginTop: 12}}><Facts job={job} now={now} more={start(job, now)} /></div>
+          </Section>
+        ))}
+    </Frame>
+  );
+}

@@ -1,0 +1,81 @@
+// The packing chart as a component; without ECharts the tables beside it say the same.
+import * as React from "react";
+import {memo, useEffect, useMemo, useRef, useState} from "react";
+import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
+import {PackingChart, loadECharts} from "../chart/draw";
+import type {ChartJob, Packing as Data} from "../chart/packing";
+import {rowsOf, type Group} from "../chart/rows";
+import {keyOf, taskPath} from "../paths";
+import {useNavigate} from "./choices";
+import {Button, Muted, Spinner, Legend, useDark} from "./parts";
+
+/** What the colours of the jobs that are there mean. */
+function Key({jobs}: {jobs: Data["jobs"]}) {
+  const there = new Set<ShownState | "hidden">();
+  for (const job of jobs.values()) there.add(shownState(job.state, job.hidden));
+  const parts = [...there].sort().map((state) => ({key: state, title: state === "hidden" ? "another Dag's" : state, color: hatched(`var(--l-${state})`, SLANTS[state])}));
+  return <div data-testid="key"><Legend parts={parts} /></div>;
+}
+
+function Fold({groups, onFold}: {groups: readonly Group[]; onFold: (group: Group) => void}) {
+  const foldable = groups.filter(({size}) => size > 1);
+  if (!foldable.length) return null;
+  return (
+    <div className="chips" role="group" aria-label="Rows of sites">{foldable.map((group) => (
+      <Button key={group.key} aria-expanded={group.isOpen} onClick={() => onFold(group)}>{group.isOpen ? "▾" : "▸"} {group.site}: {group.size} {group.sort}</Button>
+    ))}</div>
+  );
+}
+
+interface Props {
+  packing: Data | null;
+  mine?: (job: ChartJob) => boolean;
+  /** From when to when is shown first; null: until now. */
+  look?: [number, number | null];
+  /** What the user has opened or folded, by the key of the group, and what is told of the next choice. */
+  opened?: Record<string, boolean>;
+  onOpened?: (opened: Record<string, boolean>) => void;
+}
+
+export const Packing = memo(function Packing({packing, mine, look, opened: given, onOpened}: Props) {
+  const element = useRef<HTMLDivElement>(null), chart = useRef<PackingChart | null>(null);
+  const dark = useDark(), navigate = useNavigate();
+  const [failed, setFailed] = useState<string | null>(null), [ready, setReady] = useState(false);
+  const [own, setOwn] = useState<Record<string, boolean>>({});
+  const opened = given ?? own;
+  const go = useRef(navigate);
+  go.current = navigate;
+  useEffect(() => {
+    let isGone = false;
+    const box = element.current;
+    if (!box) return undefined;
+    loadECharts().then((echarts) => {
+      if (isGone) return;
+      chart.current = new PackingChart(echarts, box, (job) => { const path = taskPath(keyOf(job)); if (path) go.current(path); });
+      setReady(true);
+    }).catch((error: Error) => setFailed(error.message));
+    const observer = new ResizeObserver(() => chart.current?.resize());
+    observer.observe(box);
+    return () => { isGone = true; observer.disconnect(); chart.current?.dispose(); chart.current = null; };
+  }, []);
+  const layout = useMemo(() => (packing ? rowsOf(packing, mine, opened) : null), [packing, mine, opened]);
+  useEffect(() => {
+    if (!ready || !chart.current || !element.current) return;
+    // Another window is loaded: what was in the last one is not in it.
+    if (!packing || !layout) { chart.current.clear(); delete element.current.dataset.redrawMs; return; }
+    const began = performance.now();
+    chart.current.update(packing, dark, mine, look ?? null, layout);
+    element.current.dataset.redrawMs = (performance.now() - began).toFixed(1);
+  }, [ready, packing, layout, dark, mine, look]);
+  const rows = layout ? Math.min(24, layout.rows.length) : 4;
+  const fold = ({key, isOpen}: Group) => (onOpened ?? setOwn)({...opened, [key]: !isOpen});
+  return (
+    <div>
+      {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
+      <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
+      {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
+      {layout?.rows.some((row) => row.below) ? <Muted>What is drawn below the grey of its machine had no room there in one piece. </Muted> : null}
+      {packing?.truncated ? <Muted>There are more jobs than can be shown: only the youngest are. Choose a shorter time.</Muted> : null}
+    </div>
+  );
+});

@@ -1,0 +1,53 @@
+// What the user has chosen, kept in the address: it can be sent to another, and the back button undoes it.
+import {useEffect, useMemo, useState} from "react";
+import {router} from "../host/globals";
+import {PAGE, search, type Choices} from "../paths";
+
+const noNavigate = () => (to: string, options?: {replace?: boolean}) => {
+  const url = new URL(to.replace(/^\//, ""), document.baseURI);
+  if (options?.replace) history.replaceState(null, "", url); else history.pushState(null, "", url);
+  dispatchEvent(new PopStateEvent("popstate"));
+};
+export const useNavigate: () => (to: string, options?: {replace?: boolean}) => void =
+  router.useNavigate ?? (() => (to: string) => location.assign(new URL(to.replace(/^\//, ""), document.baseURI)));
+const useGo = router.useNavigate ?? noNavigate;
+
+function useOwnSearch(): string {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const changed = () => redraw((turn: number) => turn + 1);
+    addEventListener("popstate", changed);
+    return () => removeEventListener("popstate", changed);
+  }, []);
+  return location.search;
+}
+const useHostSearch = () => router.useLocation?.().search ?? "";
+const useSearch = router.useLocation ? useHostSearch : useOwnSearch;
+
+export interface Chosen {
+  get: (name: string) => string | null;
+  all: (name: string) => string[];
+  /** Makes choices beside those that are made; null takes one back. `replace`: the back button does not stop here. */
+  set: (changes: Choices, options?: {replace?: boolean}) => void;
+  /** The address of the page with these choices beside those that are made. */
+  href: (changes: Choices) => string;
+}
+
+/** The choices of the page. */
+export function useChoices(): Chosen {
+  const text = useSearch(), go = useGo();
+  return useMemo(() => {
+    const now = new URLSearchParams(text);
+    const href = (changes: Choices) => {
+      const all: Record<string, Choices[string]> = {};
+      for (const name of now.keys()) all[name] = now.getAll(name);
+      return PAGE + search({...all, ...changes});
+    };
+    return {
+      get: (name: string) => now.get(name),
+      all: (name: string) => now.getAll(name),
+      set: (changes: Choices, options?: {replace?: boolean}) => go(href(changes), options),
+      href,
+    };
+  }, [text]);
+}

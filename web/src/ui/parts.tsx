@@ -1,0 +1,165 @@
+// The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same text.
+import * as React from "react";
+import {Component, useEffect, useState, type KeyboardEvent, type ReactNode} from "react";
+import {chakra, router} from "../host/globals";
+import {clock} from "../format";
+import {poller, useConnection} from "../polling";
+import {addStyle} from "./style";
+
+/** An error in one component must not take Airflow's page down. */
+export class Guarded extends Component<{children: ReactNode}, {error: Error | null}> {
+  state: {error: Error | null} = {error: null};
+  static getDerivedStateFromError(error: Error) { return {error}; }
+  render() { return this.state.error ? <p role="alert">Lading&apos;s page has failed: {this.state.error.message}</p> : this.props.children; }
+}
+
+function Banner() {
+  const {trouble, isLoggedOut, lastAt} = useConnection();
+  if (!trouble) return null;
+  const since = lastAt === null ? "Nothing could be loaded" : `Not updated since ${clock(lastAt / 1000)}`;
+  const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
+  return (
+    <div className="banner" role="alert" data-testid="stale">
+      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : "It is tried again."}
+    </div>
+  );
+}
+
+/** What something asked for by a button came to, for those who listen to the page. */
+let announce: (text: string) => void = () => undefined;
+function Live() {
+  const [text, setText] = useState("");
+  useEffect(() => { announce = setText; return () => { announce = () => undefined; }; }, []);
+  return <div className="hidden" aria-live="polite">{text}</div>;
+}
+export const say = (text: string): void => announce(text);
+
+export function Frame({children, head, isTab = false}: {children: ReactNode; head?: ReactNode; isTab?: boolean}) {
+  addStyle();
+  return (
+    <div className={isTab ? "lading tab" : "lading"} data-testid="lading">
+      <header style={isTab ? {position: "static", border: 0, padding: 0} : undefined}>
+        {isTab ? null : <a className="skip" href="#lading-content" onClick={(event) => { event.preventDefault(); document.getElementById("lading-content")?.focus(); }}>Skip to the content</a>}
+        {head}
+        <Banner />
+      </header>
+      <div id="lading-content" tabIndex={-1} style={{display: "flex", flexDirection: "column", gap: 20, outline: "none"}}>{children}</div>
+      <Live />
+    </div>
+  );
+}
+
+export const Swatch = ({color}: {color: string}) => <span className="swatch" style={{background: color}} />;
+export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
+export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
+export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
+export const Trouble = ({text}: {text: string | null}) =>
+  text ? <p role="alert" style={{color: "var(--l-error)"}}>Could not be loaded: {text}</p> : null;
+/** While there is no answer: why, or that it is loaded. */
+export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trouble text={trouble} /> : <Spinner />);
+
+export function Section({title, more, children}: {title: string; more?: ReactNode; children: ReactNode}) {
+  const heading = chakra.Heading ? <chakra.Heading as="h2" size="md">{title}</chakra.Heading> : <h2>{title}</h2>;
+  return <section aria-label={title}><div className="head">{heading}{more}</div>{children}</section>;
+}
+
+export const Tiles = ({children}: {children: ReactNode}) => <div className="tiles">{children}</div>;
+export function Tile({label, value, help, to, isBad = false}: {label: string; value: ReactNode; help?: ReactNode; to?: string; isBad?: boolean}) {
+  const className = isBad ? "tile bad" : "tile";
+  const inner = <><div className="label">{label}</div><div className="value">{value}</div>{help ? <div className="muted">{help}</div> : null}</>;
+  return <div data-tile={label}>{to ? <Anchor to={to} className={className}>{inner}</Anchor> : <div className={className}>{inner}</div>}</div>;
+}
+
+const BADGES: Record<string, string> = {
+  up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
+  cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange",
+};
+export function Badge({word}: {word: string | null | undefined}) {
+  if (!word) return null;
+  return chakra.Badge ? <chakra.Badge colorPalette={BADGES[word] ?? "gray"}>{word}</chakra.Badge> : <b>{word}</b>;
+}
+
+interface ButtonProps {onClick: () => void; children: ReactNode; autoFocus?: boolean; disabled?: boolean; "aria-label"?: string; "aria-pressed"?: boolean; "aria-expanded"?: boolean}
+export function Button({children, ...more}: ButtonProps) {
+  if (chakra.Button) return <chakra.Button size="xs" variant="outline" {...more}>{children}</chakra.Button>;
+  return <button type="button" className="plain" {...more}>{children}</button>;
+}
+
+/** A button that asks once more before it does something; what went wrong is said beside it.
+ *
+ * @param label: what it shows
+ * @param name: what it is called, where many show the same: with what it is for
+ */
+export function Confirmed({label, name, question, onYes}: {label: string; name?: string; question: string; onYes: () => Promise<unknown>}) {
+  const [asks, setAsks] = useState(false), [said, setSaid] = useState<string | null>(null), [refused, setRefused] = useState(false);
+  const no = () => { setAsks(false); setRefused(true); }; // the focus returns to where it was
+  const yes = async () => {
+    setAsks(false);
+    try { await onYes(); setSaid("asked"); say(`${name ?? label}: asked`); poller.again("requests"); poller.again("summary"); } catch (error) { setSaid((error as Error).message); }
+  };
+  if (!asks) return <span><Button autoFocus={refused} aria-label={name} onClick={() => { setSaid(null); setAsks(true); }}>{label}</Button>{said ? <span role="status"> {said}</span> : null}</span>;
+  const escape = (event: KeyboardEvent) => { if (event.key === "Escape") no(); };
+  return <span role="alertdialog" aria-label={question} onKeyDown={escape}>{question} <Button onClick={() => void yes()}>Yes</Button> <Button onClick={no} autoFocus>No</Button></span>;
+}
+
+/** A link within Airflow's own router, so that the page is not loaded anew. */
+export function Anchor({to, className, children, ...more}: {to: string; className?: string; children: ReactNode; "aria-current"?: "page"; title?: string; "aria-label"?: string}) {
+  if (router.Link) return <router.Link to={to} className={className} {...more}>{children}</router.Link>;
+  return <a href={new URL(to.replace(/^\//, ""), document.baseURI).href} className={className} {...more}>{children}</a>;
+}
+export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
+  to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
+
+/** A name that somebody has given: it may be written from right to left. */
+export const Name = ({children}: {children: ReactNode}) => <bdi>{children}</bdi>;
+
+export function Select({label, value, options, onChange}: {label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void}) {
+  const choices = options.map(([key, text]) => <option key={key} value={key}>{text}</option>);
+  const props = {value, "aria-label": label, onChange: (event: {target: {value: string}}) => onChange(event.target.value)};
+  const Native = chakra.NativeSelect;
+  if (Native?.Root && Native.Field) return <Native.Root size="xs" width="auto"><Native.Field {...props}>{choices}</Native.Field>{Native.Indicator ? <Native.Indicator /> : null}</Native.Root>;
+  return <select className="plain" {...props}>{choices}</select>;
+}
+
+export function Input({label, value, placeholder, onChange, onEnter, type = "text", width = "14em"}: {label: string; value: string; placeholder?: string; onChange: (value: string) => void; onEnter?: () => void; type?: string; width?: string}) {
+  const props = {
+    value, placeholder, type, "aria-label": label, onChange: (event: {target: {value: string}}) => onChange(event.target.value),
+    onKeyDown: (event: KeyboardEvent) => { if (event.key === "Enter") onEnter?.(); },
+  };
+  return chakra.Input ? <chakra.Input size="xs" width={width} {...props} /> : <input className="plain" style={{width}} {...props} />;
+}
+
+/** Long text in three lines, with a button that shows all of it. */
+const LONG = 150;
+export function Clamp({text}: {text: string}) {
+  const [whole, setWhole] = useState(false);
+  if (text.length <= LONG) return <div className="long">{text}</div>;
+  return <div><div className={whole ? "long" : "clamp"}>{text}</div><button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button></div>;
+}
+
+export interface Part {key: string; title: string; value: number; text: string; color: string}
+/** Shares of a whole as one bar; its name has them as text. */
+export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
+  const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
+  const label = `${name ? `${name}: ` : ""}${parts.map(({title, text}) => `${title} ${text}`).join(", ")}`;
+  return (
+    <div className="bar" role="img" aria-label={label} style={height ? {height} : undefined}>
+      {parts.filter(({value}) => value > 0).map(({key, title, text, value, color}) => <span key={key} title={`${title}: ${text}`} style={{flexGrow: value, flexBasis: 0, background: color}} />)}
+      {rest > 0 ? <i style={{flexGrow: rest, flexBasis: 0}} /> : null}
+    </div>
+  );
+}
+export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string}[]}) => (
+  <div className="legend">{parts.map(({key, title, color, text}) => <span key={key}><Swatch color={color} />{title}{text ? ` ${text}` : ""}</span>)}</div>
+);
+
+export function useDark(): boolean {
+  const root = document.documentElement, now = () => root.classList.contains("dark");
+  const [dark, setDark] = useState(now());
+  useEffect(() => {
+    const observer = new MutationObserver(() => setDark(now()));
+    observer.observe(root, {attributes: true, attributeFilter: ["class"]});
+    return () => observer.disconnect();
+  }, []);
+  return dark;
+}

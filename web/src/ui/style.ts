@@ -1,0 +1,93 @@
+// The style of the page, in Chakra's variables where the host has them.
+import {DARK, LIGHT, type Palette} from "../chart/colors";
+
+const variables = ({running, succeeded, failed, cancelled, hidden, phases, shares, page}: Palette) =>
+  Object.entries({page: page[0], running, succeeded, failed, cancelled, hidden, ...phases, ...shares})
+    .map(([name, color]) => `--l-${name}: ${color};`).join(" ");
+
+const CSS = `
+.lading { ${variables(LIGHT)} --l-line: color-mix(in srgb, currentColor 20%, transparent); --l-soft: color-mix(in srgb, currentColor 6%, transparent);
+  --l-bg: var(--chakra-colors-bg, #fff); --l-error: var(--chakra-colors-fg-error, #b91c1c); --l-link: var(--chakra-colors-fg-info, #1d4ed8);
+  height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: 96px; }
+.dark .lading { ${variables(DARK)} --l-bg: var(--chakra-colors-bg, #09090b); --l-error: var(--chakra-colors-fg-error, #fca5a5); --l-link: var(--chakra-colors-fg-info, #93c5fd); }
+.lading > header { position: sticky; top: 0; z-index: 6; background: var(--l-bg); border-bottom: 1px solid var(--l-line); padding: 8px 0 0; display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: end; justify-content: space-between; }
+.lading nav ul { display: flex; gap: 2px; list-style: none; margin: 0; padding: 0; overflow-x: auto; }
+.lading nav a { display: block; padding: 8px 14px; border-bottom: 3px solid transparent; white-space: nowrap; }
+.lading nav a[aria-current=page] { border-bottom-color: var(--l-running); font-weight: 600; }
+.lading nav a:hover { background: var(--l-soft); }
+.lading .find { display: flex; gap: 4px; padding-bottom: 6px; }
+.lading .skip { position: absolute; left: -9999px; }
+.lading .skip:focus { position: static; }
+.lading section > .head { position: sticky; top: var(--l-top, 52px); z-index: 4; background: var(--l-bg); padding: 6px 0; display: flex; flex-wrap: wrap; justify-content: space-between; align-items: center; gap: 6px 12px; }
+.lading.tab section > .head { top: 0; }
+.lading h2 { font-weight: 600; font-size: 1.1em; margin: 0; }
+.lading a.link { color: inherit; text-decoration: underline; text-decoration-color: color-mix(in srgb, currentColor 45%, transparent); text-underline-offset: 2px; }
+.lading a.link:hover { text-decoration-color: currentColor; }
+.lading :is(a, button, select, input, [tabindex]):focus-visible { outline: 2px solid var(--l-running); outline-offset: 1px; }
+.lading .muted { opacity: 0.75; font-size: 0.875em; }
+.lading .row { display: flex; flex-wrap: wrap; gap: 2px 8px; align-items: center; }
+.lading .nowrap { flex-wrap: nowrap; }
+.lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); gap: 10px; }
+.lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
+.lading a.tile:hover { background: var(--l-soft); }
+.lading .tile .label { font-size: 0.85em; opacity: 0.8; }
+.lading .tile .value { font-size: 1.4em; font-weight: 600; font-variant-numeric: tabular-nums; }
+.lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
+.lading .plain { border: 1px solid var(--l-line); border-radius: 4px; padding: 0 8px; background: transparent; color: inherit; }
+.lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
+.lading .scroll { overflow: auto; max-height: max(320px, 72vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
+.lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
+.lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 10px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
+.lading td { padding: 5px 10px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
+.lading td:first-child { overflow-wrap: anywhere; }
+.lading tr:last-child td { border-bottom: 0; }
+.lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
+.lading th:first-child { z-index: 3; }
+.lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
+.lading .long { overflow-wrap: anywhere; }
+.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
+.lading .tools { display: flex; flex-wrap: wrap; justify-content: flex-end; align-items: center; gap: 8px; margin: 4px 0; }
+.lading .chips { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
+.lading .chip { display: inline-flex; gap: 6px; align-items: center; border: 1px solid var(--l-line); border-radius: 999px; padding: 1px 10px; font-size: 0.875em; background: var(--l-soft); }
+.lading .chip button { background: none; border: 0; cursor: pointer; color: inherit; padding: 0 2px; }
+.lading .bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; min-width: 60px; gap: 1px; background: var(--l-soft); }
+.lading .bar > span { display: block; min-width: 2px; }
+.lading .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-inline-end: 5px; }
+.lading .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.8em; }
+.lading code { font-size: 0.88em; }
+.lading dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; }
+.lading dl.facts dd { margin: 0; overflow-wrap: anywhere; }
+.lading .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+.lading .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
+.lading svg text { fill: currentColor; }
+@media (max-width: 640px) {
+  .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
+  .lading > header { gap: 0 8px; }
+  .lading nav a { padding: 8px 6px; font-size: 0.92em; }
+  .lading .find { width: 100%; }
+  .lading .find > * { flex: 1; }
+  .lading section > .head { position: static; }
+  .lading .nowrap { flex-wrap: nowrap; }
+.lading .tiles { grid-template-columns: repeat(2, 1fr); }
+  .lading .tile { padding: 6px 8px; }
+  .lading .tile .value { font-size: 1.15em; }
+  .lading table { width: max-content; min-width: 100%; }
+  .lading td, .lading th { padding: 4px 6px; }
+  .lading td { max-width: 15em; }
+  .lading :is(th, td):first-child { max-width: 46vw; }
+  .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
+  .lading dl.facts dd { margin-bottom: 6px; }
+}
+@media print { .lading { overflow: visible; height: auto; } .lading .scroll { max-height: none; overflow: visible; } }
+`;
+
+/** Puts the style into the document, once. */
+export function addStyle(): void {
+  if (document.getElementById("lading-style")) return;
+  const element = document.createElement("style");
+  element.id = "lading-style";
+  element.textContent = CSS;
+  document.head.append(element);
+}

@@ -1,0 +1,132 @@
+// Tables, which can be had as CSV.
+import * as React from "react";
+import {useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
+import {csv, type CsvColumn} from "../csv";
+import {Button, Muted} from "./parts";
+
+export interface Column<Row> extends CsvColumn<Row> {
+  cell?: (row: Row) => ReactNode;
+  /** What its heading shows, where that is not its title. */
+  head?: ReactNode;
+  /** Right-aligned. */
+  number?: boolean;
+  /** Only in the CSV. */
+  hidden?: boolean;
+  /** Whether a row has anything there: the column is shown where some row has. */
+  has?: (row: Row) => unknown;
+  /** The key by which rows can be sorted, and what it sorts by. */
+  sort?: string;
+}
+
+interface Sorting {by: string; descending: boolean; onSort: (by: string, descending: boolean) => void}
+interface Props<Row> {
+  name: string;
+  columns: readonly Column<Row>[];
+  rows: readonly Row[];
+  empty: ReactNode;
+  /** So many rows are shown until all are asked for: more would make each redraw slow. */
+  few?: number;
+  /** What the CSV has, where that is more than the rows. */
+  load?: () => Promise<readonly Row[]>;
+  /** Where the CSV is, where the server writes it. */
+  href?: string;
+  sorting?: Sorting;
+  more?: ReactNode;
+  keyOf?: (row: Row) => string;
+}
+
+const ROWS_AT_ONCE = 50;
+
+// A table is one stop for the Tab key; arrow keys move from row to row. Else what follows a long table is out of reach.
+function useRows(count: number) {
+  const table = useRef<HTMLDivElement>(null), active = useRef(0);
+  const rows = () => [...(table.current?.querySelectorAll<HTMLTableRowElement>("tbody > tr") ?? [])];
+  const controls = (row: HTMLElement) => [...row.querySelectorAll<HTMLElement>("a[href], button, input, select")];
+  const mark = () => {
+    const all = rows();
+    const withControls = all.filter((row) => controls(row).length);
+    if (!withControls.includes(all[active.current])) active.current = Math.max(0, all.indexOf(withControls[0]));
+    all.forEach((row, index) => { for (const control of controls(row)) control.tabIndex = index === active.current ? 0 : -1; });
+  };
+  useEffect(mark);
+  const onKeyDown = (event: KeyboardEvent) => {
+    const step = {ArrowDown: 1, ArrowUp: -1, Home: -count, End: count}[event.key];
+    const target = event.target as HTMLElement;
+    if (!step || target instanceof HTMLSelectElement || target instanceof HTMLInputElement) return;
+    const all = rows(), here = all.findIndex((row) => row.contains(target));
+    if (here < 0) return;
+    event.preventDefault();
+    const column = controls(all[here]).indexOf(target);
+    for (let next = Math.min(all.length - 1, Math.max(0, here + step)); next >= 0 && next < all.length; next += Math.sign(step)) {
+      const found = controls(all[next]);
+      if (!found.length) continue;
+      active.current = next;
+      mark();
+      found[Math.min(Math.max(column, 0), found.length - 1)].focus();
+      return;
+    }
+  };
+  const onFocus = (event: {target: EventTarget}) => {
+    const here = rows().findIndex((row) => row.contains(event.target as Node));
+    if (here >= 0 && here !== active.current) { active.current = here; mark(); }
+  };
+  return {ref: table, onKeyDown, onFocus};
+}
+
+function Head<Row>({column: {title, head, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
+  const className = number ? "number" : undefined;
+  if (!sort || !sorting) return <th scope="col" className={className} aria-label={head ? title : undefined}>{head ?? title}</th>;
+  const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number);
+  return (
+    <th scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>
+      <button type="button" onClick={() => sorting.onSort(sort, next)}>{title}{isBy ? (sorting.descending ? " ▾" : " ▴") : ""}</button>
+    </th>
+  );
+}
+
+export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE, load, href, sorting, more, keyOf}: Props<Row>) {
+  const columns = known.filter(({hidden, has}) => !hidden && (!has || all.some(has)));
+  const [whole, setWhole] = useState(false);
+  const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
+  if (!rows.length) return <div>{more}<p><Muted>{empty}</Muted></p></div>;
+  return (
+    <div>
+      <div className="tools">
+        {more}
+        {all.length > few ? <Button onClick={() => setWhole(!whole)}>{whole ? `First ${few}` : `All ${all.length} rows`}</Button> : null}
+        <Csv name={name} columns={known} load={load ?? (async () => all)} href={href} />
+      </div>
+      <div className="scroll" role="region" aria-label={`${name}, table: arrow keys move between its rows`} tabIndex={0} {...stop}>
+        <table aria-label={name}>
+          <thead><tr>{columns.map((column) => <Head key={column.title} column={column as Column<unknown>} sorting={sorting} />)}</tr></thead>
+          <tbody>{rows.map((row, index) => (
+            <tr key={keyOf?.(row) ?? index}>{columns.map(({title, cell, number}) => <td key={title} className={number ? "number" : undefined}>{cell?.(row)}</td>)}</tr>
+          ))}</tbody>
+        </table>
+      </div>
+    </div>
+  );
+}
+
+function Csv<Row>({name, columns, load, href}: {name: string; columns: readonly Column<Row>[]; load: () => Promise<readonly Row[]>; href?: string}) {
+  const [said, setSaid] = useState<string | null>(null);
+  const onClick = async () => {
+    if (href) { download(href, fileName(name)); return; }
+    setSaid("loading …");
+    try { save(name, csv(columns, await load())); setSaid(null); } catch (error) { setSaid(`Could not be loaded: ${(error as Error).message}`); }
+  };
+  return <span>{said ? <span role="status">{said} </span> : null}<Button onClick={() => void onClick()} aria-label={`${name} as CSV`}>CSV</Button></span>;
+}
+
+const fileName = (name: string) => `lading_${name.toLowerCase().replaceAll(/\W+/g, "_")}.csv`;
+function download(href: string, file: string): void {
+  const link = document.createElement("a");
+  link.href = href;
+  link.download = file;
+  link.click();
+}
+function save(name: string, text: string): void {
+  const url = URL.createObjectURL(new Blob([text], {type: "text/csv"}));
+  download(url, fileName(name));
+  URL.revokeObjectURL(url);
+}

@@ -1,0 +1,100 @@
+// Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
+import * as React from "react";
+import {ask, get} from "../api";
+import type {TryPage, TryPhase, TrySummary} from "../api_types";
+import type {Parameters} from "../api";
+import {DARK, LIGHT} from "../chart/colors";
+import {cost, count, date, duration, iso, memory, percent, spoken} from "../format";
+import {dagPath, pagePath, taskName, taskPath} from "../paths";
+import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name} from "./parts";
+import {Table, type Column} from "./table";
+
+const PHASES = Object.keys(LIGHT.phases);
+const phaseColor = (key: string) => (PHASES.includes(key) ? `var(--l-${key})` : "var(--l-hidden)");
+export const knownPhases = [LIGHT, DARK].map(({phases}) => phases);
+
+/** In a table only the longest phase is said as text, all of them where the pointer is; `whole` says all. */
+export function Phases({job, now, whole = false}: {job: TrySummary; now: number; whole?: boolean}) {
+  const end = job.ended_at ?? now;
+  const part = (phase: TryPhase) => Math.max(0, (phase.until ?? end) - phase.since);
+  const parts = job.phases.map((phase) => ({key: `${phase.key}${phase.since}`, title: phase.title, value: Math.max(part(phase), 0.001), text: duration(part(phase)), color: phaseColor(phase.key)}));
+  const said = whole ? parts : [...parts].sort((one, other) => other.value - one.value).slice(0, 1);
+  return <div style={{minWidth: 140}}><Bar parts={parts} height={whole ? 18 : 12} /><Legend parts={said} /></div>;
+}
+
+export const where = (job: TrySummary): string =>
+  job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || "–";
+const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
+const waited = (job: TrySummary, now: number) => (job.started_at ?? job.ended_at ?? now) - job.queued_at;
+const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
+const WAITING = ["queued", "attempted", "placed"];
+export const isWaiting = (job: TrySummary) => WAITING.includes(job.state ?? "");
+
+export function Facts({job, now, more = []}: {job: TrySummary; now: number; more?: [string, React.ReactNode][]}) {
+  const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
+  const limit = (value: number | null, text: (value: number) => string) => (value === null ? "" : ` (limit ${text(value)})`);
+  const cause = [job.cause, job.cause_title].filter(Boolean).join(": ");
+  const facts: [string, React.ReactNode][] = [
+    ["State", <span><Badge word={job.state} />{cause ? ` ${cause}` : ""} {job.state === "attempted" ? <Confirmed label="Wake" name={`Wake try ${job.try_number}`} question="Look for room now?" onYes={() => ask("wake", job.id)} /> : null}</span>],
+    ...more,
+    ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason was given yet" : null],
+    ["What would change it", job.remedy],
+    ["Team", job.team],
+    ["Where", where(job)],
+    ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
+    ["Batch job", job.native_id],
+    ["Its script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
+    ["Queue asked for", job.queue],
+    ["cpus asked / used", `${count(cpus(job))} / ${used === null ? "–" : `${count(used)} (${percent(used, cpus(job))})`}`],
+    ["Memory asked / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
+    ["Time limit / ran", `${job.time_limit === null ? "none" : duration(job.time_limit)} / ${duration(seconds)}`],
+    ["Cost", seconds === null ? null : cost(job.usd, (seconds * cpus(job)) / 3600)],
+    ["To ask for next time", job.dag_id ? <Link to={dagPath(job.dag_id)}>right sizes of its tasks</Link> : null],
+    ["Queued", date(job.queued_at)],
+    ["Exit code", job.exit_code],
+    ["Token", <code>{job.id}</code>],
+  ];
+  return (
+    <dl className="facts">{facts.filter(([, value]) => value !== null && value !== undefined).map(([title, value]) => (
+      <React.Fragment key={title}><dt><Muted>{title}</Muted></dt><dd>{value}</dd></React.Fragment>
+    ))}</dl>
+  );
+}
+
+/** All jobs of an answer that comes in pages. */
+export async function allJobs(path: string, parameters: Parameters): Promise<TrySummary[]> {
+  const jobs: TrySummary[] = [];
+  for (let after: string | null = null; ;) {
+    const page: TryPage = await get<TryPage>(path, {...parameters, limit: 500, after});
+    jobs.push(...page.jobs);
+    if ((after = page.after) === null) return jobs;
+  }
+}
+
+export function TryTable({name, jobs, now, empty, load}: {name: string; jobs: TrySummary[]; now: number; empty: string; load?: () => Promise<TrySummary[]>}) {
+  return <Table name={name} rows={jobs} empty={empty} load={load} columns={tryColumns(now)} keyOf={({id}) => id} />;
+}
+
+export const tryColumns = (now: number): Column<TrySummary>[] => [
+  {title: "Task", cell: (job) => <Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>, text: taskName},
+  {title: "Run", hidden: true, text: (job) => job.run_id},
+  {title: "Team", cell: (job) => job.team ?? "", has: (job) => job.team},
+  {title: "Try", cell: (job) => job.try_number, number: true},
+  {title: "State", cell: (job) => <Badge word={job.state} />, text: (job) => job.state},
+  {title: "Cause", hidden: true, text: (job) => job.cause},
+  {title: "Reason", hidden: true, text: (job) => job.reason},
+  {title: "Where", cell: (job) => <Clamp text={where(job)} />, text: where},
+  {title: "Batch job", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
+  {title: "Waited", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
+  {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
+  {title: "cpus used", cell: (job) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))), number: true},
+  {title: "Memory used", cell: (job) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory)), number: true},
+  {title: "Phases", cell: (job) => <Phases job={job} now={now} />, text: (job) => job.phases.map((phase) => phase.title).join("; ")},
+  {title: "Queued at", hidden: true, text: (job) => iso(job.queued_at)},
+  {title: "Started at", hidden: true, text: (job) => iso(job.started_at)},
+  {title: "Ended at", hidden: true, text: (job) => iso(job.ended_at)},
+  {title: "cpu-hours", hidden: true, text: (job) => (ran(job, now) === null ? "" : ((ran(job, now) ?? 0) * cpus(job)) / 3600)},
+  {title: "USD", hidden: true, text: (job) => job.usd},
+];
+
+export const jobsWith = (choices: Parameters) => pagePath({view: "jobs", ...(choices as Record<string, string>)});

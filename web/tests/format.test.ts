@@ -1,0 +1,72 @@
+import {beforeAll, expect, test, vi} from "vitest";
+import {duration, inUse, iso, machineState, outlookLines, spoken, startText, tickLabel, took, usd} from "../src/format";
+import type {RunOutlook} from "../src/api_types";
+
+beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
+
+test("times in reasons are read in the zone of the page", () => {
+  const text = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
+  expect(spoken(text)).toMatch(/the next is at .*Nov 23.* 17:45:30, or when it is woken$/);
+  expect(spoken(text)).not.toContain("UTC");
+  expect(spoken("no time at all")).toBe("no time at all");
+  expect(spoken(null)).toBeNull();
+});
+
+test("of several days each label has its day", () => {
+  const days = Array.from({length: 7}, (_, day) => Date.UTC(2026, 10, 17 + day, 18, 15) / 1000); // midnight there
+  const labels = days.map((at) => tickLabel(at, 7 * 86400));
+  expect(new Set(labels).size).toBe(7);
+  expect(labels[0]).toMatch(/Nov 18.*00:00/);
+  expect(tickLabel(days[0] + 5, 900)).toBe("00:00:05");
+});
+
+test("batch jobs are apart from the cpus that are up", () => {
+  expect(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654})).toBe("of 256 that are up, 78 %; 1,654 more in batch jobs");
+  expect(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0})).toBe("of 4 that are up, 25 %");
+  expect(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0})).toBeNull();
+});
+
+test("a machine that does not answer is not up", () => {
+  const [word, since] = machineState({state: "up", unreachable_since: Date.UTC(2026, 10, 23, 12) / 1000});
+  expect(word).toBe("unreachable");
+  expect(since).toMatch(/^since .*Nov 23.* 17:45/);
+  expect(machineState({state: "up", unreachable_since: null})).toEqual(["up", null]);
+  expect(machineState({state: "draining"})).toEqual(["draining", null]);
+});
+
+test("a run of which jobs have not ended has taken until now", () => {
+  expect(took({live: 0, began_at: 100, ended_at: 160}, 5000)).toBe(60);
+  expect(took({live: 224, began_at: 100, ended_at: 115}, 3700)).toBe(3600);
+  expect(took({live: 1, began_at: 100, ended_at: null}, 130)).toBe(30);
+});
+
+test("what is unknown is never 0", () => {
+  expect([usd(null), usd(0), usd(0.004), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$1,234.50"]);
+  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h 0 min", "25 h 0 min"]);
+});
+
+test("times for programs", () => {
+  expect(iso(1800000000)).toBe("2027-01-15T08:00:00.000Z");
+  expect(iso(null)).toBe("");
+});
+
+test("when a job starts: a time of day, a date where that is far off", () => {
+  const now = Date.UTC(2026, 10, 23, 12) / 1000;
+  expect(startText({since: now + 600, until: now + 1800}, now)).toBe("17:55 – 18:15");
+  expect(startText({since: now - 600, until: now + 1800}, now)).toBe("by 18:15");
+  expect(startText({since: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
+});
+
+test("what a run goes by, and when it ends", () => {
+  const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
+  const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
+  expect(outlookLines(nothing)).toEqual(["The hurry is that of its sites"]);
+  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^Nothing is planned for it/);
+  const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
+  expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
+  expect(end).toMatch(/^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
+  expect(more).toEqual([]);
+  const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
+  expect(byDag).toBe("hurry 2.5, as its Dag says");
+  expect(trouble).toMatch(/^It cannot end by .*Nov 27.* 06:00:00: about .*Nov 27.* 06:40:00 at the earliest$/);
+});

@@ -1,0 +1,57 @@
+import * as React from "react";
+import {renderToStaticMarkup} from "react-dom/server";
+import {beforeAll, expect, test, vi} from "vitest";
+import {parts} from "../src/pages/cost";
+import {byWhom} from "../src/pages/groups";
+import {limitText} from "../src/pages/waits";
+import {lanesOf, spanOf} from "../src/tabs/gantt";
+import {Outlook, hurryBody} from "../src/tabs/run";
+
+beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
+
+test("a limit says how much of it is used, and where", () => {
+  const group = (more: object) => limitText({site: "hpc", limit: "max_allocations", params: {}, ...more} as never);
+  expect(group({params: {used: 8, most: 8}})).toBe("hpc: max_allocations 8 of 8");
+  expect(group({})).toBe("hpc: max_allocations");
+  expect(group({limit: null})).toBe("hpc");
+  expect(group({site: null, limit: null})).toBe("");
+});
+
+test("a remedy says who can apply it", () => {
+  expect(byWhom({remedy: "Raise it", actors: ["operator"]})).toBe("The operator: Raise it");
+  expect(byWhom({remedy: "Ask for less", actors: ["author", "operator"]})).toBe("The Dag's author, or the operator: Ask for less");
+  expect(byWhom({remedy: "Wait", actors: []})).toBe("Wait");
+});
+
+test("a bill is split into its four parts, in USD or in cpu-hours", () => {
+  const amounts = {usd: 10, usd_used: 4, usd_unused: 3, usd_idle: 2, usd_boot: 1, cpu_hours: 100, cpu_hours_used: 70, cpu_hours_unused: 20, cpu_hours_idle: 10, cpu_hours_boot: 0, jobs: 5, failed: 0};
+  expect(parts(amounts, true).map(({value}) => value)).toEqual([4, 3, 2, 1]);
+  expect(parts(amounts, false).map(({text}) => text)).toEqual(["70 cpu-h", "20 cpu-h", "10 cpu-h", "0 cpu-h"]);
+});
+
+const tries = (spans: [number, number | null][]) => ({tries: spans.map(([since, until], index) => ({id: String(index), map_index: index, try_number: 1, state: "succeeded", phases: [{key: "runs", title: "runs", since, until}]}))}) as never;
+test("tries at the same time are in lanes of their own", () => {
+  expect(lanesOf(tries([[0, 10], [5, 15], [10, 20], [12, null]]), 30).map(({lane}) => lane)).toEqual([0, 1, 0, 2]);
+  const many = lanesOf(tries(Array.from({length: 40}, () => [0, 10])), 30);
+  expect(Math.max(...many.map(({lane}) => lane))).toBe(5);
+});
+test("the chart of a run reaches to what is to come", () => {
+  const run = {now: 100, began_at: 10, ended_at: null, expected_end: 400, tasks: [{expected: {since: 100, until: 350}, until: null}]} as never;
+  expect(spanOf(run)).toEqual({since: 10, until: 400});
+});
+
+const NOTHING = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
+test("a run is hurried by what was chosen and typed", () => {
+  expect(hurryBody("fast", "")).toEqual({hurry: "fast", finish_by: null});
+  expect(hurryBody("", " 06:00 ")).toEqual({hurry: null, finish_by: "06:00"});
+  expect(hurryBody("", "")).toEqual({hurry: null, finish_by: null});
+});
+test("only who may change the run has the form, and what was asked can be taken back", () => {
+  const page = (outlook: object, mayEdit: boolean) => renderToStaticMarkup(<Outlook dagId="d" runId="r" outlook={{...NOTHING, ...outlook}} mayEdit={mayEdit} />);
+  expect(page({}, true)).toContain('aria-label="Hurry"');
+  expect(page({}, true)).not.toContain("Take back");
+  expect(page({asked_by: "alice", asked_hurry: 0, asked_at: 0}, true)).toContain("Take back");
+  const seen = page({finish_by: 0, ends_at: 60, trouble: "cannot end by 1970-01-01 00:00:00 UTC: about 1970-01-01 00:01:00 UTC at the earliest"}, false);
+  expect(seen).not.toContain("Hurry");
+  expect(seen).toMatch(/role="alert">It cannot end by/);
+});

@@ -1,0 +1,159 @@
+import {beforeEach, expect, test} from "vitest";
+import {AwayError} from "../src/api";
+import {Poller} from "../src/polling";
+
+// A clock that goes on only when a test says so.
+class Clock {
+  time = 0;
+  isHidden = false;
+  private last = 0;
+  private timers = new Map<number, {at: number; call: () => void}>();
+  asTimers = {
+    now: () => this.time,
+    set: (call: () => void, wait: number) => { this.timers.set(++this.last, {at: this.time + wait, call}); return this.last; },
+    clear: (timer: never) => { this.timers.delete(timer as unknown as number); },
+    random: () => 0.5,
+    isHidden: () => this.isHidden,
+  };
+  async pass(seconds: number) {
+    for (const end = this.time + seconds * 1000; ;) {
+      const next = [...this.timers].filter(([, {at}]) => at <= end).sort(([one, a], [other, b]) => a.at - b.at || one - other)[0];
+      if (!next) { this.time = end; break; }
+      this.timers.delete(next[0]);
+      this.time = next[1].at;
+      next[1].call();
+      await settled();
+    }
+    await settled();
+  }
+}
+const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+let clock: Clock, poller: Poller, asked: string[], answer: (key: string) => unknown;
+beforeEach(() => {
+  clock = new Clock();
+  poller = new Poller(clock.asTimers);
+  asked = [];
+  answer = (key) => `${key} at ${clock.time}`;
+});
+function look(key: string, seconds = 3, listener = () => undefined) {
+  const question = poller.question(key, async (signal) => {
+    asked.push(key);
+    const found = await answer(key);
+    if (signal.aborted) throw new Error("aborted");
+    return found;
+  });
+  return {question, stop: poller.subscribe(question, seconds, listener)};
+}
+
+test("a question is asked at once, and again after each answer", async () => {
+  const {question} = look("a");
+  await clock.pass(0);
+  expect(question.answer).toBe("a at 0");
+  await clock.pass(9);
+  expect(asked).toHaveLength(4);
+});
+
+test("two parts of the page that ask the same are answered once, as often as one of them wants", async () => {
+  look("a", 10);
+  look("a", 3);
+  await clock.pass(0);
+  expect(asked).toEqual(["a"]);
+  await clock.pass(6);
+  expect(asked).toHaveLength(3);
+});
+
+test("what nothing shows any more is not asked, and is there again for a while", async () => {
+  const {question, stop} = look("a");
+  await clock.pass(0);
+  stop();
+  await clock.pass(30);
+  expect(asked).toHaveLength(1);
+  const again = look("a");
+  expect(again.question).toBe(question);
+  expect(again.question.answer).toBe("a at 0");
+  await clock.pass(0);
+  expect(question.answer).toBe("a at 30000");
+  again.stop();
+  await clock.pass(61);
+  expect(look("a").question).not.toBe(question);
+});
+
+test("where nothing answers one question is asked, less and less often, and all of them when it does", async () => {
+  const listeners = ["a", "b", "c"].map((key) => look(key));
+  await clock.pass(0);
+  asked.length = 0;
+  answer = () => { throw new AwayError("the API server does not answer"); };
+  await clock.pass(10);
+  expect(poller.connection).toMatchObject({trouble: "the API server does not answer", lastAt: 0});
+  const before = asked.length;
+  expect(before).toBeLessThanOrEqual(8); // three when it went, then after 2, 4, 8 … seconds
+  await clock.pass(600);
+  expect(asked.length - before).toBeLessThanOrEqual(14); // once a minute
+  asked.length = 0;
+  answer = (key) => key;
+  await clock.pass(61);
+  expect(poller.connection.trouble).toBeNull();
+  expect(new Set(asked.slice(0, 3))).toEqual(new Set(["a", "b", "c"]));
+  expect(listeners.map(({question}) => question.answer)).toEqual(["a", "b", "c"]);
+});
+
+test("what one question alone may not have leaves the others as they are", async () => {
+  const {question} = look("a"), other = look("b");
+  await clock.pass(0);
+  answer = (key) => { if (key === "a") throw new Error("you may not see this"); return key; };
+  await clock.pass(4);
+  expect(question.trouble).toBe("you may not see this");
+  expect(poller.connection.trouble).toBeNull();
+  expect(other.question.answer).toBe("b");
+});
+
+test("who is logged out is told so", async () => {
+  look("a");
+  await clock.pass(0);
+  answer = () => { throw new AwayError("you are logged out", true); };
+  await clock.pass(3);
+  expect(poller.connection.isLoggedOut).toBe(true);
+  answer = () => 1;
+  await clock.pass(10);
+  expect(poller.connection).toMatchObject({isLoggedOut: false, trouble: null});
+});
+
+test("an answer that takes long is waited for, and the page says so", async () => {
+  let come: (value: unknown) => void = () => undefined;
+  answer = () => new Promise((resolve) => { come = resolve; });
+  const {question} = look("a");
+  await clock.pass(30);
+  expect(asked).toHaveLength(1);
+  expect(poller.connection.trouble).toMatch(/no answer for 20 s/);
+  come("late");
+  await clock.pass(0);
+  expect(question.answer).toBe("late");
+  expect(poller.connection.trouble).toBeNull();
+});
+
+test("nothing is asked while the page is hidden", async () => {
+  look("a");
+  look("b");
+  await clock.pass(0);
+  clock.isHidden = true;
+  poller.seen();
+  asked.length = 0;
+  await clock.pass(600);
+  expect(asked).toEqual([]);
+  clock.isHidden = false;
+  poller.seen();
+  await clock.pass(0);
+  expect(asked.sort()).toEqual(["a", "b"]);
+});
+
+test("an answer to a question that nothing shows any more is thrown away", async () => {
+  let come: (value: unknown) => void = () => undefined;
+  answer = () => new Promise((resolve) => { come = resolve; });
+  const {question, stop} = look("a");
+  await clock.pass(0);
+  stop();
+  come("late");
+  await clock.pass(0);
+  expect(question.answer).toBeNull();
+});
