@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from lading.executors.orchestrator import current
-from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures
+from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import NEW
 
@@ -74,6 +74,12 @@ class Metrics:
         gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in figures.teams(session)}
         for site, amounts in by_site(session).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
+        gauges |= {
+            ("lading.budget.used", (("budget", each.name),)): each.spent / each.most
+            for each in share_rows.budgets(session)
+        }
+        lately, _ = share_rows.means(session)
+        gauges |= {("lading.share.used", (("share", name),)): mean.part for name, mean in lately.items()}
         self.shown |= gauges.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge

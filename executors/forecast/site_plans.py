@@ -341,6 +341,8 @@ class SitePlans:
         """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
+        self.spent_dags: Collection[str] = ()
+        """Those for which nothing is launched before their jobs wait, for a budget of theirs is spent."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -388,7 +390,7 @@ class SitePlans:
             return Foreseen(coming=self.coming)
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
-        budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
+        budgets = {run_name(job.dag_id, job.run_id): job.budgets for job in waiting if job.budgets}
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
@@ -501,10 +503,11 @@ class SitePlans:
         return self.is_used and bool(self.live_runs.known)
 
     def _within_budgets(
-        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, Budget]
+        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, tuple[Budget, ...]]
     ) -> ForeseenActions:
         """The same with what the runs of steps that are to come may cost."""
-        if not (limited := self.live_runs.with_budget):
+        spent = {run_name(*run) for run in self.live_runs.known if run[0] in self.spent_dags}
+        if not (limited := self.live_runs.with_budget | budgets.keys() | spent):
             return actions
         runs = {name: step.job.run for name, step in forecast.steps.items()}
         names = [name for some in actions.actions.launched_for.values() for name in some if runs.get(name) in limited]

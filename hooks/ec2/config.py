@@ -91,7 +91,7 @@ class EC2Config(MachinesConfig):
     policy: str = Field(
         FORECAST,
         description="How it is decided what is launched: `forecast`, "
-        "[for all that is still to come of runs](ec2.md#machines-for-the-whole-workflow), or `greedy`, for what waits. "
+        "[for all that is still to come of runs](packing.md#forecast), or `greedy`, for what waits. "
         "Any other [policy](placement.md#policies) chooses among the machines that are there, and what is launched is "
         "[the least machine-hours](packing.md#hours) for what waits.",
     )

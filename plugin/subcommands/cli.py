@@ -119,6 +119,10 @@ ARG_FINISH_BY = Arg(
     "(2026-11-27T06:00) (default: what its Dag says)",
 )
 ARG_WITHDRAW = Arg(("--withdraw",), action="store_true", help="Take back what was asked of the run")
+ARG_LIFT = Arg(
+    ("--lift",), metavar="NAME", type=utf8_name, help="Let this budget not hold until its next period begins"
+)
+ARG_RESTORE = Arg(("--restore",), metavar="NAME", type=utf8_name, help="Let a budget hold again that was lifted")
 ARG_COST_DAG = Arg(("dag_id",), nargs="?", type=utf8_name, help="The Dag (default: all, with --by)")
 ARG_BY = Arg(("--by",), choices=("team", "dag", "owner", "site"), help="Who is charged what, instead of a Dag's runs")
 ARG_SINCE = Arg(
@@ -219,6 +223,14 @@ def get_commands() -> list[GroupCommand]:
                     "In the place of what its Dag and its sites say, where machines are bought by a forecast. With "
                     "neither HURRY nor an option it prints what the run goes by, and when it is expected to end. "
                     "Ends with status 1 if there is no such run that has not ended, or a value is not valid.",
+                ),
+                command(
+                    "budgets",
+                    "List what budgets have spent, or lift one until its next period",
+                    (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
+                    "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half "
+                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there "
+                    "is no budget of that name.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(

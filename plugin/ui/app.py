@@ -120,7 +120,8 @@ class RequestBody(BaseModel):
 
     kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
-    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
+    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken; the
+    name of a budget to be lifted or restored."""
 
 
 class HurryBody(BaseModel):
@@ -338,7 +339,7 @@ def get_requests(session: SessionDep) -> list[OperatorRequest]:
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> OperatorRequest:
-    """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
+    """Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget."""
 
     def noted() -> OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())

@@ -11,9 +11,10 @@ import {Table, type Column} from "../ui/table";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
-const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"], ["team", "by team"]] as const;
 const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
-const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site"};
+const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", site: "Site", team: "Team"};
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
   {key: "used", title: "used", slant: SLANTS.running},
@@ -58,25 +59,25 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
   );
 }
 
-function nameOf(row: BillRow): string {
+function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
   if (row.kind === "machines") return "machines, charged to no job";
-  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || "no Dag";
+  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
-function rowName(row: BillRow) {
-  const text = <Name>{nameOf(row)}</Name>;
+function rowName(row: BillRow, split: string) {
+  const text = <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
   if (row.dag_id) return <Link to={dagPath(row.dag_id)}>{text}</Link>;
-  return row.site ? <Link to={pagePath({view: "jobs", site: row.site})}>{text}</Link> : text;
+  return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
 function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
-  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site});
+  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
-    {title: split === "site" ? "Site" : split === "task" ? "Task" : "Dag", cell: rowName, text: nameOf},
-    {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
+    {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
+    {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
     {title: "How it was spent", cell: ({total}) => <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />, text: false},
@@ -85,7 +86,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${date(period.since)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
   ];
-  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row)}`} />;
+  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 function Saved() {
