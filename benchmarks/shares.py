@@ -1,8 +1,8 @@
 """What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS]]]
 
-First the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they go) with
-shares and without, in turn; then a day of four teams on machines that they all want, with Jain's index among those of equal
-weight, and the utilization beside what it is without shares.
+First the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they go)
+with shares and without, in turn; then a day of four teams on machines that they all want, with Jain's index among those
+of equal weight, and the utilization beside what it is without shares.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def tick(jobs: int, number: int, locations: int) -> None:
                 "token": f"{n:08}",
                 "dag_id": f"dag{n % number}",
                 "team": f"team{n % number}",
-                "queued_at": 1.0 + n,
+                # Each team has queued all of its own at once.
+                "queued_at": 1.0 + n % number + n / jobs,
                 "cpus": float(1 + n % 4),
                 "memory": 1024 * (1 + n % 3),
             }
@@ -69,11 +70,11 @@ def tick(jobs: int, number: int, locations: int) -> None:
             session.commit()
         settings = Settings(None, Path(folder), Resources(1, 512), "cancel", 30, 30)
         taken: dict[bool, list[float]] = {True: [], False: []}
+        shares = FairShares(settings, {}, {}, Budgets(settings))
+        shares.shares = Shares(tuple(Share(f"team{n}", Who(team=f"team{n}"), 1 + n % 3) for n in range(number)))
         for turn in range(2 * ROUNDS + 2):
-            is_fair = bool(turn % 2)
-            shares = FairShares(settings, {}, {}, Budgets(settings))
-            shares.is_on = is_fair
-            shares.shares = Shares(tuple(Share(f"team{n}", Who(team=f"team{n}"), 1 + n % 3) for n in range(number)))
+            shares.is_on = is_fair = bool(turn % 2)
+            time.sleep(0.5)  # a tick is one second apart from the next
             with Session(engine) as session:
                 begun = time.process_time()
                 site = SiteView(name="site", locations=there, possible=there)
@@ -99,8 +100,8 @@ def day() -> None:
         jobs = four_teams(seed)
         fair, without = contend(jobs, machines, table), contend(jobs, machines, None)
         print(
-            f"a day of four teams, seed {seed}: {len(jobs):,} jobs, contended for {fair.contended / HOUR:.1f} h, Jain's "
-            f"index {fair.jain(table):.4f} (without shares {without.jain(table):.4f}), utilization "
+            f"a day of four teams, seed {seed}: {len(jobs):,} jobs, contended for {fair.contended / HOUR:.1f} h, "
+            f"Jain's index {fair.jain(table):.4f} (without shares {without.jain(table):.4f}), utilization "
             f"{fair.utilization:.3f} (without {without.utilization:.3f})"
         )
 

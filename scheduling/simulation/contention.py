@@ -41,8 +41,8 @@ class ContendingJob(NamedTuple):
 class ContentionReport:
     """What came of a trace.
 
-    :param part: by share, the mean part of all machines (its dominant share) that it had while it and others had jobs that
-        waited, 0 to 1; of those that contended for at least half as long as the one that did for longest
+    :param part: by share, the mean part of all machines (its dominant share) that it had while it and others had jobs
+        that waited, 0 to 1; of those that contended for at least half as long as the one that did for longest
     :param contended: seconds for which more than one share had jobs that waited
     :param waits: by share, the mean seconds that its jobs waited
     :param utilization: the cpus that were used, of all there were until the last job ended, 0 to 1
