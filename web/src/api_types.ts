@@ -302,7 +302,7 @@ export interface paths {
         put?: never;
         /**
          * Post Request
-         * @description Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job.
+         * @description Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget.
          */
         post: operations["post_request_requests_post"];
         delete?: never;
@@ -490,6 +490,30 @@ export interface components {
             /** Team */
             team: string | null;
             total: components["schemas"]["BillAmounts"];
+        };
+        /**
+         * BudgetState
+         * @description What a budget has spent in its period. Times are seconds since the epoch.
+         */
+        BudgetState: {
+            /** Is Near */
+            is_near: boolean;
+            /** Lifted By */
+            lifted_by: string | null;
+            /** Most */
+            most: number;
+            /** Name */
+            name: string;
+            /** Per */
+            per: string;
+            /** Spent */
+            spent: number;
+            /** Unit */
+            unit: string;
+            /** Until */
+            until: number;
+            /** Who */
+            who: string;
         };
         /**
          * ChartMachine
@@ -889,7 +913,7 @@ export interface components {
          * @description What can be asked.
          * @enum {string}
          */
-        RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake";
+        RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
         /**
          * RunGantt
          * @description The tasks of a run, in the order in which they began or are to begin.
@@ -1132,6 +1156,11 @@ export interface components {
          * @description How things are.
          */
         Summary: {
+            /**
+             * Budgets
+             * @default []
+             */
+            budgets: components["schemas"]["BudgetState"][];
             /** Controller Lives */
             controller_lives: boolean;
             /** Cpus Batch */
@@ -1419,6 +1448,7 @@ export type BillAmounts = components['schemas']['BillAmounts'];
 export type BillPage = components['schemas']['BillPage'];
 export type BillPeriod = components['schemas']['BillPeriod'];
 export type BillRow = components['schemas']['BillRow'];
+export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
 export type Cost = components['schemas']['Cost'];
 export type Costs = components['schemas']['Costs'];

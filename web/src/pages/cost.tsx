@@ -1,6 +1,6 @@
 // The bill: by day, week or month, split by Dag, task or site, and into what was used, unused, idle and booting.
 import * as React from "react";
-import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings} from "../api_types";
+import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {cost, count, cpuHours, date, day, midnight, percent, usd} from "../format";
 import {dagPath, pagePath} from "../paths";
@@ -8,6 +8,7 @@ import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, Tile, Tiles, Trouble, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
@@ -107,10 +108,31 @@ function Saved() {
   );
 }
 
+type Budget = NonNullable<Summary["budgets"]>[number];
+const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
+  lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
+
+/** How much of each budget is spent. */
+function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
+  if (!budgets.length) return null;
+  const amount = (value: number, {unit}: Budget) => (unit === "USD" ? usd(value) : `${count(value)} ${unit}`);
+  const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
+  const columns: Column<Budget>[] = [
+    {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
+    {title: "Of", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
+    {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
+    {title: "Share", cell: (budget) => <Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.is_near ? "var(--l-failed)" : "var(--l-used)"}]} />, text: (budget) => percent(budget.spent, budget.most)},
+    {title: "State", cell: (budget) => state(budget), has: state},
+    {title: "Until", cell: (budget) => date(budget.until), number: true},
+    ...actions(may, ofBudget),
+  ];
+  return <Section title="How much of the budgets is spent?"><Table name="Budgets" rows={budgets} columns={columns} empty="" keyOf={({name}) => name} /></Section>;
+}
+
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
-export function CostPage({chosen}: PageProps) {
+export function CostPage({chosen, summary}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => ({since: midnight() - Number(days) * 86400, until: Date.now() / 1000}), days);
   const more = (
@@ -135,6 +157,7 @@ export function CostPage({chosen}: PageProps) {
         <Trend bill={bill} inUsd={inUsd} />
         <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.</Muted>
       </Section>
+      <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
       <Section title="Who spends it?"><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
       <Saved />
     </>

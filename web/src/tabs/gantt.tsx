@@ -29,7 +29,7 @@ export function lanesOf(task: GanttTask, now: number): {since: number; until: nu
   });
 }
 
-function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
+export function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
   const x = (at: number) => ((Math.min(Math.max(at, span.since), span.until) - span.since) / (span.until - span.since)) * WIDTH;
   const lanes = lanesOf(task, now), height = Math.max(1, ...lanes.map(({lane}) => lane + 1)) * LANE + 6;
   const rect = (since: number, until: number, y: number, tall: number, color: string, key: React.Key, extra: React.SVGProps<SVGRectElement> = {}) =>
@@ -45,7 +45,7 @@ function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
       {task.ready_at !== null && task.since !== null && task.since > task.ready_at ? rect(task.ready_at, task.since, height / 2 - 1, 2, "var(--l-airflow)", "ready") : null}
       {lanes.flatMap(({lane, index}) => task.tries[index].phases.map((phase, at) => {
         const isFailed = phase.key === "runs" && task.tries[index].state === "failed";
-        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`, {opacity: phase.key === "runs" ? 1 : 0.75});
+        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`);
       }))}
       {task.is_critical ? <line x1={x(task.ready_at ?? task.since ?? task.expected?.since ?? span.since)} x2={x(task.until ?? task.expected?.until ?? now)} y1={height - 1} y2={height - 1} stroke="currentColor" strokeWidth={2} /> : null}
       <line x1={x(now)} x2={x(now)} y1={0} y2={height} stroke="currentColor" strokeOpacity={0.5} strokeDasharray="2 2" />
