@@ -22,7 +22,7 @@ quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 ||
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up
+demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up, SITE=slurm or ec2 is a double
 	@$(BIN)/python -m tests.demo
 
 # The rooms of the checkout as one tree, which Python, mypy and editors follow; the wheel would hide it.

@@ -26,7 +26,6 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 # Headings can be linked to as on GitHub, where the pages are read as they are.
-myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 # Docstrings say their parameters as Sphinx has them; types stand in the signatures.

@@ -16,6 +16,7 @@ from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
 from lading.hooks.site.rules import BindingTable, RuleTable
+from lading.hooks.site.share_tables import BudgetTable, KeptTable, ShareTable
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
@@ -51,10 +52,9 @@ scheduler with a message that says what is.
 SITES = """\
 # The sites file
 
-`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates the file and
-tries a job on every site; where that gets no answer of the API server the check says whether it is not there, is there
-and slow, or is something else. With a file that is not valid no controller starts: tasks wait, and the scheduler's log,
-the tasks' event logs and `airflow lading jobs` say what is wrong.
+`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
+tries a job on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the
+tasks' event logs and `airflow lading jobs` say what is wrong.
 
 ```toml
 [sites.local]
@@ -72,13 +72,12 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-[Batch clusters](clusters.md) says how a cluster becomes a site, [machines](machines.md) how machines behind SSH do.
+How to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md) and [an AWS account](ec2.md).
 
 ## This machine
 
-`local`, the machine that the controller runs on, is a site with and without a file. Where no table is of `kind =
-"local"`, or called so, it is there as if `[sites.local]` were the first table, with all defaults. To run nothing on
-this machine turn it off:
+`local`, the machine of the controller, is a site with and without a file. If no table is of `kind = "local"`, or
+named so, it is there as if `[sites.local]` were the first table, with all defaults. To run nothing on this machine:
 
 ```toml
 [sites.local]
@@ -86,53 +85,44 @@ enabled = false
 ```
 
 All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
-file, as that of a [`JobScriptOperator`](job_scripts.md) does, runs at `local` (the first site of its kind) whatever
-its Dag says of the others. Where there is none it is an import error, unless its own `executor_config` names a site
-whose machines have the file too.
+file, such as a [`JobScriptOperator`](script_operator.md), runs at `local`. Without one it is an import error,
+unless its own `executor_config` names a site whose machines have the file.
 
 ## Tasks that name no site
 
 A task without the hint `site` goes to a site that takes such tasks:
 
-* **Which ones**: the first site of the file, and those with `accept_untargeted = true`. With
-  `accept_untargeted = false` the first one takes none either. `local` without a table is the first, so a cluster that
-  is added to the file gets only those tasks that name it; when a site of the file says `accept_untargeted = true`,
-  `local` without a table takes none.
-* **Of several** the first in the file that can ever run the task. A task that fits none of them is an import error of
-  its Dag, also when another site could run it. What could be there counts, not only what is: a task larger than the
-  machines that are up waits where its site could have a larger one.
-* **When that one has no room** for the task, or is in trouble (it could not be asked, or takes no jobs now), the task
-  goes to the next one that takes it. With `burst_after`, a time that a table may have, it waits there for so long
-  first, or until the site has been in trouble for so long; a restart of the controller begins anew. So
-  `burst_after = "10 min"` at a cluster keeps a task off the machines that come behind it until the cluster has had no
-  room for it for ten minutes. Why it waits, or which site it has passed by until it starts, is its reason in
-  `airflow lading jobs`.
+* **Which**: the first site of the file, unless it has `accept_untargeted = false`, and those with
+  `accept_untargeted = true`. `local` without a table is the first, until a site of the file says `accept_untargeted
+  = true`.
+* **Of several** the first that can ever run the task. A task that fits none of them is an import error, even if
+  another site could run it. Machines that could be launched count.
+* **Without room** there, or if the site is in trouble, the task goes to the next one that takes it. `burst_after =
+  "10 min"` of a table keeps it there for ten minutes first; a restart of the controller begins anew. Its reason in
+  `airflow lading jobs` says why it waits, or which site it has passed by.
 
-A task with the hint `site` runs there or nowhere, and one with [targets](placement.md#targets) at one of these.
-`airflow lading sites --output json` shows both options.
+A task with the hint `site` runs there or nowhere, one with [targets](placement.md#targets) at one of these.
 
 ## When the file changes
 
-A controller goes by what the file said when the controller started. When the file says something else by now, its log
-says so, and so do `airflow lading sites` and `airflow lading check`, which then fails. Restart the controller, and
-nothing else:
+A controller goes by the file as it was at its start. When the file has changed, the controller's log, `airflow
+lading sites` and `airflow lading check` say so. Restart the controller, nothing else:
 
-1. `airflow lading check` says whether the new file is valid. With one that is not no controller starts.
-2. `kill PID`, with the pid that the check names: the scheduler starts another controller within seconds. Where the
-   controller is a service, restart that. As long as a scheduler lives, tasks run on and wait meanwhile.
-3. With schedulers or controllers on several machines copy the file to all of them first, restart the controllers that
-   stand by, and then the one that acts. Schedulers, API servers and Dag processors need no restart.
+1. `airflow lading check` validates the new file.
+2. `kill PID` with the pid that the check names: the scheduler starts another one within seconds. If the controller
+   is a service, restart that. Tasks run on meanwhile.
+3. With several machines, copy the file to all of them first, restart the controllers that stand by, then the one
+   that acts.
 
 What happens to jobs:
 
-* **A site is added**: it takes jobs as soon as the new controller acts.
-* **Its table has changed**: what is submitted from then on goes by the new one, and jobs already there continue. But
-  `kind`, `mode`, `work_dir` and the connection say where the site finds its jobs: let these end before such a change
-  (`airflow lading jobs --state running`), or give the new place a new name and leave the old table as it is until they
-  have ended.
-* **It is taken out**: jobs that name it fail with these words, and those that it was given and that have not begun are
-  `lost` after a minute. What runs there runs on and reports to Airflow itself how it ended, but Lading does not follow
-  it any more: its logs are not fetched, and marking its task does not end it. Let its jobs end first.
+* **A new site** takes jobs at once.
+* **A changed table** applies to what is submitted from then on. But `kind`, `mode`, `work_dir` and the connection
+  say where a site finds its jobs: let these end first, or give the new place a new name and keep the old table
+  until then.
+* **A removed site**: jobs that name it fail, and those that it had and that have not begun are `lost` after a
+  minute. Running ones report to Airflow themselves, but their logs are not fetched, and marking them does not end
+  them. Let them end first.
 """
 
 
@@ -182,7 +172,7 @@ def page() -> str:
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
     sections = (section(name, option) for name, option in options().items())
-    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds]))
+    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), shares(), budgets(), *kinds]))
 
 
 def linked(text: str) -> str:
@@ -193,7 +183,7 @@ def linked(text: str) -> str:
 
 def rules() -> str:
     """The part of the page that describes the rules."""
-    said = "What tasks do without where nothing has room for all that they wish; see [rules](placement.md#rules)."
+    said = "What tasks do without if nothing has room for everything they wish; see [rules](placement.md#rules)."
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
@@ -201,6 +191,19 @@ def bindings() -> str:
     """The part of the page that describes the bindings."""
     said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
+
+
+def shares() -> str:
+    """The part of the page that describes the shares."""
+    said = "How much of what there is belongs to whom; see [shares](shares.md)."
+    kept = part("### A site of a share", KeptTable)
+    return "\n".join([part("## [[shares]]", ShareTable).replace("\n\n", f"\n\n{said}\n\n", 1), kept])
+
+
+def budgets() -> str:
+    """The part of the page that describes the budgets."""
+    said = "What jobs may cost in each period; see [budgets](shares.md#budgets)."
+    return part("## [[budgets]]", BudgetTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def section(name: str, option: dict[str, str | None]) -> str:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors import store
-from lading.executors.store import LIVE, Change, JobRow, SiteRow, State, instances, requests
+from lading.executors.store import LIVE, Change, JobRow, SiteRow, State, instances, requests, share_rows
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.requests import OF_SITES, RequestKind
+from lading.executors.store.requests import OF_BUDGETS, OF_SITES, RequestKind
 from lading.executors.store.tables import RequestRow
 from lading.scheduling.reasons import Reason, because
 
@@ -46,10 +46,10 @@ class Requests:
         """Who has paused sites, by site."""
         self.next_look = 0.0
 
-    def step(self, session: Session) -> None:
-        """Do what is asked."""
+    def step(self, session: Session) -> bool:
+        """Do what is asked; returns whether that is about budgets."""
         if time.monotonic() < self.next_look:
-            return
+            return False
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         to_do = requests.to_do(session)
         overdue = requests.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
@@ -61,11 +61,16 @@ class Requests:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, outcome)
         self.paused = requests.paused(session)
+        return any(request.kind in OF_BUDGETS for request in to_do)
 
     def _done(self, session: Session, request: RequestRow) -> str | None:
         """Do what is asked; returns what came of it, None as long as that is not seen."""
         if request.kind == RequestKind.WAKE:
             return "room is looked for now" if gangs.wake_with(session, request.target) else "it sleeps no more"
+        if request.kind in OF_BUDGETS:
+            if request.kind == RequestKind.LIFT:
+                return share_rows.lift(session, request.target, request.by)
+            return share_rows.restore(session, request.target)
         return self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
 
     def _paused(self, session: Session, request: RequestRow) -> str:

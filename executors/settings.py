@@ -14,6 +14,7 @@ from lading.hooks.files.addresses import scheme_of
 from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.scheduling.hints.retries import Factors
 from lading.scheduling.resources import Resources, cpus_of_one
+from lading.scheduling.shares.table import HALF_LIFE
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -53,6 +54,8 @@ DEFAULTS: dict[str, str | None] = {
     "infrastructure_retries": "3",
     "input_roots": None,
     "order": "priority",
+    "fair": "True",
+    "share_half_life": "1d",
 }
 
 
@@ -111,6 +114,8 @@ class Settings:
         are looked up and from which files are staged; none: everywhere
     :param order: in which jobs of one priority go where nothing is bought: by arrival, or by the longest rest of their
         run
+    :param fair: whether shares go in turn; without a table of shares the Dags, of one priority
+    :param share_half_life: seconds after which what a share has used counts half
     """
 
     sites_file: Path | None
@@ -124,6 +129,8 @@ class Settings:
     input_roots: tuple[str, ...] = ()
     starts_controller: bool = True
     order: Literal["priority", "critical_path"] = "priority"
+    fair: bool = True
+    share_half_life: float = HALF_LIFE
 
     @classmethod
     def load(cls, conf: Configuration | None = None) -> Settings:
@@ -154,6 +161,8 @@ class Settings:
             input_roots=read("input_roots", _roots) or (),
             starts_controller=read("start_controller", _switch),
             order=read("order", _order),
+            fair=read("fair", _switch),
+            share_half_life=read("share_half_life", parse_time),
         )
 
     @classmethod

@@ -111,6 +111,18 @@ def options() -> dict[str, dict[str, str | None]]:
             "leaves their order to this.",
             example="critical_path",
         ),
+        "fair": _option(
+            "Whether those who wait for the same get it in turn. ``True``: shares of the sites file by their weights; "
+            "without any Dags equally, those of one priority weight. ``False``: by priority weight and ``order`` "
+            "alone, whoever waits.",
+            type="boolean",
+            example="False",
+        ),
+        "share_half_life": _option(
+            "With shares in the sites file: after which time what a share has used counts half when it is compared "
+            "with others, with a unit or in seconds.",
+            example="7d",
+        ),
     }
     return {name: {**each, "default": DEFAULTS[name]} for name, each in declared.items()}
 

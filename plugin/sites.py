@@ -56,6 +56,8 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
         raise SitesError(f"{where}: " + "; ".join(shared))
     sites_file.bindings_of(settings.sites_file, configs)
     sites_file.rules_of(settings.sites_file, rules())
+    sites_file.shares_of(settings.sites_file, configs, settings.share_half_life)
+    sites_file.budgets_of(settings.sites_file)
     takers = sites_accepting_untargeted(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
         name: kinds[config.kind](

@@ -32,18 +32,20 @@ class Wish(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What the jobs of a run may cost together, USD.
+    """What the jobs of a run, or those that the sites file names together, may cost, USD.
 
-    :param run: its name, unique
+    :param name: unique
     :param most: all of it
     :param spent: what they have cost until now
     :param per_hour: what those at work cost
+    :param until: when as much may be spent again, epoch seconds; None: it is that of a run
     """
 
-    run: str
+    name: str
     most: float
     spent: float
     per_hour: float
+    until: float | None = None
 
 
 # What a job asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs.
@@ -61,6 +63,9 @@ class PlannedJob:
     :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan
     :param priority: higher ones are placed first
     :param queued_at: epoch seconds of its arrival
+    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first; 0: they do
+        not
+    :param share: the name of its share; None: that is not asked
     :param rest: seconds of the longest way from its start to the end of its run: where nothing is bought, of jobs of
         one priority a longer one goes first, and 0, where they go by arrival, last
     :param time: seconds that it runs at most or is known to run; None: unknown
@@ -73,7 +78,7 @@ class PlannedJob:
     :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits; a place suits it
         that can give so many
-    :param budget: what its run may cost; None: any sum
+    :param budgets: what its run, and others together with it, may cost
     :param expected: how long it will run; None: ``time``, or nothing is known
     :param queue: of a batch system, that it is to wait in; None: that of its site
     :param native: its native directives, as JSON
@@ -103,7 +108,7 @@ class PlannedJob:
     nodes: int = 1
     expected: Prediction | None = None
     types: frozenset[str] | None = None
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     queue: str | None = None
     native: str | None = None
     dag_id: str | None = field(default=None, compare=False)
@@ -113,6 +118,8 @@ class PlannedJob:
     map_index: int = field(default=-1, compare=False)
     input_values: str | None = field(default=None, compare=False)
     rest: float = field(default=0.0, compare=False)
+    turn: float = field(default=0.0, compare=False)
+    share: str | None = field(default=None, compare=False)
 
     @property
     def inputs(self) -> tuple[Mapping[str, Any], ...]:

@@ -1,6 +1,7 @@
 """The rule by which a location starts the jobs that wait for room on it.
 
-Jobs are looked at by priority, then by the rest of their run where they go by that, then by arrival. One that fits the
+Jobs are looked at by priority, then by turn where shares go in turn, then by the rest of their run where they go by
+that, then by arrival. One that fits the
 free room starts. One that does not is passed over, so that others can use the room meanwhile, and is overtaken as soon
 as one of these starts: one behind it, or a more urgent one that arrived later and needs less, or one that arrived later
 whose run takes longer from there. From the first time this happened the patience of the job runs:
@@ -41,6 +42,7 @@ class QueuedJob:
     :param overtaken_since: when it was first overtaken, on the clock that decides; None: never
     :param rest: seconds of the longest way from its start to the end of its run; among equals a longer one goes first,
         and 0, where they go by arrival, last
+    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first
     """
 
     token: str
@@ -49,11 +51,12 @@ class QueuedJob:
     queued_at: float
     overtaken_since: float | None = None
     rest: float = 0.0
+    turn: float = 0.0
 
     @property
-    def rank(self) -> tuple[int, float, float, str]:
+    def rank(self) -> tuple[int, float, float, float, str]:
         """The place in the queue; the token makes it the same for everyone who computes it."""
-        return (-self.priority, -self.rest, self.queued_at, self.token)
+        return (-self.priority, self.turn, -self.rest, self.queued_at, self.token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,26 @@ _MAX_USD = (
     "The budget of its run is spent",
     "Raise max_usd of the Dag; what is there may be used all the same.",
 )
+_BUDGET = (
+    "The budget of its team is spent",
+    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise "
+    "it in the sites file; what is there may be used all the same.",
+)
+_CPU_HOURS = (
+    _BUDGET[0],
+    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise "
+    "it in the sites file.",
+)
+_SHARE = (
+    "The turn of other shares",
+    "Nothing: it starts when its share has less for its weight than others that wait. Weights are in [[shares]] of the "
+    "sites file.",
+)
+_BOUND = (
+    "The share of its team is in use",
+    "Nothing: it starts as jobs of its share end. Or let the share borrow, or raise what is kept for it, in [[shares]] "
+    "of the sites file.",
+)
 _MAX_JOBS = ("The site has reached its number of jobs", "Raise max_jobs or max_submitted of the site.")
 _INSTANCES = (
     "All machines that the site may launch are busy",
@@ -583,6 +603,63 @@ _TABLE = (
         "max_usd",
     ),
     Code(
+        "budget_spent",
+        "budget",
+        _BUDGET[0],
+        "{spent:.2f} of the {most:g} USD of the budget {budget} are spent: nothing more is launched until "
+        "{until:moment}",
+        _BUDGET[1],
+        _OPERATOR,
+        "budget {budget}",
+    ),
+    Code(
+        "budget_spent_cpu_hours",
+        "budget",
+        _BUDGET[0],
+        "{spent:.1f} of the {most:g} cpu-hours of the budget {budget} are used: nothing more starts until "
+        "{until:moment}",
+        _CPU_HOURS[1],
+        _OPERATOR,
+        "budget {budget}",
+    ),
+    Code(
+        "budget_rate",
+        "budget",
+        _BUDGET[0],
+        "there are machines for {used:.2f} USD per hour for the budget {budget}, of whose {most:g} USD {spent:.2f} are "
+        "spent: no more than what is left pays for an hour, until {until:moment}",
+        _BUDGET[1],
+        _OPERATOR,
+        "budget {budget}",
+    ),
+    Code(
+        "share_bound",
+        "share",
+        _BOUND[0],
+        "share {share} has {used:g} of the {most:g} {what} that are kept for it, and does not borrow",
+        _BOUND[1],
+        _OPERATOR,
+        "share {share}",
+    ),
+    Code(
+        "share_by_weight",
+        "share",
+        _BOUND[0],
+        "share {share} has {used:g} of the {most:g} {what} that its weight gives it, and does not borrow",
+        _BOUND[1],
+        _OPERATOR,
+        "share {share}",
+    ),
+    Code(
+        "share_closed",
+        "share",
+        "What is free is kept for another share",
+        "share {share} keeps its {most:g} {what} for itself, and does not lend",
+        "Nothing: it starts as jobs of other shares end. Or let that share lend, in [[shares]] of the sites file.",
+        _OPERATOR,
+        "share {share}",
+    ),
+    Code(
         "max_allocations",
         "max_allocations",
         "All allocations are busy",
@@ -814,6 +891,15 @@ _TABLE = (
         _BOTH,
     ),
     Code("busy", "room", _NO_ROOM[0], "{locations:are_busy}", _NO_ROOM[1], _BOTH),
+    Code(
+        "share_turn",
+        "share",
+        _SHARE[0],
+        "{share} has used {used:.0f} % of {entitled:.0f} % in the last {half_life:last}",
+        _SHARE[1],
+        _OPERATOR,
+        "share {share}",
+    ),
     Code(
         "turn",
         "turn",

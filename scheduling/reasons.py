@@ -91,6 +91,9 @@ def _sizes(amounts: tuple[Any, ...], *, are_counted: bool = True) -> str:
     return "; ".join(size if number == 1 or not are_counted else f"{number} × {size}" for number, size in each)
 
 
+# What a length of time is called that has just passed.
+_SPANS = {3600: "hour", 86400: "day", 604800: "week"}
+
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "time": lambda seconds: format_time(int(seconds)),
     "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
@@ -121,6 +124,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "sizes_alone": lambda amounts: _sizes(amounts, are_counted=False),
     "more_sizes": lambda number: f" and {number} other sizes" if number else "",
     "up_to": lambda number: "machines of" if number is None else f"up to {number:g} ×",
+    "last": lambda seconds: _SPANS.get(seconds) or format_time(seconds),
     "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()

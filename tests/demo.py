@@ -1,7 +1,7 @@
-"""``make demo``: a real Airflow with Lading runs the example Dag, and a table shows what ran where.
+"""``make demo``: a real Airflow with Lading runs an example Dag, and a table shows what ran where.
 
-Everything happens in ``.demo`` beside the Makefile, which each demo makes anew. ``KEEP=1`` leaves the UI up until
-Ctrl-C.
+Everything happens in ``.demo`` beside the Makefile, which each demo makes anew. ``SITE=slurm`` and ``SITE=ec2`` run it
+on a SLURM and on a double of EC2, which need root. ``KEEP=1`` leaves the UI up until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -26,14 +27,13 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import lading.example_dags
+from tests.demo_sites import Demo, chosen
 from tests.services import processes
+from tests.services.account import NeedsRootError
 from tests.services.airflow import FINISHED, Airflow, AirflowError
+from tests.services.debian import MissingPackagesError
 
 FOLDER = Path(__file__).resolve().parents[1] / ".demo"
-DAG = "stdlib_survey"
-# They name sites that have to be there.
-OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
 PATIENCE = 600  # seconds that the run may take
 MOST_JOBS = 1000  # that the table shows; the run has some sixty, more than the command prints by default
 ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
@@ -44,37 +44,69 @@ console = Console()
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        with alone(FOLDER), stopped_gently(Airflow(FOLDER, dags=examples(), preloaded=True)) as airflow:
-            state = demonstrate(airflow)
+        with alone(FOLDER), chosen()(FOLDER) as demo, stopped_gently(airflow_of(demo)) as airflow:
+            state = demonstrate(airflow, demo)
             if os.environ.get("KEEP"):
-                console.print(f"UI: {airflow.url} until Ctrl-C")
+                show_how_to_look(airflow, demo)
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
             return 0 if state == "success" else 1
-    except AirflowError as error:
-        show_plainly(str(error))
+    except (AirflowError, MissingPackagesError, NeedsRootError, KeyError) as error:
+        show_plainly(str(error.args[0]))
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
 
-def demonstrate(airflow: Airflow) -> str:
+def airflow_of(demo: Demo) -> Airflow:
+    """An Airflow in the demo's folder, not started."""
+    config = {}
+    if demo.sites:
+        file = FOLDER / "sites.toml"
+        file.write_text("\n".join(line.strip() for line in demo.sites.strip().splitlines()) + "\n")
+        config["lading.sites_file"] = file
+    airflow = Airflow(FOLDER, config=config, preloaded=True)
+    airflow.environment |= demo.environment
+    return airflow
+
+
+def show_how_to_look(airflow: Airflow, demo: Demo) -> None:
+    """Print how another terminal asks this Airflow: its variables are in a file, for some are secret."""
+    names = sorted(name for name in airflow.environment if name.startswith(("AIRFLOW", "AWS_")))
+    exports = [f"export {name}={shlex.quote(airflow.environment[name])}" for name in names]
+    file = FOLDER / "environment"
+    file.touch(mode=0o600)
+    file.write_text("\n".join([*exports, f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]) + "\n")
+    lines = [f". {file}", *(f"airflow lading {command}" for command in demo.commands)]
+    show_plainly(
+        "\n".join([f"UI: {airflow.url} until Ctrl-C. In another terminal:", *(f"    {each}" for each in lines)])
+    )
+
+
+def demonstrate(airflow: Airflow, demo: Demo) -> str:
     """Run the example and print what there is to see; return the run's state."""
     console.print(f"UI: {airflow.url}")
-    airflow.wait_for_dag(DAG)
-    run_id = airflow.trigger(DAG)
-    state = watch(airflow, run_id)
+    airflow.wait_for_dag(demo.dag)
+    run_id = airflow.trigger(demo.dag, demo.conf)
+    state = watch(airflow, demo.dag, run_id)
     listing = ("lading", "jobs", "--run-id", run_id, "--limit", str(MOST_JOBS), "--output", "json")
     jobs = [Job.of(row) for row in json.loads(airflow.cli(*listing))]
     console.print(table(jobs))
     console.print(summary(jobs))
     if state == "success":
-        result: Any = airflow.xcom(DAG, run_id, "gather")
+        show_result(airflow.xcom(demo.dag, run_id, demo.result))
+    else:
+        show_failures(airflow, demo.dag, run_id)
+    return state
+
+
+def show_result(result: Any) -> None:
+    """Print what the run has found out: a report in Markdown with the file that has all of it, or a few values."""
+    if isinstance(result, dict) and "summary" in result:
         console.print(Markdown(result["summary"]))
         console.print(f"\nThe whole report: {result['report']}", soft_wrap=True)
     else:
-        show_failures(airflow, run_id)
-    return state
+        show_plainly(json.dumps(result, indent=2))
 
 
 # -- before and after
@@ -98,12 +130,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def examples() -> Path:
-    """The examples that run on this machine alone, in a folder of the demo."""
-    ignored = shutil.ignore_patterns(*OF_OTHER_SITES, "__pycache__")
-    return Path(shutil.copytree(lading.example_dags.__path__[0], FOLDER / "dags", ignore=ignored))
-
-
 @contextlib.contextmanager
 def stopped_gently(airflow: Airflow) -> Iterator[Airflow]:
     """Start Airflow, and stop it whatever happens; a second Ctrl-C does not interrupt the stopping."""
@@ -120,15 +146,15 @@ def stopped_gently(airflow: Airflow) -> Iterator[Airflow]:
 # -- while it runs
 
 
-def watch(airflow: Airflow, run_id: str) -> str:
+def watch(airflow: Airflow, dag: str, run_id: str) -> str:
     """Show how far the run is, until it has finished; return its state.
 
     :raises AirflowError: it did not finish in time
     """
     end = time.monotonic() + PATIENCE
-    with progress() as show:
-        while (state := airflow.run_state(DAG, run_id)) not in FINISHED:
-            show(Counter(ti["state"] or "waiting" for ti in airflow.task_instances(DAG, run_id)))
+    with progress(dag) as show:
+        while (state := airflow.run_state(dag, run_id)) not in FINISHED:
+            show(Counter(ti["state"] or "waiting" for ti in airflow.task_instances(dag, run_id)))
             if time.monotonic() > end:
                 raise AirflowError(f"the run has not finished within {PATIENCE} s\n{airflow.log_tails()}")
             time.sleep(1)
@@ -136,7 +162,7 @@ def watch(airflow: Airflow, run_id: str) -> str:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Any]:
+def progress(dag: str) -> Iterator[Any]:
     """A function that shows how many task instances are in which state: as a bar on a terminal, else as lines."""
     if not console.is_terminal:
         last = [""]
@@ -149,7 +175,7 @@ def progress() -> Iterator[Any]:
         yield print_changed
         return
     columns = (
-        TextColumn(DAG),
+        TextColumn(dag),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -249,11 +275,11 @@ def summary(jobs: Sequence[Job]) -> str:
     return f"{len(spans)} jobs in {took:.1f} s, up to {most} at once, with {used:.1f} CPU seconds\n"
 
 
-def show_failures(airflow: Airflow, run_id: str) -> None:
+def show_failures(airflow: Airflow, dag: str, run_id: str) -> None:
     """Print the ends of the logs of what failed: of the tasks, and of Airflow's components if no task says why."""
-    failed = [ti for ti in airflow.task_instances(DAG, run_id) if ti["state"] == "failed"]
+    failed = [ti for ti in airflow.task_instances(dag, run_id) if ti["state"] == "failed"]
     for ti in failed[:5]:
-        log = airflow.logs(DAG, run_id, ti["task_id"], map_index=ti["map_index"], try_number=max(1, ti["try_number"]))
+        log = airflow.logs(dag, run_id, ti["task_id"], map_index=ti["map_index"], try_number=max(1, ti["try_number"]))
         tail = "\n".join(log.splitlines()[-15:])
         show_plainly(f"--- {ti['task_id']}[{ti['map_index']}] failed:\n{tail}")
     if len(failed) > 5:

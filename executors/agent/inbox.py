@@ -208,7 +208,8 @@ class Inbox:
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble
             self._set_aside(token, f"{type(error).__name__}: {error}")
             return
-        waiting = QueuedJob(token, envelope.resources, envelope.priority, envelope.queued_at, rest=envelope.rest)
+        amounts = envelope.resources, envelope.priority, envelope.queued_at
+        waiting = QueuedJob(token, *amounts, rest=envelope.rest, turn=envelope.turn)
         known = self.entries.get(token)
         if known is None:
             self.entries[token] = InboxEntry(
@@ -253,7 +254,7 @@ def _checked(envelope: Envelope, token: str) -> Envelope:
         raise ValueError(f"it is that of job {envelope.token!r}")
     amounts = {field.name: getattr(envelope.resources, field.name) for field in fields(Resources)}
     amounts.update(priority=envelope.priority, queued_at=envelope.queued_at, expires_at=envelope.expires_at)
-    amounts["rest"] = envelope.rest
+    amounts.update(rest=envelope.rest, turn=envelope.turn)
     limits = {"memory_limit": envelope.memory_limit, "time_limit": envelope.time_limit}
     amounts.update({name: limit for name, limit in limits.items() if limit is not None})
     for name, amount in amounts.items():

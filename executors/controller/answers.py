@@ -207,6 +207,12 @@ def _add(steps: list[Change], change: Change) -> None:
         steps.append(change)
 
 
+# What a job has of the place to which it was given.
+OF_A_PLACE = (
+    "site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue", "native_start",
+)  # fmt: skip
+
+
 def change_by_event(event: dict[str, Any]) -> Change | None:
     """The change that one event of the journal makes."""
     if event["event"] == "started":
@@ -216,13 +222,12 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
         return Change(event["token"], {"reason": event["reason"], **batch_job_columns(event)}, report=True)
-    if event["event"] == "located" and (found := batch_job_columns(event)):
-        return Change(event["token"], found)
+    if event["event"] == "estimated" or (event["event"] == "located" and batch_job_columns(event)):
+        start = {"native_start": event["starts_at"]} if "starts_at" in event else {}
+        return Change(event["token"], {**batch_job_columns(event), **start})
     if event["event"] == "returned":
         placed = {"state": State.PLACED, "location": event["location"]}
-        nowhere = dict.fromkeys(
-            ("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue")
-        )
+        nowhere = dict.fromkeys(OF_A_PLACE)
         queued = {"state": State.QUEUED, "reason": event.get("reason")}
         return Change(event["token"], nowhere | queued, only_if=placed)
     if event["event"] == "finished":

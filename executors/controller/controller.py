@@ -24,6 +24,7 @@ from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.plugin_mark import PluginMark
+from lading.executors.controller.shares import Budgets, FairShares
 from lading.executors.controller.site_memory import MissingSince, Throughput
 from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
@@ -107,6 +108,8 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
+        self.budgets = Budgets(settings)
+        self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = MissingSince()
@@ -242,7 +245,7 @@ class Controller:
         """What a site has said beside what the store has of it, brought up to date."""
         with open_session() as session:
             durations = self.durations.read(session) if site.launches else None
-            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead)
+            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead, self.shares.share)
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
@@ -278,7 +281,8 @@ class Controller:
     def any_wait(self) -> bool:
         """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
         with open_session() as session:
-            self.requests.step(session)
+            self.shares.load(session)
+            self.budgets.look(session, time.time(), is_asked=self.requests.step(session))
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
@@ -303,21 +307,30 @@ class Controller:
         decision = Decision()
         is_work = any_wait or self.site_plans.expects_jobs or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
+        self.shares.count(seen, sites, now)
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
                     self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
-            waiting, at_work = self._waiting() if any_wait else ([], [])
+            waiting, at_work = self._waiting(now) if any_wait else ([], [])
             with open_session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
                 )
                 assignment = self.placing.assign(
-                    session, waiting, together.sites, at_work, now, wanted=together.wanted, foreseen=foreseen
+                    session,
+                    waiting,
+                    together.sites,
+                    at_work,
+                    now,
+                    wanted=together.wanted,
+                    foreseen=foreseen,
+                    bounds=self.shares.bounds(),
                 )
+            self.shares.learn(waiting, assignment, now)
             for name, absence in self.turned_away.items():
                 absence.update(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
@@ -343,7 +356,7 @@ class Controller:
                 session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
             )
 
-    def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
+    def _waiting(self, now: float) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with open_session() as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
@@ -355,6 +368,7 @@ class Controller:
                 durations=durations,
                 database_ahead=ahead,
                 rests=self.site_plans.rests,
+                fair=self.shares.begin(now),
             )
             self.turn += 1
             return found, [*queue.on_machines(session, found)]
@@ -388,6 +402,7 @@ class Controller:
         if not (any_wait or decision.changes or decision.provisions):
             return
         with open_session() as session:
+            self.shares.save(session, started)
             notes = rule_log.entries(session, store.apply(session, decision.changes))
             gangs.apply(session, decision.gangs, started)
             current.orchestrator().note(session, [*notes, *decision.notes])
@@ -395,7 +410,7 @@ class Controller:
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
                 before = started + self.leadership.database_ahead - SECONDS_UNTIL_EXPLAINED
-                dispatch.explain(session, decision, before)
+                dispatch.explain(session, decision, before, self.shares.fair)
         self._publish(decision.changes)
 
     def _publish(self, changes: Sequence[Change]) -> None:
@@ -429,7 +444,9 @@ class Controller:
         with open_session() as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
-            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead, self.site_plans.rests)
+            found, refused = dispatch.to_send(
+                session, ready, self.mint, site.jwt_seconds, ahead, self.site_plans.rests, self.shares.fair
+            )
         self._publish([*changes, *refused])
         return found
 

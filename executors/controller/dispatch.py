@@ -17,6 +17,7 @@ from lading.executors.controller import launched
 from lading.executors.decisions import Decision, is_relaxed, placement, refused, relaxed
 from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, groups, queue
+from lading.executors.store.fair_queue import FairTurns
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
@@ -65,13 +66,18 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
     return replace(decision, reasons=reasons, more_waiting=bool(jobs))
 
 
-def explain(session: Session, decision: Decision, before: float) -> None:
+def explain(session: Session, decision: Decision, before: float, fair: FairTurns | None = None) -> None:
     """Store why jobs wait; of those that were not looked at, for the ones queued before this (epoch seconds, by the
-    database's clock)."""
+    database's clock).
+
+    :param fair: how shares go in turn, and whose jobs may not start; None: all may
+    """
     for reason, tokens in decision.reasons.items():
         store.explain(session, reason, tokens)
     groups.explain(session, before)
     sizing.explain(session, before)
+    if fair is not None:
+        fair.explain_held(session, before)
     if decision.more_waiting:
         store.explain_the_rest(session, BEHIND_OTHERS, before)
 
@@ -83,6 +89,7 @@ def to_send(
     seconds: float,
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = queue.NO_RESTS,
+    fair: FairTurns | None = None,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
     """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
 
@@ -90,6 +97,7 @@ def to_send(
 
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
+    :param fair: how shares go in turn; None: they do not
     """
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
@@ -97,7 +105,10 @@ def to_send(
     for job in jobs:
         jwt = mint(job.subject, seconds)
         try:
-            by_token[job.token] = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
+            made = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
+            if fair is not None:
+                made = replace(made, turn=fair.turn(job.token), priority=fair.priority(job))
+            by_token[job.token] = made
             changes.append(Change(job.token, {"expires_at": expires_at}))
         except Exception as error:  # the data is whatever was stored
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")

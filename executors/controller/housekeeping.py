@@ -18,13 +18,36 @@ from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
+from lading.executors.store import (
+    CHUNK,
+    JobRow,
+    State,
+    capacity,
+    data,
+    instances,
+    requests,
+    run_rows,
+    site_rows,
+    starts,
+    usage,
+)
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, alike, check_location, join
+from lading.hooks.site import (
+    ElasticSite,
+    LocationState,
+    Observation,
+    ObservedLocation,
+    Site,
+    Tenancy,
+    alike,
+    check_location,
+    join,
+)
 from lading.hooks.site.rules import published_bindings
+from lading.scheduling.hints.places import is_named
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
@@ -112,14 +135,18 @@ class Housekeeping:
             fail_orphaned_jobs(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
+            self._note_tenants(session)
             live = store.count_live(session)
             metrics.round(session, live)
+            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
                 self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
-                instances.forget_ended(session, before)
+                if is_all:  # those that were on a machine go before it
+                    usage.keep_launched(session, before)
+                    instances.forget_ended(session, before)
                 data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)
@@ -128,6 +155,13 @@ class Housekeeping:
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+
+    def _note_tenants(self, session: Session) -> None:
+        """Tell sites whose the jobs on their machines are."""
+        for name, site in self.sites.items():
+            if isinstance(site, ElasticSite) and site.launches:
+                found = instances.tenants(session, name)
+                site.note_tenants({location: Tenancy(*its) for location, its in found.items()})
 
     def is_known(self, site: str, place: str, token: str, state: str) -> bool:
         """Whether a job or its location may still be there; of a site that could not be asked yet, any may."""
@@ -150,7 +184,7 @@ class Housekeeping:
         asked = [
             site
             for site in self.sites.values()
-            if name == site.name or (name is None and site.config.accept_untargeted)
+            if is_named(site.name, name) or (name is None and site.config.accept_untargeted)
         ]
         known = [self.possible(site) for site in asked]
         found = [each.capacity for locations in known for each in locations]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from lading.executors.orchestrator import current
-from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures
+from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import NEW
 
@@ -74,6 +74,12 @@ class Metrics:
         gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in figures.teams(session)}
         for site, amounts in by_site(session).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
+        gauges |= {
+            ("lading.budget.used", (("budget", each.name),)): each.spent / each.most
+            for each in share_rows.budgets(session)
+        }
+        lately, _ = share_rows.means(session)
+        gauges |= {("lading.share.used", (("share", name),)): mean.part for name, mean in lately.items()}
         self.shown |= gauges.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge
@@ -84,11 +90,14 @@ class Metrics:
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
-            columns = JobRow.site, JobRow.team, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at
-            for site, team, queued, submitted, began in session.execute(
-                select(*columns).where(JobRow.token.in_(chunk))
+            times = (JobRow.queued_at, JobRow.submitted_at, JobRow.started_at, JobRow.said_since, JobRow.said_until)
+            for site, team, queued, submitted, began, since_said, until_said, source in session.execute(
+                select(JobRow.site, JobRow.team, *times, JobRow.said_source).where(JobRow.token.in_(chunk))
             ):
                 tags = {"site": site or "none", **dict(of_team(team))}
+                if began is not None and since_said is not None and until_said is not None:
+                    within = "yes" if since_said <= began <= until_said else "no"
+                    self.stats.incr("lading.jobs.expected", tags={"source": source or "none", "within": within})
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
                         self.stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)

@@ -29,6 +29,7 @@ from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.reasons import Reason, free_text
+from lading.scheduling.shares.bounds import ShareBounds
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -189,12 +190,14 @@ class Placing:
         now: float,
         wanted: Mapping[str, Sequence[WaitingJob]],
         foreseen: Foreseen = Foreseen(),  # noqa: B008 (frozen)
+        bounds: ShareBounds | None = None,
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
         :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
         :param foreseen: what follows from what is to come
+        :param bounds: what is left for the jobs of each share; None: all there is
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -215,6 +218,7 @@ class Placing:
                         self._choice(session, some, sites, now), foreseen=foreseen.actions, coming=foreseen.coming
                     ),
                     wanted=wanted,
+                    bounds=None if bounds is None else bounds.anew(),
                 )
 
             assignment = self._without_culprits(jobs, assigned)

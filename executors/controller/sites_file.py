@@ -15,10 +15,14 @@ from lading.hooks.files import safe_files
 from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site import Site, rules
 from lading.hooks.site.rules import parse_bindings
+from lading.hooks.site.share_tables import parse_budgets, parse_shares
+from lading.scheduling.hints.places import declared_name
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
 from lading.scheduling.placing.policies import BUILT_IN, DATA_LOCALITY
+from lading.scheduling.shares.budgets import PeriodBudget
+from lading.scheduling.shares.table import Shares
 from lading.scheduling.text import toml
 
 
@@ -63,7 +67,8 @@ def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
     """
     tables = read_sites_document(path).get("bindings", []) if path else []
     try:
-        return parse_bindings(tables, sites)
+        # By the names of their tables, too, which are none of their own where a cluster has accounts alone.
+        return parse_bindings(tables, [*dict.fromkeys([*sites, *map(declared_name, sites)])])
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 
@@ -79,6 +84,34 @@ def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
         return rules.parse_rules(read_sites_document(path).get("rules") if path else None, plugins)
     except SitesError:
         raise
+    except ValueError as error:
+        raise SitesError(f"{path}: {error}") from error
+
+
+def shares_of(path: Path | None, sites: Collection[str], half_life: float) -> Shares:
+    """The shares of a sites file; without any each Dag has one of its own.
+
+    :param path: None: there is no file
+    :param sites: the names of the sites there are
+    :param half_life: seconds after which what was used counts half
+    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    """
+    tables = read_sites_document(path).get("shares", []) if path else []
+    try:
+        return parse_shares(tables, sites, half_life)
+    except ValueError as error:
+        raise SitesError(f"{path}: {error}") from error
+
+
+def budgets_of(path: Path | None) -> list[PeriodBudget]:
+    """The budgets of a sites file.
+
+    :param path: None: there is no file
+    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    """
+    tables = read_sites_document(path).get("budgets", []) if path else []
+    try:
+        return parse_budgets(tables)
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 

@@ -31,20 +31,20 @@ class BeginTimes:
         self.asked: dict[str, tuple[float, float]] = {}
         """Of those in their queue: for how many seconds they are asked for, and when they were seen last."""
 
-    def look(self, allocations: Iterable[Location], now: float) -> float | None:
+    def measure(self, allocations: Iterable[Location], now: float) -> float | None:
         """The most seconds that one of the last has taken; None: that is not known.
 
         :param now: epoch seconds
         """
         before, self.asked = self.asked, {}
-        for each in allocations:
-            seconds, seen_at = before.pop(each.name, (math.inf, -math.inf))
-            if each.ends_at is None or each.draining:
+        for allocation in allocations:
+            seconds, seen_at = before.pop(allocation.name, (math.inf, -math.inf))
+            if allocation.ends_at is None or allocation.draining:
                 continue
-            if each.booting:
-                self.asked[each.name] = each.ends_at - now, now
+            if allocation.booting:
+                self.asked[allocation.name] = allocation.ends_at - now, now
             elif abs(now - seen_at) <= SECONDS_UNSEEN:
-                self.lately.append(max(0.0, seconds - (each.ends_at - now)))
+                self.lately.append(max(0.0, seconds - (allocation.ends_at - now)))
         # What has gone before it was up may have been too short even for that.
         self.lately += [seconds for seconds, _ in before.values()]
         return max(self.lately, default=None)
@@ -95,7 +95,7 @@ class AllocationWork:
             is_blind or bool(held_up),  # which may go on at any time
             site.name,
             waits,
-            self.begins.look(site.launched, now),
+            self.begins.measure(site.launched, now),
         )
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lading.executors.forecast.allocation_work import AllocationWork
@@ -28,6 +29,7 @@ from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
+from lading.executors.store.starts import note_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -71,6 +73,7 @@ PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
+NO_STARTS: Mapping[str, float] = MappingProxyType({})
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
@@ -123,6 +126,8 @@ class SitePlan:
         self.at_site: dict[str, RunAtSite] = {}
         self.ends: Mapping[str, float] = {}
         """When runs are expected to end by the last plan, epoch seconds."""
+        self.starts: Mapping[str, float] = {}
+        """When waiting jobs are planned to start, by token, epoch seconds."""
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -163,6 +168,9 @@ class SitePlan:
             planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
         homes = self._homes(name for name in waiting if name in planned)
         tokens = its.waiting
+        schedule = self.planner.schedule
+        known = {} if schedule is None else schedule.starts
+        self.starts = {tokens[name]: known[name] for name in waiting if name in known}
         return ForeseenActions(
             with_tokens(actions, tokens),
             is_of_now,
@@ -324,6 +332,8 @@ class SitePlans:
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
+        self.planned: Mapping[str, float] = {}
+        """When jobs were planned to start, by token, as it was stored last."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
@@ -331,6 +341,8 @@ class SitePlans:
         """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
+        self.spent_dags: Collection[str] = ()
+        """Those for which nothing is launched before their jobs wait, for a budget of theirs is spent."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -378,7 +390,7 @@ class SitePlans:
             return Foreseen(coming=self.coming)
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
-        budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
+        budgets = {run_name(job.dag_id, job.run_id): job.budgets for job in waiting if job.budgets}
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
@@ -397,7 +409,8 @@ class SitePlans:
             for plan in self.plans.values():
                 for run, end in plan.ends.items():
                     ends[run] = max(end, ends.get(run, end))
-            self._note(session, self.live_runs.forecasts(ends))
+            starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
+            self._note(session, self.live_runs.forecasts(ends), starts)
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
@@ -451,12 +464,19 @@ class SitePlans:
         else:
             self.trouble.end(NO_RESTS)
 
-    def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
-        """Store what is forecast of runs now and then, for those who look."""
-        if time.monotonic() < self.next_note or not (forecasts or self.has_noted):
+    def _note(
+        self, session: Session, forecasts: Mapping[RunKey, RunForecast], starts: Mapping[str, float] = NO_STARTS
+    ) -> None:
+        """Store what is forecast of runs now and then, for those who look, and when waiting jobs are planned to start.
+
+        :param starts: by token, epoch seconds
+        """
+        if time.monotonic() < self.next_note or not (forecasts or self.has_noted or self.planned):
             return
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
+        note_plans(session, starts, self.planned, time.time())
+        self.planned = dict(starts)
         self.has_noted = bool(forecasts)
 
     def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
@@ -483,10 +503,11 @@ class SitePlans:
         return self.is_used and bool(self.live_runs.known)
 
     def _within_budgets(
-        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, Budget]
+        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, tuple[Budget, ...]]
     ) -> ForeseenActions:
         """The same with what the runs of steps that are to come may cost."""
-        if not (limited := self.live_runs.with_budget):
+        spent = {run_name(*run) for run in self.live_runs.known if run[0] in self.spent_dags}
+        if not (limited := self.live_runs.with_budget | budgets.keys() | spent):
             return actions
         runs = {name: step.job.run for name, step in forecast.steps.items()}
         names = [name for some in actions.actions.launched_for.values() for name in some if runs.get(name) in limited]

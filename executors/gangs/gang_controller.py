@@ -38,6 +38,7 @@ from lading.scheduling.gangs.gang import (
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.hints.places import is_named
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked
@@ -247,7 +248,11 @@ class GangTick:
     def _attempts_there(self) -> AttemptSchedule | None:
         """How often room is looked for as the first site says that says it and to which members may go."""
         named = {each.job.site for each in self.ready}
-        there = (site for site in self.tick.sites if site.name in named or (None in named and site.accept_untargeted))
+        there = (
+            site
+            for site in self.tick.sites
+            if any(is_named(site.name, name) for name in named) or (None in named and site.accept_untargeted)
+        )
         return next((site.attempts for site in there if site.attempts is not None), None)
 
     def _freed(self) -> list[Event]:
@@ -400,8 +405,8 @@ class GangTick:
     def _why_nowhere(self, partition: str) -> Reason:
         able = {site.name: site for site in self.tick.sites if site.holds}
         job = self.of_partition(partition)[0].job
-        named = job.site if any(site.name == job.site for site in self.tick.sites) else None
-        if able and (named is None or named in able):
+        named = job.site if any(is_named(site.name, job.site) for site in self.tick.sites) else None
+        if able and (named is None or any(is_named(name, named) for name in able)):
             return nowhere(job, [*able.values()])
         return because("no_site_holds") if named is None else because("site_holds_none", site=named)
 

@@ -118,5 +118,7 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
 def log_row(note: TaskNote) -> Log:
     """The row of a note."""
     task = note.task
+    if task is None:
+        return Log(event=note.event, owner="lading", extra=note.text)
     key = TaskInstanceKey(task.dag_id, task.task_id, task.run_id, task.try_number, task.map_index)
     return Log(event=note.event, task_instance=key, extra=note.text)

@@ -57,14 +57,15 @@ class TaskTry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskNote:
-    """What the event log of a task says.
+    """What the event log of a task says, or that of all things.
 
     :param event: the kind of event
+    :param task: None: it is about none
     :param text: in words
     """
 
     event: str
-    task: TaskTry
+    task: TaskTry | None
     text: str
 
 

@@ -1,13 +1,13 @@
-"""Bills: what jobs and machines have cost within a time, by site, Dag and task, in the parts of a bill.
+"""Bills: what jobs and machines have cost within a time, by site, Dag, task, team and owner, in the parts of a bill.
 
-A job counts when it has ended, with what it was charged; a machine that was launched when it has ended, with what of it
-no job was charged; a machine that is at hand all the time. So the sums of a time in which machines came and went are
-what these have cost.
+A job counts when it has ended, with what it was charged. A machine that was launched counts when it has ended, with
+what of it no job was charged, which the jobs that were on it share by what those were charged. A machine that is at
+hand counts all the time. So what is billed of a machine is what it has cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, case, func, or_, select
@@ -33,16 +33,46 @@ TASK = func.coalesce(JobRow.task_id, JobRow.kind)
 USED = case((JobRow.cpu_seconds < ASKED, JobRow.cpu_seconds), else_=ASKED)
 
 
+# In the place of a size of inputs: what is kept of machines at hand, and of those that were launched for no job.
+AT_HAND, LAUNCHED = -2, -3
+# By the columns themselves SQLite would look at all jobs, in the order of an index that has some of them.
+BY = (
+    func.coalesce(JobRow.site, ""),
+    func.coalesce(JobRow.dag_id, ""),
+    TASK,
+    func.coalesce(JobRow.team, ""),
+    func.coalesce(JobRow.dag_owner, ""),
+)
+
+
 class BillKey(NamedTuple):
     """Whose a part of a bill is.
 
-    :param dag_id: None: of no Dag, as what no job has used of a machine
     :param site: None: that is not known any more
+    :param dag_id: None: of no Dag
+    :param task_id: what belongs to no task has its kind; None: of machines that no job was charged
+    :param team: Airflow's team of the Dag
+    :param owner: the owners of the Dag, with ", " between them
     """
 
     site: str | None
-    dag_id: str | None
-    task_id: str | None
+    dag_id: str | None = None
+    task_id: str | None = None
+    team: str | None = None
+    owner: str | None = None
+
+
+def as_key(values: Iterable[str | None]) -> BillKey:
+    """The key of a row, in which what is not known is empty."""
+    return BillKey(*(value or None for value in values))
+
+
+class MachineCharge(NamedTuple):
+    """What jobs of one key were charged on a machine, USD, and the cpu-seconds that they had there."""
+
+    key: BillKey
+    usd: float
+    cpu_seconds: float
 
 
 def bill(session: Session, since: float, until: float) -> dict[BillKey, BillParts]:
@@ -73,12 +103,11 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
         func.sum(JobRow.usd),
         func.sum(JobRow.usd * share_used),
     )
-    by = (JobRow.site, JobRow.dag_id, TASK)
     ended = (JobRow.ended_at >= since, JobRow.ended_at < until, JobRow.started_at.is_not(None))
-    rows: Any = session.execute(select(*by, *sums).where(*ended).group_by(*by))
+    rows: Any = session.execute(select(*BY, *sums).where(*ended).group_by(*BY))
     return [
         (
-            BillKey(site, dag_id, task_id),
+            as_key(key),
             BillParts(
                 jobs=jobs,
                 failed=int(failed or 0),
@@ -89,75 +118,174 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
                 is_priced=usd is not None,
             ),
         )
-        for site, dag_id, task_id, jobs, failed, asked, used, usd, usd_used in rows
+        for *key, jobs, failed, asked, used, usd, usd_used in rows
     ]
 
 
 def of_forgotten(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """The jobs of which only sums by day are kept."""
-    sums = (UsageRow.jobs, UsageRow.failed, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd)
-    by = (UsageRow.dag_id, UsageRow.task_id)
+    """What is kept by day of jobs that were forgotten, and of machines."""
+    sums = (
+        UsageRow.jobs, UsageRow.failed, UsageRow.cpu_seconds, UsageRow.cpu_seconds_unused, UsageRow.cpu_seconds_idle,
+        UsageRow.cpu_seconds_boot, UsageRow.usd, UsageRow.usd_used, UsageRow.usd_idle, UsageRow.usd_boot,
+    )  # fmt: skip
+    by = (UsageRow.site, UsageRow.dag_id, UsageRow.task_id, UsageRow.team, UsageRow.dag_owner)
     days = (UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.day < -int(-until // SECONDS_PER_DAY))
     rows: Any = session.execute(select(*by, *map(func.sum, sums)).where(*days).group_by(*by))
     found = []
-    for dag_id, task_id, jobs, failed, asked, used, usd in rows:
-        share = min(1.0, float(used) / float(asked)) if asked else 1.0
-        amounts = BillParts(
+    for site, dag_id, task_id, team, owner, jobs, failed, asked, unused, idle, boot, *usd in rows:
+        whole, usd_used, usd_idle, usd_boot = (float(each or 0.0) for each in usd)
+        parts = BillParts(
             jobs=int(jobs),
             failed=int(failed),
-            used=share * float(asked),
-            unused=(1 - share) * float(asked),
-            usd_used=share * float(usd or 0.0),
-            usd_unused=(1 - share) * float(usd or 0.0),
-            is_priced=usd is not None,
+            used=float(asked) - float(unused),
+            unused=float(unused),
+            idle=float(idle),
+            boot=float(boot),
+            usd_used=usd_used,
+            usd_unused=whole - usd_used,
+            usd_idle=usd_idle,
+            usd_boot=usd_boot,
+            is_priced=any(each is not None for each in usd),
         )
-        found.append((BillKey(None, dag_id, task_id), amounts))
+        found.append((as_key((site, dag_id, task_id, team, owner)), parts))
     return found
 
 
 def of_launched(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What no job was charged of machines and allocations that have ended."""
+    """What no job was charged of machines and allocations that have ended, which the jobs on them share."""
     ended = (InstanceRow.state == InstanceState.ENDED, InstanceRow.ended_at >= since, InstanceRow.ended_at < until)
     rows = session.scalars(select(InstanceRow).where(*ended)).all()
     charged = charges(session, [row.token for row in rows])
-    return [(BillKey(row.site, None, None), rest(row, *charged.get(row.token, (0.0, 0.0)))) for row in rows]
+    return [part for row in rows for part in shared(row, charged.get(row.token, ()))]
 
 
-def charges(session: Session, tokens: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """What all jobs on machines were charged, USD, and the cpu-seconds that they had there, by the machine's name."""
-    found = {}
+def shared(row: InstanceRow, charged: Sequence[MachineCharge]) -> list[tuple[BillKey, BillParts]]:
+    """What no job was charged of a machine that has ended, and is not kept with jobs that were forgotten.
+
+    :param charged: what those jobs were charged that are still there
+    """
+    left = scaled(rest(row, charged, row.ended_at), 1 - (row.part_shared or 0.0))
+    if not charged:
+        return [(BillKey(row.site), left)]
+    weights = part_of_each(charged)
+    return [(each.key, scaled(left, weight)) for each, weight in zip(charged, weights, strict=True)]
+
+
+def part_of_each(charged: Sequence[MachineCharge]) -> list[float]:
+    """The part of each charge in all of them: of the money, or of the cpus where none was charged any."""
+    by_usd = sum(each.usd for each in charged) > 0
+    weights = [each.usd if by_usd else each.cpu_seconds for each in charged]
+    whole = sum(weights)
+    return [weight / whole if whole > 0 else 1 / len(weights) for weight in weights]
+
+
+def scaled(parts: BillParts, factor: float) -> BillParts:
+    """A part of what no job was charged."""
+    return BillParts(
+        idle=factor * parts.idle,
+        boot=factor * parts.boot,
+        usd_idle=factor * parts.usd_idle,
+        usd_boot=factor * parts.usd_boot,
+        is_priced=parts.is_priced,
+    )
+
+
+def charges(session: Session, tokens: Sequence[str], now: float | None = None) -> dict[str, list[MachineCharge]]:
+    """What jobs on machines were charged, by the machine's name.
+
+    :param now: those that run are counted until now; None: they are not counted
+    """
+    ran = ASKED if now is None else CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
+    usd = JobRow.usd if now is None else usd_until(now)
+    found: dict[str, list[MachineCharge]] = {}
     for chunk in chunks(tokens):
-        query = select(JobRow.location, func.sum(JobRow.usd), func.sum(ASKED)).where(JobRow.location.in_(chunk))
-        for name, usd, seconds in session.execute(query.group_by(JobRow.location)):
-            found[str(name)] = float(usd or 0.0), float(seconds or 0.0)
+        there = [JobRow.location.in_(chunk), JobRow.started_at.is_not(None)]
+        if now is None:
+            there.append(JobRow.ended_at.is_not(None))
+        query: Any = select(JobRow.location, *BY, func.sum(usd), func.sum(ran)).where(*there)
+        for name, *key, money, seconds in session.execute(query.group_by(JobRow.location, *BY)):
+            found.setdefault(name, []).append(MachineCharge(as_key(key), float(money or 0.0), float(seconds or 0.0)))
     return found
 
 
-def rest(row: InstanceRow, usd: float, seconds: float) -> BillParts:
-    """What of a machine that has ended no job was charged.
+def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None) -> BillParts:
+    """What of a machine no job was charged until a time.
 
-    :param usd: what jobs were charged
-    :param seconds: cpu-seconds that they had
+    :param charged: what the jobs were charged that are still there
+    :param until: when it ended, or now
     """
-    if row.ended_at is None or (began := row.launched_at if row.capacity_type is not None else row.ready_at) is None:
-        return BillParts()
-    life = max(0.0, row.ended_at - began)
+    is_bought = row.capacity_type is not None
     # What waits in the queue of a batch system is not paid for.
-    boots = max(0.0, min(row.ready_at or row.ended_at, row.ended_at) - began)
-    whole = row.usd if row.capacity_type is not None else billing.cost(row.usd_per_hour or 0.0, began, row.ended_at)
-    left = max(0.0, (whole or 0.0) - usd)
-    usd_boot = min(left, billing.cost(row.usd_per_hour or 0.0, began, began + boots))
-    free = max(0.0, row.cpus * life - seconds)
-    boot = min(free, row.cpus * boots)
-    is_priced = row.usd_per_hour is not None or row.usd is not None
-    return BillParts(idle=free - boot, boot=boot, usd_idle=left - usd_boot, usd_boot=usd_boot, is_priced=is_priced)
+    if until is None or (began := row.launched_at if is_bought else row.ready_at) is None:
+        return BillParts()
+    usd = (row.usd_gone or 0.0) + sum(each.usd for each in charged)
+    seconds = (row.cpu_seconds_gone or 0.0) + sum(each.cpu_seconds for each in charged)
+    boots = max(0.0, min(until if row.ready_at is None else row.ready_at, until) - began)
+    rate = row.usd_per_hour or 0.0
+    if is_bought:
+        whole = row.usd if row.state == InstanceState.ENDED and row.usd_since is not None else accrued(row, until)
+    else:
+        whole = None if row.usd_per_hour is None else billing.cost(rate, began, until)
+    left, free = max(0.0, (whole or 0.0) - usd), max(0.0, row.cpus * (until - began) - seconds)
+    usd_boot, boot = min(left, billing.cost(rate, began, began + boots)), min(free, row.cpus * boots)
+    return BillParts(
+        idle=free - boot, boot=boot, usd_idle=left - usd_boot, usd_boot=usd_boot, is_priced=whole is not None
+    )
+
+
+def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, BillParts]:
+    """The parts of jobs that are about to be forgotten in what no job was charged of their machines, by token; it is
+    noted at those what is kept with them.
+
+    :param jobs: with their columns, see :data:`lading.executors.store.usage.COLUMNS`
+    """
+    there: dict[str, list[Any]] = {}
+    for job in jobs:
+        if job.location is not None and job.started_at is not None:
+            there.setdefault(job.location, []).append(job)
+    found: dict[str, BillParts] = {}
+    for chunk in chunks(sorted(there)):
+        rows = session.scalars(select(InstanceRow).where(InstanceRow.token.in_(chunk))).all()
+        charged = charges(session, [row.token for row in rows])
+        for row in rows:
+            leaving = [
+                MachineCharge(BillKey(job.site), job.usd or 0.0, max(0.0, job.ended_at - job.started_at) * cpus_of(job))
+                for job in there[row.token]
+            ]
+            known = charged.get(row.token, [])
+            if row.state == InstanceState.ENDED and known:
+                parted = row.part_shared or 0.0
+                left = scaled(rest(row, known, row.ended_at), 1 - parted)
+                by_usd = sum(each.usd for each in known) > 0
+                whole = sum(each.usd if by_usd else each.cpu_seconds for each in known)
+                for job, each in zip(there[row.token], leaving, strict=True):
+                    weight = (each.usd if by_usd else each.cpu_seconds) / whole if whole > 0 else 0.0
+                    found[job.token] = scaled(left, weight)
+                    row.part_shared = (row.part_shared or 0.0) + (1 - parted) * weight
+            row.usd_gone = (row.usd_gone or 0.0) + sum(each.usd for each in leaving)
+            row.cpu_seconds_gone = (row.cpu_seconds_gone or 0.0) + sum(each.cpu_seconds for each in leaving)
+    return found
+
+
+def cpus_of(job: Any) -> float:
+    return float(job.cpus * (job.nodes or 1))
 
 
 def of_machines_at_hand(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What no job has used of machines that Lading has not launched."""
-    rows = session.scalars(select(Capacity).where(*capacity.between(since, until))).all()
-    if not rows:
-        return []
+    """What no job has used of machines that Lading has not launched, but for days of which that is kept."""
+    return unused_at_hand(session, max(since, kept_until(session)), until)
+
+
+def kept_until(session: Session) -> float:
+    """The end of the last day of which it is kept what no job has used of machines at hand, epoch seconds."""
+    query = select(func.max(UsageRow.day)).where(UsageRow.dag_id == "", UsageRow.size_class == AT_HAND)
+    day = session.scalar(query)
+    return 0.0 if day is None else (day + 1) * float(SECONDS_PER_DAY)
+
+
+def unused_at_hand(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
+    """What no job has used of machines that Lading has not launched, by site."""
+    rows = session.scalars(select(Capacity).where(*capacity.between(since, until))).all() if since < until else []
     up: dict[str, list[float]] = {}
     priced = set()
     for row in rows:
@@ -167,11 +295,12 @@ def of_machines_at_hand(session: Session, since: float, until: float) -> list[tu
         sums[1] += (row.usd_per_hour or 0.0) * seconds / 3600
         if row.usd_per_hour is not None:
             priced.add(row.site)
-    there = {(row.site, row.name) for row in rows}
-    used = used_within(session, sorted(up), there, since, until)
+    if not up:
+        return []
+    used = used_within(session, sorted(up), {(row.site, row.name) for row in rows}, since, until)
     return [
         (
-            BillKey(site, None, None),
+            BillKey(site),
             BillParts(
                 idle=max(0.0, seconds - used.get(site, (0.0, 0.0))[0]),
                 usd_idle=max(0.0, usd - used.get(site, (0.0, 0.0))[1]),
@@ -214,53 +343,22 @@ def running(session: Session, now: float) -> dict[BillKey, BillParts]:
     What jobs have been charged already that have ended on such a machine is not in what it has cost.
     """
     seconds = CPUS * (now - JobRow.started_at)
-    by = (JobRow.site, JobRow.dag_id, TASK)
-    query = select(*by, func.count(), func.sum(seconds), func.sum(usd_until(now)))
+    query: Any = select(*BY, func.count(), func.sum(seconds), func.sum(usd_until(now)))
     found: dict[BillKey, BillParts] = {}
-    for site, dag_id, task_id, jobs, asked, usd in session.execute(
-        query.where(JobRow.state == State.RUNNING).group_by(*by)
-    ):
-        found[BillKey(site, dag_id, task_id)] = BillParts(
+    for *key, jobs, asked, usd in session.execute(query.where(JobRow.state == State.RUNNING).group_by(*BY)):
+        found[as_key(key)] = BillParts(
             jobs=jobs, used=float(asked or 0.0), usd_used=float(usd or 0.0), is_priced=usd is not None
         )
     living = session.scalars(select(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)).all()
-    charged = live_charges(session, [row.token for row in living], now)
+    charged = charges(session, [row.token for row in living], now)
     for row in living:
-        began = row.launched_at if row.capacity_type is not None else row.ready_at
-        if began is None:
-            continue
-        usd_there, seconds_there = charged.get(row.token, (0.0, 0.0))
-        if row.capacity_type is not None:
-            whole = accrued(row, now)
-        else:
-            whole = None if row.usd_per_hour is None else billing.cost(row.usd_per_hour, began, now)
-        boots = max(0.0, (now if row.ready_at is None else row.ready_at) - began)
-        left, free = max(0.0, (whole or 0.0) - usd_there), max(0.0, row.cpus * (now - began) - seconds_there)
-        usd_boot = min(left, billing.cost(row.usd_per_hour or 0.0, began, began + boots))
-        boot = min(free, row.cpus * boots)
-        found.setdefault(BillKey(row.site, None, None), BillParts()).add(
-            BillParts(
-                idle=free - boot, boot=boot, usd_idle=left - usd_boot, usd_boot=usd_boot, is_priced=whole is not None
-            )
-        )
-    return found
-
-
-def live_charges(session: Session, tokens: Sequence[str], now: float) -> dict[str, tuple[float, float]]:
-    """The same as :func:`charges` of machines that are up, where jobs run."""
-    seconds = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
-    found = {}
-    for chunk in chunks(tokens):
-        query = select(JobRow.location, func.sum(usd_until(now)), func.sum(seconds))
-        there = (JobRow.location.in_(chunk), JobRow.started_at.is_not(None))
-        for name, usd, amount in session.execute(query.where(*there).group_by(JobRow.location)):
-            found[str(name)] = float(usd or 0.0), float(amount or 0.0)
+        found.setdefault(BillKey(row.site), BillParts()).add(rest(row, charged.get(row.token, ()), now))
     return found
 
 
 def oldest(session: Session) -> float | None:
     """When the first of what is kept ended, epoch seconds; None: nothing is."""
-    day: Any = session.scalar(select(func.min(UsageRow.day)))
+    day: Any = session.scalar(select(func.min(UsageRow.day)).where(UsageRow.jobs > 0))
     ended = session.scalar(select(func.min(JobRow.ended_at)))
     known = [each for each in (None if day is None else day * float(SECONDS_PER_DAY), ended) if each is not None]
     return min(known, default=None)

@@ -37,6 +37,7 @@ COLUMNS = (
     JobRow.dag_id, JobRow.team, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
     JobRow.capacity_type, JobRow.run_id, JobRow.task_id, JobRow.max_instances, JobRow.run_max_instances,
     JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values,
+    JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
@@ -153,5 +154,6 @@ def of_group(group: JobGroup) -> tuple[Any, ...]:
     )
 
 
-def equals_or_null(column: Any, value: int | None) -> Any:
+def equals_or_null(column: Any, value: int | str | None) -> Any:
+    """The condition that a column has a value, or none."""
     return column.is_(None) if value is None else column == value

@@ -16,6 +16,7 @@ from lading.executors.store.jobs import chunks
 from lading.executors.store.tables import InstanceRow, InstanceState, JobRow
 from lading.scheduling import billing
 from lading.scheduling.billing import Stay
+from lading.scheduling.insight.chargeback import only
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
@@ -163,6 +164,23 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
             for name, usd in of_which(row, row.ended_at or 0.0).items():
                 parts[name] += share * usd  # type: ignore[assignment]
     return idle, dict(parts)
+
+
+def tenants(session: Session, site: str) -> dict[str, tuple[str | None, str | None]]:
+    """Whose all jobs are that each instance of a site has ever had which has not ended: their team and their Dag.
+
+    Of those that have several it is :data:`lading.scheduling.insight.chargeback.SHARED`.
+    """
+    query = (
+        select(JobRow.location, JobRow.team, JobRow.dag_id)
+        .join(InstanceRow, (InstanceRow.token == JobRow.location) & (InstanceRow.site == JobRow.site))
+        .where(JobRow.site == site, InstanceRow.state != InstanceState.ENDED)
+        .distinct()
+    )
+    found: dict[str, list[tuple[str | None, str | None]]] = {}
+    for name, team, dag_id in session.execute(query):
+        found.setdefault(str(name), []).append((team, dag_id or None))
+    return {name: (only(team for team, _ in each), only(dag for _, dag in each)) for name, each in found.items()}
 
 
 def at_new_price(instance: InstanceRow, usd_per_hour: float, since: float) -> dict[str, Any]:

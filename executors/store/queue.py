@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from lading.executors import store
-from lading.executors.store import JobRow, State, groups, shapes
+from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
+from lading.executors.store.fair_queue import FairTurns
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
@@ -45,6 +46,7 @@ class GivenJob:
     expires_at: float | None
     cancel: Reason | None
     started_at: float | None = None
+    share: str | None = None
 
     @property
     def token(self) -> str:
@@ -59,6 +61,7 @@ def waiting(
     durations: Durations | None = None,
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = NO_RESTS,
+    fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
@@ -67,14 +70,25 @@ def waiting(
     :param durations: predict how long they run; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
+    :param fair: how shares go in turn; None: they do not
     """
-    build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead, rests=rests)
-    by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
-    jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
-    limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK, rests), build, session)
+    build = partial(
+        as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead, rests=rests, fair=fair
+    )
+    with_limit = groups.may_start(session, MOST_JOBS_PER_TICK, rests)
+    if fair is not None:
+        rows, _ = fair_queue.first(session, MOST_JOBS_PER_TICK, fair, rests)
+        have_limit = {row.token for row in with_limit}
+        in_order = fair.put_in_order([*rows, *with_limit], rests)
+        with_limit = [row for row in in_order if row.token in have_limit]
+        jobs = [build(row) for row in in_order if row.token not in have_limit][:MOST_JOBS_PER_TICK]
+    else:
+        by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
+        jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
+    limited = with_budgets(with_limit, build, session)
     if len(jobs) == MOST_JOBS_PER_TICK:
         end = jobs[-1].rank
-        jobs = with_all_shapes(session, jobs, turn, by_dag, build)
+        jobs = with_all_shapes(session, jobs, turn, by_dag, build, fair)
         limited = [replace(job, may_overtake=job.rank > end) for job in limited]
     return sorted(jobs + limited, key=lambda job: job.rank)
 
@@ -103,13 +117,19 @@ def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], sessio
     jobs = []
     for row in rows:
         spent, per_hour = costs.get((row.dag_id, row.run_id), (0.0, 0.0))
+        job = build(row)
         budget = Budget(run_name(row.dag_id, row.run_id), row.max_usd, spent, per_hour) if row.max_usd else None
-        jobs.append(replace(build(row), budget=budget))
+        jobs.append(job if budget is None else replace(job, budgets=(budget, *job.budgets)))
     return jobs
 
 
 def with_all_shapes(
-    session: Session, first: Sequence[WaitingJob], turn: int, by_dag: bool, build: Callable[[Any], WaitingJob]
+    session: Session,
+    first: Sequence[WaitingJob],
+    turn: int,
+    by_dag: bool,
+    build: Callable[[Any], WaitingJob],
+    fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
@@ -119,6 +139,8 @@ def with_all_shapes(
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
         others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
+        if fair is not None:
+            others = [row for row in others if fair.terms(row).held is None]
         jobs += [replace(job, may_overtake=True) for row in others if (job := build(row)).rank > end]
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
@@ -134,6 +156,7 @@ def as_waiting(
     durations: Durations | None = None,
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = NO_RESTS,
+    fair: FairTurns | None = None,
 ) -> WaitingJob:
     """A row of the query for jobs that can be placed.
 
@@ -141,13 +164,18 @@ def as_waiting(
     :param durations: predict how long it runs; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds
+    :param fair: how shares go in turn; None: they do not
     """
     queue = row.queue or row.queue_hint
+    terms = None if fair is None else fair.terms(row)
     return WaitingJob(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
-        priority=row.priority,
+        priority=row.priority if fair is None else fair.priority(row),
         queued_at=row.queued_at - database_ahead,
+        turn=0.0 if fair is None else fair.turn(row.token),
+        share=None if terms is None else terms.share,
+        budgets=() if terms is None else terms.budgets,
         rest=rests.get(row.token, 0.0) if rests else 0.0,
         time=row.time_limit,
         instance_type=row.instance_type,
@@ -181,17 +209,31 @@ def as_waiting(
 
 
 def given(
-    session: Session, site: str, durations: Durations | None = None, database_ahead: float = 0.0
+    session: Session,
+    site: str,
+    durations: Durations | None = None,
+    database_ahead: float = 0.0,
+    share: Callable[[Any], str] | None = None,
 ) -> list[GivenJob]:
     """The jobs that a site has been given and that have not ended.
 
     :param durations: predict how long they run; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
+    :param share: says the share of a row's job; None: that is not asked
     """
     columns = JobRow.state, JobRow.location, JobRow.placed_at, JobRow.expires_at, JobRow.cancel, JobRow.started_at
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
     return [
-        GivenJob(as_waiting(row, False, durations, database_ahead), *(getattr(row, column.key) for column in columns))
+        GivenJob(
+            as_waiting(row, False, durations, database_ahead),
+            row.state,
+            row.location,
+            row.placed_at,
+            row.expires_at,
+            row.cancel,
+            row.started_at,
+            None if share is None else share(row),
+        )
         for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
     ]
 

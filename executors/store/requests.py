@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, or_, select
 
+from lading.executors.store import share_rows
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import JobRow, RequestRow, SiteRow, State
@@ -29,15 +30,20 @@ class RequestKind(str, Enum):
     """Of an instance: it ends, and the jobs there with it."""
     WAKE = "wake"
     """Of a job that sleeps until its next attempt, and of its gang: it is tried now."""
+    LIFT = "lift"
+    """Of a budget: it does not hold until its next period."""
+    RESTORE = "restore"
+    """Of a budget that was lifted: it holds again."""
 
 
+OF_BUDGETS = (RequestKind.LIFT, RequestKind.RESTORE)
 OF_SITES = (RequestKind.PAUSE, RequestKind.RESUME)
 
 
 def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow:
     """Note what a user asks for, dated by the database's clock: the asking process and the controller may have others.
 
-    :param target: a site, or site/instance, or the token of a job
+    :param target: a site, or site/instance, or the token of a job, or the name of a budget
     :raises LookupError: there is no such target
     """
     if not target.isprintable():  # PostgreSQL takes no NUL, and no database half of a surrogate pair
@@ -47,7 +53,9 @@ def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow
         raise LookupError(
             f"there is no site {target[:100]!r}; valid: {', '.join(session.scalars(select(SiteRow.name)))}"
         )
-    if kind is RequestKind.WAKE:
+    if kind in OF_BUDGETS:
+        share_rows.named(session, target)
+    elif kind is RequestKind.WAKE:
         if session.scalar(select(JobRow.token).where(JobRow.token == target, JobRow.state == State.ATTEMPTED)) is None:
             raise LookupError(f"{target[:100]!r} is no job that sleeps until its next attempt; valid: the id of one")
     elif kind not in OF_SITES and living(session, site, instance) is None:

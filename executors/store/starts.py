@@ -1,51 +1,147 @@
-"""How long jobs have waited until they started, of what is most like the ones that wait."""
+"""When jobs that wait are expected to start: by plans, by batch systems, by how long earlier tries have waited.
+
+What is said first of each job is kept, so that it can be measured how often it came true.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, bindparam, case, func, or_, select, update
 
-from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import JobRow
+from lading.executors.store.tables import JobRow, State
+from lading.scheduling.insight.starts import ExpectedStart, KnownWaits, StartSource, expected_start
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many of the last tries of a task, or of the last jobs of a site, are looked at.
-MOST_TRIES = 100
-MOST_OF_SITE = 500
+WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
+# So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
+MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 WAITED = JobRow.started_at - JobRow.queued_at
+COLUMNS = (
+    JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
+    JobRow.native_start,
+)  # fmt: skip
+# What starts at once needs no forecast; where nothing was known it is looked at again after a while, seconds.
+SECONDS_UNTIL_SAID, SECONDS_UNTIL_SAID_AGAIN = 30.0, 300.0
+MOST_SAID = 1_000
+# A plan is stored again where it differs by so many seconds, and by this part of what is left.
+LEAST_MOVE, PART_OF_MOVE = 10.0, 0.1
 
 
-def waits_of_tasks(session: Session, tasks: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
-    """How long the last tries of tasks have waited, seconds, by Dag and task."""
-    by_dag: dict[str, list[str]] = {}
-    for dag, task in sorted(tasks):
-        by_dag.setdefault(dag, []).append(task)
-    found: dict[tuple[str, str], list[float]] = {}
-    for dag_id, names in by_dag.items():
-        for chunk in chunks(names):
-            mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
-            # The index has them in this order.
-            number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc())
-            numbered = select(JobRow.token, number.label("number")).where(*mine).subquery()
-            last = select(JobRow.task_id, WAITED).join(numbered, JobRow.token == numbered.c.token)
-            for task_id, seconds in session.execute(
-                last.where(numbered.c.number <= MOST_TRIES, JobRow.started_at.is_not(None))
-            ):
-                found.setdefault((dag_id, str(task_id)), []).append(max(0.0, seconds or 0.0))
+def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart]:
+    """When those of these jobs will start that wait, by token, as far as anything says it.
+
+    :param jobs: with their :data:`COLUMNS`
+    :param now: epoch seconds
+    """
+    waiting = [job for job in jobs if job.state in WAITING]
+    unsaid = [job for job in waiting if job.planned_start is None]
+    tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
+    sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None})
+    found = {}
+    for job in waiting:
+        past = []
+        if known := tasks.get((job.dag_id or "", job.task_id or "")):
+            past.append(KnownWaits(known, f"task {job.task_id}"))
+        if job.site is not None and (known := sites.get(job.site)):
+            past.append(KnownWaits(known, f"site {job.site}"))
+        start = expected_start(now, job.queued_at, job.planned_start, job.native_start, past)
+        if start is not None:
+            found[job.token] = start
     return found
 
 
-def waits_of_queues(session: Session, jobs: Iterable[Any]) -> dict[str, list[float]]:
-    """How long the last batch jobs at the sites of jobs have waited since those were queued, seconds, by site."""
+def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
+    """How long the last tries of tasks have waited, seconds, by Dag and task; of :data:`MOST_TASKS` of them at most."""
     found = {}
-    for site in sorted({job.site for job in jobs if job.site is not None}):
-        query = select(WAITED).where(
-            JobRow.site == site, JobRow.started_at.is_not(None), JobRow.submitted_at.is_not(None)
-        )
-        rows = session.scalars(query.order_by(JobRow.started_at.desc()).limit(MOST_OF_SITE))
+    for dag_id, task_id in sorted(tasks)[:MOST_TASKS]:
+        ended = (JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
+        last = select(WAITED).where(*ended).order_by(JobRow.ended_at.desc()).limit(MOST_TRIES)
+        found[dag_id, task_id] = [max(0.0, seconds) for seconds in session.scalars(last) if seconds is not None]
+    return found
+
+
+def waits_of_sites(session: Session, sites: Iterable[str]) -> dict[str, list[float]]:
+    """How long the last batch jobs at sites have waited since they were queued, seconds, by site."""
+    found = {}
+    for site in sorted(sites):
+        # By when they were queued, for which there is an index.
+        query = select(WAITED).where(JobRow.site == site, JobRow.submitted_at.is_not(None))
+        rows = session.scalars(query.order_by(JobRow.queued_at.desc()).limit(MOST_OF_SITE))
         found[site] = [max(0.0, seconds) for seconds in rows if seconds is not None]
     return found
+
+
+def note_plans(session: Session, planned: Mapping[str, float], before: Mapping[str, float], now: float) -> None:
+    """Store when waiting jobs are planned to start, where that has changed.
+
+    :param planned: by token, epoch seconds
+    :param before: what was stored last
+    """
+    changed: dict[str, float | None] = dict.fromkeys(before.keys() - planned.keys())
+    for token, at in planned.items():
+        last = before.get(token)
+        if last is None or abs(at - last) > max(LEAST_MOVE, PART_OF_MOVE * abs(last - now)):
+            changed[token] = at
+    if changed:
+        job = JobRow.__table__
+        statement = update(job).where(job.c.token == bindparam("its_token"))
+        statement = statement.values(planned_start=bindparam("at"), changed_at=job.c.changed_at)
+        session.connection().execute(statement, [{"its_token": token, "at": at} for token, at in changed.items()])
+
+
+def say(session: Session, now: float) -> int:
+    """Keep what is said of jobs that wait, and of which nothing was said yet, :data:`MOST_SAID` of them at most.
+
+    :returns: of how many something is
+    """
+    again = and_(JobRow.said_since.is_(None), JobRow.said_at < now - SECONDS_UNTIL_SAID_AGAIN)
+    which = (
+        JobRow.state.in_(WAITING),
+        JobRow.queued_at < now - SECONDS_UNTIL_SAID,
+        or_(JobRow.said_at.is_(None), again),
+    )
+    jobs = session.execute(select(*COLUMNS).where(*which).limit(MOST_SAID)).all()
+    if not jobs:
+        return 0
+    found = expected_starts(session, jobs, now)
+    rows = []
+    for job in jobs:
+        start = found.get(job.token)
+        since, until, source = (None, None, None) if start is None else (start.since, start.until, start.source.value)
+        rows.append({"its_token": job.token, "now": now, "since": since, "until": until, "source": source})
+    table = JobRow.__table__
+    names = {"said_at": "now", "said_since": "since", "said_until": "until", "said_source": "source"}
+    values: dict[str, Any] = {name: bindparam(parameter) for name, parameter in names.items()}
+    statement = update(table).where(table.c.token == bindparam("its_token"))
+    session.connection().execute(statement.values(changed_at=table.c.changed_at, **values), rows)
+    return len(found)
+
+
+class Accuracy(NamedTuple):
+    """How often what was said of starts came true.
+
+    :param said: of how many jobs that have started something was said
+    :param within: how many of them started within the interval that was said first
+    """
+
+    source: StartSource
+    said: int
+    within: int
+
+
+def accuracy(session: Session, since: float) -> list[Accuracy]:
+    """How often what was said came true of jobs that have started since a time, by what it rested on."""
+    within = case((JobRow.started_at.between(JobRow.said_since, JobRow.said_until), 1), else_=0)
+    query = select(JobRow.said_source, func.count(), func.sum(within)).where(
+        JobRow.started_at >= since, JobRow.said_since.is_not(None)
+    )
+    rows: Sequence[Any] = session.execute(query.group_by(JobRow.said_source)).all()
+    known = {each.value for each in StartSource}
+    return sorted(
+        (Accuracy(StartSource(source), said, int(right)) for source, said, right in rows if source in known),
+        key=lambda each: each.source.value,
+    )

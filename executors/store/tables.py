@@ -200,6 +200,14 @@ class JobRow(Base):
     given_back: Mapped[bool | None] = mapped_column(Boolean)
     # What it has cost; None: it has not ended, or its site has no price.
     usd: Mapped[float | None] = mapped_column(Double)
+    # While it waits: when its batch system, and the plan of its site, have it start; None: they do not say it.
+    native_start: Mapped[float | None] = mapped_column(Double)
+    planned_start: Mapped[float | None] = mapped_column(Double)
+    # When a start was said to be expected first, from when to when, and by what (see lading.scheduling.insight.starts).
+    said_at: Mapped[float | None] = mapped_column(Double)
+    said_since: Mapped[float | None] = mapped_column(Double)
+    said_until: Mapped[float | None] = mapped_column(Double)
+    said_source: Mapped[str | None] = mapped_column(String(12))
     # When anything of it was changed but whether it was reported to Airflow; None: it was stored by an older version.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
@@ -208,11 +216,20 @@ class JobRow(Base):
         Index("lading_job_waiting", "state", "priority", "queued_at"),
         Index("lading_job_ended", "ended_at"),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
-        Index("lading_job_started", "started_at"),
+        # Of a day it is counted at which sites, and of which Dags, jobs have begun.
+        Index("lading_job_started", "started_at", "site", "dag_id"),
         Index("lading_job_changed", "changed_at"),
         Index("lading_job_gang", "gang", "state"),
         Index("lading_job_ahead", "ahead", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
+        # By these the page finds the youngest of millions (see lading.plugin.ui.queries.explorer).
+        Index("lading_job_queued", "queued_at", "token"),
+        Index("lading_job_dag", "dag_id", "queued_at", "state", "cause"),
+        Index("lading_job_place", "location", "started_at"),
+        Index("lading_job_site", "site", "queued_at"),
+        Index("lading_job_outcome", "state", "ended_at", "queued_at", "cause"),
+        Index("lading_job_native", "native_id"),
+        Index("lading_job_node", "node"),
     )
 
     @property
@@ -246,7 +263,8 @@ class JobRow(Base):
 
 
 class UsageRow(Base):
-    """What the tries of a task used that ended on one day; jobs are counted here when their own rows are deleted."""
+    """What the tries of a task used that ended on one day at one site; jobs are counted here when their own rows are
+    deleted, and with no Dag what no job was charged of machines (see :mod:`lading.executors.store.usage`)."""
 
     __tablename__ = "lading_usage"
 
@@ -256,13 +274,22 @@ class UsageRow(Base):
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     # Of their inputs, see lading.scheduling.insight.usage.
     size_class: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    # Empty: where is not known.
+    site: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
     jobs: Mapped[int] = mapped_column(Integer)
     failed: Mapped[int] = mapped_column(Integer)
     # That they asked for while they ran, and that they used.
     cpu_seconds: Mapped[float] = mapped_column(Double)
     cpu_seconds_used: Mapped[float] = mapped_column(Double)
-    # None: of none is known what it has cost.
+    # None: of none is known what it has cost. What of it was used, and their part of what idled and booted besides.
     usd: Mapped[float | None] = mapped_column(Double)
+    usd_used: Mapped[float | None] = mapped_column(Double)
+    usd_idle: Mapped[float | None] = mapped_column(Double)
+    usd_boot: Mapped[float | None] = mapped_column(Double)
+    # Of what they asked for what they did not use, as far as that is known.
+    cpu_seconds_unused: Mapped[float] = mapped_column(Double, default=0.0)
+    cpu_seconds_idle: Mapped[float] = mapped_column(Double, default=0.0)
+    cpu_seconds_boot: Mapped[float] = mapped_column(Double, default=0.0)
     # Of the last of them; None: it has none, or is not known.
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
@@ -411,6 +438,11 @@ class InstanceRow(Base):
     usd: Mapped[float | None] = mapped_column(Double)
     usd_since: Mapped[float | None] = mapped_column(Double)
     usd_idle: Mapped[float | None] = mapped_column(Double)
+    # What jobs on it that were forgotten had been charged, and had asked for, and which part of what no job used is
+    # kept with them; None: none was forgotten.
+    usd_gone: Mapped[float | None] = mapped_column(Double)
+    cpu_seconds_gone: Mapped[float | None] = mapped_column(Double)
+    part_shared: Mapped[float | None] = mapped_column(Double)
     # That it has for jobs; 0: it stays until it is released.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, select
 
+from lading.executors.store import bills
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import JobRow, State, UsageRow
+from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
+from lading.scheduling.insight.bill import BillParts
+from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.insight.usage import Usage, Use, size_class
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-SECONDS_PER_DAY = 86400
 # What jobs used is known for so long after they have been forgotten.
 DAYS_KEPT = 366
 # How many jobs are deleted at a time, so that no tick takes long.
@@ -27,20 +30,21 @@ SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory,
     JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, JobRow.queued_at, JobRow.started_at, JobRow.ended_at,
-    JobRow.input_size, JobRow.team, JobRow.dag_owner,
+    JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
 
 
 def forget_ended(session: Session, before: float) -> int:
     """Delete jobs that ended before a time and have been reported, :data:`MOST_FORGOTTEN` of them at most.
 
-    What they used is kept, in the same transaction.
+    What they used is kept, in the same transaction, and what no job was charged of machines.
 
     :param before: seconds since the epoch
     :returns: how many
     """
     old = select(*COLUMNS).where(JobRow.ended_at < before, JobRow.unreported.is_(False))
     rows = session.execute(old.order_by(JobRow.ended_at).limit(MOST_FORGOTTEN)).all()
+    keep_days(session, before, time.time())
     keep(session, rows)
     for chunk in chunks([row.token for row in rows]):
         session.execute(delete(JobRow).where(JobRow.token.in_(chunk)), execution_options={"synchronize_session": False})
@@ -51,21 +55,75 @@ def forget_ended(session: Session, before: float) -> int:
 
 def keep(session: Session, rows: Iterable[Any]) -> None:
     """Count jobs that are about to be deleted; those that belong to no task are not counted."""
-    alike: dict[tuple[str, str, int, int], list[Any]] = {}
+    alike: dict[tuple[str, str, int, int, str], list[Any]] = {}
+    rows = list(rows)
+    rest = bills.share_with_forgotten(session, rows)
     for row in rows:
         if row.dag_id and row.task_id:
             day = int(row.ended_at // SECONDS_PER_DAY)
-            alike.setdefault((row.dag_id, row.task_id, day, size_class(row.input_size)), []).append(row)
-    for (dag_id, task_id, day, number), jobs in alike.items():
-        row = session.get(UsageRow, (dag_id, task_id, day, number))
-        if row is None:
-            row = UsageRow(
-                dag_id=dag_id, task_id=task_id, day=day, size_class=number, jobs=0, failed=0, cpu_seconds=0.0,
-                cpu_seconds_used=0.0, usage=Usage().dump(),
-            )  # fmt: skip
-            session.add(row)
-        count(row, jobs)
+            key = (row.dag_id, row.task_id, day, size_class(row.input_size), row.site or "")
+            alike.setdefault(key, []).append(row)
+    for key, jobs in alike.items():
+        kept = row_of(session, *key)
+        count(kept, jobs)
+        add_rest(kept, [rest[job.token] for job in jobs if job.token in rest])
     session.flush()
+
+
+def row_of(session: Session, dag_id: str, task_id: str, day: int, number: int, site: str) -> UsageRow:
+    """The row of a key, which is made where there is none.
+
+    :param number: of the class of inputs' size, or what else is kept
+    """
+    row = session.get(UsageRow, (dag_id, task_id, day, number, site))
+    if row is None:
+        row = UsageRow(
+            dag_id=dag_id, task_id=task_id, day=day, size_class=number, site=site, jobs=0, failed=0, cpu_seconds=0.0,
+            cpu_seconds_used=0.0, cpu_seconds_unused=0.0, cpu_seconds_idle=0.0, cpu_seconds_boot=0.0,
+            usage=Usage().dump(),
+        )  # fmt: skip
+        session.add(row)
+    return row
+
+
+def keep_days(session: Session, before: float, now: float) -> None:
+    """Keep what no job has used of machines at hand, for each day of which jobs are about to be forgotten.
+
+    :param before: when those ended, epoch seconds
+    """
+    last = min(int(before // SECONDS_PER_DAY), int(now // SECONDS_PER_DAY) - 1)
+    kept = bills.kept_until(session)
+    first = int(kept // SECONDS_PER_DAY) if kept else last  # of what came before nothing is known any more
+    for day in range(max(first, last - DAYS_KEPT), last + 1):
+        since = day * float(SECONDS_PER_DAY)
+        parts = bills.unused_at_hand(session, since, since + SECONDS_PER_DAY)
+        for key, each in parts:
+            add_rest(row_of(session, "", "", day, bills.AT_HAND, key.site or ""), [each])
+        if not parts:
+            row_of(session, "", "", day, bills.AT_HAND, "")  # that day is kept as well
+    session.flush()
+
+
+def keep_launched(session: Session, before: float) -> None:
+    """Keep what no job was charged of launched machines that ended before a time, which are about to be forgotten, and
+    is kept with no job."""
+    ended = select(InstanceRow).where(InstanceRow.ended_at < before)
+    for row in session.scalars(ended).all():
+        left = bills.scaled(bills.rest(row, (), row.ended_at), 1 - (row.part_shared or 0.0))
+        if row.ended_at is not None and left.cpu_seconds + (left.usd or 0.0) > 0:
+            day = int(row.ended_at // SECONDS_PER_DAY)
+            add_rest(row_of(session, "", "", day, bills.LAUNCHED, row.site), [left])
+    session.flush()
+
+
+def add_rest(row: UsageRow, parts: Sequence[BillParts]) -> None:
+    """Add what no job was charged to a row."""
+    for each in parts:
+        row.cpu_seconds_idle += each.idle
+        row.cpu_seconds_boot += each.boot
+        if each.is_priced:
+            row.usd_idle = (row.usd_idle or 0.0) + each.usd_idle
+            row.usd_boot = (row.usd_boot or 0.0) + each.usd_boot
 
 
 def count(row: UsageRow, jobs: Sequence[Any]) -> None:
@@ -79,7 +137,10 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
     row.failed += sum(job.state == State.FAILED for job in jobs)
     row.cpu_seconds += sum(seconds(job) * job.cpus * (job.nodes or 1) for job in jobs)
     row.cpu_seconds_used += sum(job.cpu_seconds or 0.0 for job in jobs)
-    row.usd = (row.usd or 0.0) + sum(prices) if prices else row.usd
+    row.cpu_seconds_unused += sum((1 - part_used(job)) * seconds(job) * job.cpus * (job.nodes or 1) for job in jobs)
+    if prices:
+        row.usd = (row.usd or 0.0) + sum(prices)
+        row.usd_used = (row.usd_used or 0.0) + sum((job.usd or 0.0) * part_used(job) for job in jobs)
     row.usage = usage.dump()
     last = max(jobs, key=lambda job: job.ended_at)
     row.team, row.dag_owner = last.team, last.dag_owner
@@ -98,6 +159,12 @@ def seconds(job: Any) -> float:
     return max(job.ended_at - job.started_at, 0.0) if job.started_at is not None else 0.0
 
 
+def part_used(job: Any) -> float:
+    """The part of the cpus of a job that it used, 0 to 1; all of them where that is not known."""
+    asked = seconds(job) * job.cpus * (job.nodes or 1)
+    return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
+
+
 def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
     """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
     mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
@@ -106,7 +173,7 @@ def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
         tries.add(job)
     kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
     if tries.number < MOST_TRIES:
-        for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class)):
+        for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class, UsageRow.site)):
             tries.merge(row)
             if tries.number >= MOST_TRIES:
                 break
@@ -142,14 +209,14 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
         numbered = select(*COLUMNS, number).where(*mine).subquery()
         for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
             tries[job.task_id].add(job)
-        of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.usage)
-        latest = (UsageRow.day.desc(), UsageRow.size_class)
+        of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.site, UsageRow.usage)
+        latest = (UsageRow.day.desc(), UsageRow.size_class, UsageRow.site)
         so_far = func.sum(UsageRow.jobs).over(partition_by=UsageRow.task_id, order_by=latest) - UsageRow.jobs
         kept = select(*of_row, so_far.label("younger")).where(UsageRow.dag_id == dag_id, UsageRow.task_id.in_(chunk))
         rows = kept.subquery()
         # Of a row that has more than are wanted all count, as the row cannot be parted.
         needed = select(rows).where(rows.c.younger < MOST_TRIES)
-        for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.size_class)):
+        for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.size_class, rows.c.site)):
             if tries[row.task_id].number < MOST_TRIES:
                 tries[row.task_id].merge(row)
     return {task_id: each.classes for task_id, each in tries.items()}

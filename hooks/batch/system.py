@@ -57,6 +57,8 @@ class NativeJob:
     :param cause: why it failed
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it
+    :param starts_at: of one that waits: when the batch system expects it to start, epoch seconds by its clock; None: it
+        does not say
     :param never: of one that waits: whether it can never start as things are, which an administrator may change
     """
 
@@ -68,6 +70,7 @@ class NativeJob:
     cause: Cause | None = None
     exit_code: int | None = None
     nodes: str | None = None
+    starts_at: float | None = None
     never: bool = False
 
     @property

@@ -316,6 +316,16 @@ class EC2:
         return refused
 
     @answered
+    def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Set tags of instances; others that they have stay.
+
+        :raises EC2Error: EC2 refuses it, or does not answer; some may have them
+        """
+        given = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+        for start in range(0, len(ids), MOST_IDS):
+            self.reader.create_tags(Resources=list(ids[start : start + MOST_IDS]), Tags=given)
+
+    @answered
     def _terminate(self, ids: Sequence[str]) -> None:
         self.reader.terminate_instances(InstanceIds=list(ids))
 

@@ -91,7 +91,7 @@ class EC2Config(MachinesConfig):
     policy: str = Field(
         FORECAST,
         description="How it is decided what is launched: `forecast`, "
-        "[for all that is still to come of runs](ec2.md#machines-for-the-whole-workflow), or `greedy`, for what waits. "
+        "[for all that is still to come of runs](packing.md#forecast), or `greedy`, for what waits. "
         "Any other [policy](placement.md#policies) chooses among the machines that are there, and what is launched is "
         "[the least machine-hours](packing.md#hours) for what waits.",
     )
@@ -124,6 +124,11 @@ class EC2Config(MachinesConfig):
         "", description="Shell lines that root runs at a machine's first boot, such as an installation."
     )
     readiness_probe: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
+    cost_tags: StrictBool = Field(
+        True,
+        description="Whether machines are tagged with the team and the Dag of the jobs on them, `lading:team` and "
+        "`lading:dag`, for [cost allocation](teams.md#aws-cost-allocation-tags); `shared` where these have several.",
+    )
     terminate_on_shutdown: StrictBool = Field(
         True,
         description="Whether machines go when Airflow is stopped; otherwise those without jobs switch themselves off "

@@ -13,6 +13,7 @@ from pathlib import Path
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.cost_tags import CostTags
 from lading.hooks.ec2.fleet_state import FleetState
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
@@ -61,6 +62,7 @@ class EC2Fleet:
         self.state = FleetState(site, scope, config, ec2, identities, self.offers, self.event_buffer)
         self.machines = self.state.machines
         self.termination = Termination(self.state)
+        self.cost_tags = CostTags(self.state)
         self.launcher = Launcher(
             ec2, identities[0], scope, self.machines, self.termination.leave, shortages=self.state.shortages
         )
@@ -127,6 +129,7 @@ class EC2Fleet:
                 self.launcher.looked_at = self.registration.asked_at
             self.termination.terminate()
             self.offers.charge(list(self.machines.values()))
+            self.cost_tags.update()
         finally:
             if self.is_loaded:
                 self.readiness.connect()

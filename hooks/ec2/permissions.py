@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from lading.hooks.ec2 import boot
+from lading.hooks.ec2 import boot, cost_tags
 from lading.hooks.ec2.boot import LaunchBatch
 from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, translated
 from lading.hooks.ec2.config import EC2Config
@@ -54,7 +54,8 @@ def policy(
     """The least that the identity of a site must be allowed, as a policy of IAM.
 
     What is launched is of the site's own subnets, groups, images and key pair, and bears the tag of this deployment
-    from the request on; only what bears it can be ended, and only a launch may set tags.
+    from the request on; only what bears it can be ended, and only a launch may set tags, but for those of cost
+    allocation.
 
     :param identities: who we are, then who we were
     :param region: where machines are launched; None: in any
@@ -99,6 +100,19 @@ def policy(
             "Condition": {"StringEquals": {f"aws:ResourceTag/{boot.DEPLOYMENT}": ours}},
         },
     ]
+    if config.cost_tags:
+        statements.append(
+            {
+                "Sid": "TagWhoIsCharged",
+                "Effect": "Allow",
+                "Action": "ec2:CreateTags",
+                "Resource": f"{its}instance/*",
+                "Condition": {
+                    "StringEquals": {f"aws:ResourceTag/{boot.DEPLOYMENT}": ours},
+                    "ForAllValues:StringEquals": {"aws:TagKeys": [cost_tags.TEAM, cost_tags.DAG]},
+                },
+            }
+        )
     if role is not None:
         condition = {"StringEquals": {"iam:PassedToService": f"ec2.amazonaws.com{SUFFIXES.get(partition, '')}"}}
         passed = {"Sid": "GiveTheRole", "Effect": "Allow", "Action": "iam:PassRole", "Resource": role}

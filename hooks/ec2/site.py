@@ -23,7 +23,17 @@ from lading.hooks.ec2.offers import kept_roots, launchable
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Holding, ListedInstance, Observation, Order, StagingArea, join
+from lading.hooks.site import (
+    Check,
+    ElasticSite,
+    Holding,
+    ListedInstance,
+    Observation,
+    Order,
+    StagingArea,
+    Tenancy,
+    join,
+)
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
@@ -128,7 +138,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
         reasons = [each.sentence for each in (shortages.held, shortages.paused) if each is not None]
         note = join(*troubles, *reasons, shortages.closed)
-        note = join(note, fleet.registration.strangers, fleet.termination.refused, fleet.offers.note)
+        note = join(
+            note, fleet.registration.strangers, fleet.termination.refused, fleet.offers.note, fleet.cost_tags.refused
+        )
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.machines.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -170,6 +182,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if (connection := self._connection(name)) is not None and asked:
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
+
+    def note_tenants(self, tenants: Mapping[str, Tenancy]) -> None:
+        self.fleet.cost_tags.tenants = tenants
 
     def staging_area(self, location: str) -> StagingArea:
         if (connection := self._connection(location)) is None:

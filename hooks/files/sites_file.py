@@ -1,4 +1,5 @@
-"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site, ``[[bindings]]`` and ``[[rules]]``."""
+"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site, ``[[bindings]]``, ``[[rules]]``,
+``[[shares]]`` and ``[[budgets]]``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class SitesError(ValueError):
     """The sites file is wrong; the message names the file, the place and what is valid."""
 
 
-TABLES = ("sites", "bindings", "rules")
+TABLES = ("sites", "bindings", "rules", "shares", "budgets")
 
 
 def read_sites_document(path: Path) -> dict[str, Any]:
@@ -36,8 +37,8 @@ def read_sites_document(path: Path) -> dict[str, Any]:
     unknown = sorted(set(found) - {*TABLES})
     if unknown:
         raise SitesError(
-            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables, [[bindings]] and "
-            "[[rules]] are expected"
+            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables, [[bindings]], "
+            "[[rules]], [[shares]] and [[budgets]] are expected"
         )
     return found
 

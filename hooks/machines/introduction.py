@@ -242,11 +242,11 @@ class Residents:
         :param is_bounded: whether its table says how much of the machine may be filled
         """
         with self._lock:
-            for other, (its, bounded) in self._places.items():
-                if other != place and its == boot_id and not (is_bounded and bounded):
+            for known_place, (its, bounded) in self._places.items():
+                if known_place != place and its == boot_id and not (is_bounded and bounded):
                     return (
-                        f"it is the same machine as {other}, and what it has would be filled twice: keep one of them, "
-                        "or give both `cpus` and `memory`"
+                        f"it is the same machine as {known_place}, and what it has would be filled twice: keep one "
+                        "of them, or give both `cpus` and `memory`"
                     )
             self._places[place] = boot_id, is_bounded
             return None

@@ -16,4 +16,5 @@ from lading.hooks.site.site import (
     RemovedLeftovers,
     Site,
     StagingArea,
+    Tenancy,
 )

@@ -53,8 +53,8 @@ class SiteConfig(TableModel):
     stage_schemes: Texts = Field(
         STAGE_SCHEMES,
         description="A list of the schemes of object stores from which the controller brings files that tasks "
-        "[stage](placement.md#staging): the same store under another name (`s3a`, `gcs`, `abfss`) counts as well; an "
-        "empty list: none.",
+        "[stage](files.md#send-files-to-a-task): the same store under another name (`s3a`, `gcs`, `abfss`) counts as "
+        "well; an empty list: none.",
     )
 
     built_in_policies: ClassVar[Sequence[str]] = OF_ANY_SITE
@@ -140,7 +140,7 @@ class EnforcingConfig(SiteConfig):
     )
     container: str = Field(
         "",
-        description="The [container](placement.md#containers) of tasks that name none: `docker://IMAGE`, "
+        description="The [container](containers.md) of tasks that name none: `docker://IMAGE`, "
         "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`; without it they run in none.",
     )
     container_python: str = Field(

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
@@ -275,6 +275,17 @@ class ListedInstance:
     launched_at: float | None = None
 
 
+class Tenancy(NamedTuple):
+    """Whose all jobs are that a location has ever had.
+
+    :param team: Airflow's team; ``shared``: they are of several; None: of none
+    :param dag_id: their Dag, likewise
+    """
+
+    team: str | None
+    dag_id: str | None
+
+
 class ElasticSite(Site[Config]):
     """A site whose locations are launched, and released when they are not needed any more.
 
@@ -307,6 +318,12 @@ class ElasticSite(Site[Config]):
 
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
+        """
+
+    def note_tenants(self, tenants: Mapping[str, Tenancy]) -> None:
+        """Take note of whose the jobs on locations are, for who is billed; it returns at once, and is called often.
+
+        :param tenants: by the name of the location, of those that have been given a job
         """
 
     def priced(self) -> MachineMarket | None:

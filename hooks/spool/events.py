@@ -126,6 +126,14 @@ class Located(JsonModel):
     node: Name = ""
 
 
+class Estimated(JsonModel):
+    """When its batch system expects a job to start; None: it does not say so any more."""
+
+    event: Literal["estimated"]
+    token: Token
+    starts_at: Date | None
+
+
 class Finished(JsonModel):
     """A job has ended; no cause means success. Memory is MiB.
 
@@ -291,6 +299,7 @@ KINDS: dict[str, type[JsonModel]] = {
     "started": Started,
     "waiting": JobWaiting,
     "located": Located,
+    "estimated": Estimated,
     "finished": Finished,
 }
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}

@@ -59,6 +59,7 @@ class Envelope:
     :param inputs: the files that were brought for it, by their addresses
     :param rest: seconds of the longest way from its start to the end of its run, longer first among equals; 0: by
         arrival
+    :param turn: its place where shares go in turn, lower first among those of one priority; 0: they do not
     """
 
     token: str
@@ -77,6 +78,7 @@ class Envelope:
     container_python: str = "python"
     inputs: Mapping[str, str] = field(default_factory=dict)
     rest: float = 0.0
+    turn: float = 0.0
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""
@@ -96,6 +98,7 @@ class Envelope:
             priority=self.priority,
             queued_at=self.queued_at,
             rest=self.rest,
+            turn=self.turn,
             time=self.time_limit,
             hints=HINTS[self.queue is not None or bool(self.native), self.layout is not None],
             memory_limit=self.memory_limit,

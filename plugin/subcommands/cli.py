@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime, timezone
 
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
@@ -40,6 +41,14 @@ def whole_number(text: str, least: int) -> int:
 def count(text: str) -> int:
     """How many of something; what is counted is counted from 1."""
     return whole_number(text, 1)
+
+
+def day(text: str) -> float:
+    """The beginning of a day in UTC, epoch seconds: what is kept for long is kept by such days."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is no day; valid: such as 2026-11-01") from None
 
 
 def map_index(text: str) -> int:
@@ -110,6 +119,24 @@ ARG_FINISH_BY = Arg(
     "(2026-11-27T06:00) (default: what its Dag says)",
 )
 ARG_WITHDRAW = Arg(("--withdraw",), action="store_true", help="Take back what was asked of the run")
+ARG_LIFT = Arg(
+    ("--lift",), metavar="NAME", type=utf8_name, help="Let this budget not hold until its next period begins"
+)
+ARG_RESTORE = Arg(("--restore",), metavar="NAME", type=utf8_name, help="Let a budget hold again that was lifted")
+ARG_COST_DAG = Arg(("dag_id",), nargs="?", type=utf8_name, help="The Dag (default: all, with --by)")
+ARG_BY = Arg(("--by",), choices=("team", "dag", "owner", "site"), help="Who is charged what, instead of a Dag's runs")
+ARG_SINCE = Arg(
+    ("--from",), dest="since", type=day, help="With --by: from this day on, in UTC (default: this month's first)"
+)
+ARG_UNTIL = Arg(
+    ("--to",), dest="until", type=day, help="With --by: until the beginning of this day, in UTC (default: until now)"
+)
+ARG_COST_OUTPUT = Arg(
+    ("-o", "--output"),
+    choices=("table", "json", "yaml", "plain", "csv"),
+    default="table",
+    help="How it is printed (default: table)",
+)
 ARG_COST_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run: its tasks (default: all runs that are known)")
 ARG_RUNS = Arg(("--limit",), type=count, default=100, help="At most so many runs, the youngest (default: 100)")
 ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
@@ -197,6 +224,14 @@ def get_commands() -> list[GroupCommand]:
                     "neither HURRY nor an option it prints what the run goes by, and when it is expected to end. "
                     "Ends with status 1 if there is no such run that has not ended, or a value is not valid.",
                 ),
+                command(
+                    "budgets",
+                    "List what budgets have spent, or lift one until its next period",
+                    (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
+                    "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half "
+                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there "
+                    "is no budget of that name.",
+                ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(
                     "bootstrap",
@@ -215,13 +250,14 @@ def get_commands() -> list[GroupCommand]:
                 ),
                 command(
                     "cost",
-                    "What the runs of a Dag, or the tasks of a run, took and cost",
-                    (ARG_THE_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT),
+                    "What the runs of a Dag, or the tasks of a run, took and cost; or who is charged what",
+                    (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
                     "Jobs that have ended, and those that run until now, at the price of their sites for a cpu and "
                     "an hour; cpu-hours where a site has no price. Of what bought machines cost while no job used them "
                     "each has the part that it has of what was used (usd_idle), known when they have ended; of_which "
-                    "says what of both sums went to volumes and public addresses. Ends with status 1 where nothing is "
-                    "known.",
+                    "says what of both sums went to volumes and public addresses. With --by: what has ended within a "
+                    "time, in cents that add up to the bills of the machines; what of these no job was charged has "
+                    "rows of its own, of the kinds idle and boot. Ends with status 1 where nothing is known.",
                 ),
                 command(
                     "top",

@@ -1,7 +1,8 @@
-"""What the subcommands print, and how: tables for people, JSON and YAML for programs."""
+"""What the subcommands print, and how: tables for people, JSON, YAML and CSV for programs."""
 
 from __future__ import annotations
 
+import csv
 import sys
 from typing import Any
 
@@ -23,7 +24,12 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
     In a table what Dag authors and sites wrote is text and nothing else; JSON and YAML have escapes of their own.
     """
     data: Any = rows  # what its printers take, whatever they say
-    if output == "json":
+    if output == "csv":
+        # None is an empty cell; what a spreadsheet would take for a formula is its text.
+        writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    elif output == "json":
         console().print_as_json(data)
     elif output == "yaml":
         # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
@@ -31,6 +37,14 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
     else:
         texts = [{name: each if each is None else readable(each) for name, each in row.items()} for row in rows]
         console().print_as(texts, output)
+
+
+def as_cell(value: object) -> object:
+    """A value as a cell of a CSV file; what begins like a formula has a quote before it, as spreadsheets ask."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def readable(value: object) -> str:

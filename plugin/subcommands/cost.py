@@ -1,4 +1,4 @@
-"""``airflow lading cost``: what the runs of a Dag took and cost, or the tasks of one of them."""
+"""``airflow lading cost``: what the runs of a Dag took and cost, or the tasks of one; or who is charged what."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from airflow.utils import cli as airflow_cli
@@ -15,9 +16,13 @@ from sqlalchemy.orm import Session
 
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow
+from lading.executors.store.bills import BillKey, bill, oldest, running
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
+from lading.scheduling.insight.bill import BillParts, total
+from lading.scheduling.insight.chargeback import charges
+from lading.scheduling.insight.periods import Period, begin
 
 # An error names so many that there are.
 MOST_NAMES = 10
@@ -26,7 +31,16 @@ MOST_NAMES = 10
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def cost(args: Namespace) -> None:
-    """Print a row per run, or per task of one run; status 1 if nothing is known of it."""
+    """Print a row per run, per task of one run, or per team, Dag, owner or site; status 1 if nothing is known of it."""
+    if args.by is not None:
+        if args.dag_id is not None:
+            complain("--by is about all Dags: give a Dag, or --by")
+            sys.exit(1)
+        charge(args)
+        return
+    if args.dag_id is None or args.since is not None or args.until is not None:
+        complain("give a Dag, or --by team, dag, owner or site, which alone has --from and --to")
+        sys.exit(1)
     with reading_store() as session:
         now = time.time()
         if args.run_id is None:
@@ -47,6 +61,63 @@ def cost(args: Namespace) -> None:
     show(rows, args.output)
     if any(row["usd"] is None and row["cpu_hours"] for row in rows):
         complain("No USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
+
+
+def charge(args: Namespace) -> None:
+    """Print what each team, Dag, owner or site is charged within a time; status 1 if that is nothing at all."""
+    now = time.time()
+    since = begin(now, Period.MONTH).timestamp() if args.since is None else args.since
+    until = min(now, now if args.until is None else args.until)
+    if since >= until:
+        complain(f"--from {day(since)} is not before --to {day(until)}; nothing is billed before it has been")
+        sys.exit(1)
+    with reading_store() as session:
+        found = charges(by_name(bill(session, since, until), args.by))
+        going_on, known = total(running(session, now).values()).usd, oldest(session)
+    if known is not None and known > since:
+        complain(f"Nothing is known of before {day(known)}.")
+    if going_on:
+        complain(f"In none of these: {going_on:.2f} USD until now of jobs that run and of machines that are up.")
+    if not found:
+        complain(f"Nothing was billed from {day(since)} to {day(until)}.")
+        sys.exit(1)
+    priced = [row.usd for row in found if row.usd is not None]
+    if len(priced) < len(found):
+        complain("Without USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
+    columns = [
+        {
+            "kind": row.kind,
+            args.by: row.name,
+            "jobs": row.jobs,
+            "failed": row.failed,
+            "cpu_hours": round(row.cpu_hours, 3),
+            "usd": row.usd,
+        }
+        for row in found
+    ]
+    if args.output in ("table", "plain"):
+        columns = [{**row, "usd": None if row["usd"] is None else f"{row['usd']:.2f}"} for row in columns]
+    show(columns, args.output)
+    if priced and args.output in ("table", "plain"):
+        complain(f"{sum(priced):.2f} USD in all, from {day(since)} to {day(until)}")
+
+
+def by_name(found: Mapping[BillKey, BillParts], by: str) -> dict[str | None, BillParts]:
+    """A bill by the names of those who are charged.
+
+    :param by: ``team``, ``dag``, ``owner`` or ``site``
+    """
+    sums: dict[str | None, BillParts] = {}
+    for key, parts in found.items():
+        name = {"team": key.team, "dag": key.dag_id, "owner": key.owner, "site": key.site}[by]
+        sums.setdefault(name or None, BillParts()).add(parts)
+    return sums
+
+
+def day(at: float) -> str:
+    """A moment as a day in UTC, with its time where it is not the day's beginning."""
+    moment = datetime.fromtimestamp(at, timezone.utc)
+    return f"{moment:%Y-%m-%d}" if at % 86400 == 0 else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, float] | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, s
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
+from lading.executors.store.starts import accuracy, expected_starts
 from lading.hooks.site import LocationState, Site
 from lading.plugin.database import reading_store
 from lading.plugin.manager import binding_filters, implemented
@@ -39,6 +40,9 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_moment
+
+SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -83,6 +87,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
         steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
     if (terms := airflow_run_requests.terms(session, str(job.dag_id)).get(str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
+    steps += start_step(session, job)
     for number, step in enumerate([*steps, outcome(job)], start=1):
         lines = list(step.lines)
         yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
@@ -106,6 +111,20 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
         return ExplanationStep(f"gang {terms.name!r}" if terms.name is not None else "gang of one", list(lines))
     except ValueError as error:
         return ExplanationStep("gang", [f"it fails: {error}"])
+
+
+def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
+    """When a job that waits is expected to start, and how often what was said of such starts came true in a week."""
+    now = time.time()
+    if (start := expected_starts(session, [job], now).get(job.token)) is None:
+        return []
+    said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
+    came_true = [
+        f"within a week {each.within} of {each.said} such jobs started when it was said first"
+        for each in accuracy(session, now - SECONDS_OF_ACCURACY)
+        if each.source is start.source
+    ]
+    return [ExplanationStep("expected start", [said, *came_true])]
 
 
 def as_it_asked(job: JobRow) -> WaitingJob:

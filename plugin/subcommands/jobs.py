@@ -18,10 +18,13 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
+from lading.executors.store.starts import expected_starts
 from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
+from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import format_resources
+from lading.scheduling.text.units import format_moment
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -32,7 +35,9 @@ def jobs(args: Namespace) -> None:
         rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id, args.team)
         # Users read the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
-        show(group_rows(rows) if args.groups else [mapper(row, held.get(row.token)) for row in rows], args.output)
+        expected = expected_starts(session, rows, time.time())
+        listed = [mapper(row, held.get(row.token), expected.get(row.token)) for row in rows]
+        show(group_rows(rows) if args.groups else listed, args.output)
     if older:
         complain(f"and {older} older: --limit {args.limit + older} shows all")
 
@@ -60,10 +65,11 @@ def youngest(
     return rows, (session.scalar(select(func.count()).select_from(JobRow).where(*wanted)) or 0) - len(rows)
 
 
-def job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
+def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = None) -> dict[str, Any]:
     """A job as programs read it.
 
     :param held: where room is held for it, as ``site/location``
+    :param start: when it is expected to start
     """
     ended = job.ended_at or time.time()
     return {
@@ -91,6 +97,9 @@ def job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
         "node": job.node,
         "queued_at": job.queued_at,
         "started_at": job.started_at,
+        "starts_from": None if start is None else start.since,
+        "starts_until": None if start is None else start.until,
+        "starts_by": None if start is None else start.text,
         "ended_at": job.ended_at,
         "wait_seconds": round((job.started_at or ended) - job.queued_at, 3),
         "duration_seconds": round(ended - job.started_at, 3) if job.started_at else None,
@@ -100,7 +109,7 @@ def job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
     }
 
 
-def short_job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
+def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = None) -> dict[str, Any]:
     """A job as people read it, likewise."""
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
@@ -114,6 +123,7 @@ def short_job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
         "batch job": job.native_id,
         "node": job.node,
         "wait": row["wait_seconds"],
+        "starts": None if start is None else f"{format_moment(start.since)} to {format_moment(start.until)}",
         "duration": row["duration_seconds"],
         "peak MiB": job.peak_memory,
         "cpu s": job.cpu_seconds,

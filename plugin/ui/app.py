@@ -64,6 +64,7 @@ from lading.plugin.ui.queries.runs import (
     tries,
 )
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.insight.periods import Period
 from lading.scheduling.plan import MOST_HURRY
@@ -119,7 +120,8 @@ class RequestBody(BaseModel):
 
     kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
-    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
+    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken; the
+    name of a budget to be lifted or restored."""
 
 
 class HurryBody(BaseModel):
@@ -227,12 +229,18 @@ def get_queue_waits(session: SessionDep) -> list[QueueWait]:
     return queue_waits(session)
 
 
+@looks.get("/starts")
+def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
+    """How often jobs that have started since a time did so within the interval that was said of them first."""
+    return start_accuracy(session, since)
+
+
 @looks.get("/bill")
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
-    used, what idled and what booted; of Dags that you may not read together.
+    """What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
+    and not used, what idled and what booted; of Dags that you may not read together.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
@@ -252,6 +260,7 @@ def get_savings(session: SessionDep, sight: SightDep) -> Savings:
 def chosen(
     q: Annotated[str | None, Query(min_length=1, max_length=200, pattern=NAME)] = None,
     dag_id: Names = None,
+    team: Names = None,
     run_id: Name | None = None,
     task_id: Name | None = None,
     site: Names = None,
@@ -267,6 +276,7 @@ def chosen(
     return JobChoice(
         q=q,
         dag_id=dag_id or (),
+        team=team or (),
         run_id=run_id,
         task_id=task_id,
         site=site or (),
@@ -329,7 +339,7 @@ def get_requests(session: SessionDep) -> list[OperatorRequest]:
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> OperatorRequest:
-    """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
+    """Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget."""
 
     def noted() -> OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())

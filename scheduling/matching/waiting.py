@@ -89,9 +89,9 @@ class WaitingJob(PlannedJob):
         )
 
     @property
-    def rank(self) -> tuple[int, float, float, str]:
+    def rank(self) -> tuple[int, float, float, float, str]:
         """Its place among the jobs that wait."""
-        return -self.priority, -self.rest, self.queued_at, self.name
+        return -self.priority, self.turn, -self.rest, self.queued_at, self.name
 
 
 # What makes the shape of a job, as a key that is made in half the time.

@@ -174,7 +174,7 @@ def pose(
     With a catalogue the order is priority, then that of Seven Bridges' algorithm (the price of the cheapest type that
     fits, more cpus, more memory, name), where jobs that tie but for their name are ordered by known time, so that those
     that end together share an instance, and then by arrival. Without one there are no prices, and the order is
-    priority, then the rest of the run, then arrival.
+    priority, then the turn among shares, then the rest of the run, then arrival.
     """
     bins, blocked = offered(catalogue, now)
     rooms = [room(location) for location in locations if not location.draining]
@@ -190,6 +190,7 @@ def pose(
     if catalogue is None:
         jobs = sorted(jobs, key=attrgetter("queued_at"))
         jobs.sort(key=attrgetter("rest"), reverse=True)
+        jobs.sort(key=attrgetter("turn"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
     for job in jobs:  # ten thousand of them: nothing is built for one that is not needed
         key = asks(job)

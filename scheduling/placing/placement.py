@@ -23,6 +23,7 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.job_classes import JobClass
 from lading.scheduling.placing.placement_pass import PlacementPass
 from lading.scheduling.reasons import because
+from lading.scheduling.shares.bounds import ShareBounds
 
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[PlannedJob, str, str]
@@ -39,6 +40,7 @@ def assign(
     wanted: Mapping[str, Sequence[WaitingJob]] = {},
     choice: Choice | None = None,
     rank: Rank | None = None,
+    bounds: ShareBounds | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -54,6 +56,7 @@ def assign(
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
     :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
     :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
+    :param bounds: what is left for the jobs of each share, of which what is placed is taken; None: all there is
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
     choice = choice or Choice(now)
@@ -93,6 +96,7 @@ def assign(
     this_pass = PlacementPass(
         jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.foreseen, choice.coming
     )
+    this_pass.bounds = bounds
     this_pass.visit(choice.run, now)
     this_pass.begin_prefetching()
     this_pass.visit(choice.prefetch, now)

@@ -12,14 +12,19 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.bounded import once_per_need
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because, combined
+from lading.scheduling.shares.bounds import ShareBounds
 
+# So often a site is filled at most where jobs find no place that keep others of their shares from it.
+MOST_LOOKS = 4
 # Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
 SECONDS_UNTIL_EXPLAINED = 10.0
 
@@ -43,6 +48,8 @@ class PlacementPass:
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
     :param wanting: by site, what those need for which something may be launched there, and since when
     :param is_decided: whether it is decided what is launched
+    :param bounds: what is left for the jobs of each share; None: all there is
+    :param barred: by site, of the jobs that may not go there whatever is free: why, by their names
     """
 
     jobs: Sequence[WaitingJob]
@@ -62,6 +69,8 @@ class PlacementPass:
     awaited: dict[str, str] = field(default_factory=dict)
     wanting: dict[str, dict[str, tuple[PlannedJob, float]]] = field(default_factory=dict)
     is_decided: bool = False
+    bounds: ShareBounds | None = None
+    barred: dict[str, dict[str, Reason]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.positions = {job.name: position for position, job in enumerate(self.jobs)}
@@ -84,12 +93,13 @@ class PlacementPass:
             taken: dict[str, str] = {}
             if needs and site.trouble is None:
                 trying = self._in_order(needs.keys() - site.tried if site.tried else needs)
-                taken = filling(site, [needs[token] for token in trying], limits) if trying else {}
+                taken = self._filled(site, trying, needs, limits, filling) if trying else {}
             after = site
             if taken:
                 kept = self._kept(site, taken, needs)
                 self._place(site, kept, parties)
                 self.held |= taken.keys() - kept.keys()
+                self._give_back(site, taken.keys() - kept.keys(), needs)
                 after = self.sites[name] = site.given([needs[token] for token in kept], kept)
                 for each in parties:
                     coming.leave(replace(each, jobs=[job for job in each.jobs if job.name in taken]))
@@ -100,6 +110,75 @@ class PlacementPass:
                 self._provide(after, site.market, [by_name[token] for token in self._in_order(by_name)], needs, now)
             for each in parties:
                 self._send_on(each, coming)
+
+    def _filled(
+        self,
+        site: SiteView,
+        trying: Sequence[str],
+        needs: Mapping[str, PlannedJob],
+        limits: InstanceLimits,
+        filling: Filling,
+    ) -> dict[str, str]:
+        """The location of each job that one takes, by the job's name, within what is left for the shares.
+
+        A job that finds no place leaves what was left for it to those of its share that come behind it, as often as
+        that is worth a look.
+        """
+        if self.bounds is None:
+            return filling(site, [needs[token] for token in trying], limits)
+        barred = self.barred[site.name] = {}
+        taken: dict[str, str] = {}
+        for _ in range(MOST_LOOKS):
+            admitted = self._admitted(site, trying, needs, barred)
+            found = filling(site, [needs[token] for token in admitted], limits) if admitted else {}
+            missed = [token for token in admitted if token not in found]
+            self._give_back(site, missed, needs)
+            taken |= found
+            trying = [token for token in trying if token in barred]
+            if not (missed and trying):
+                break
+            site = site.given([needs[token] for token in found], found)
+        return taken
+
+    def _admitted(
+        self, site: SiteView, trying: Iterable[str], needs: Mapping[str, PlannedJob], barred: dict[str, Reason]
+    ) -> list[str]:
+        """Those of the jobs for which something is left for their shares, of which each takes it.
+
+        :param barred: why not the others, by their names
+        """
+        assert self.bounds is not None
+        admitted = []
+        taken_at = once_per_need(site)
+        for token in trying:
+            job = needs[token]
+            amounts = taken_at(job)
+            why = self.bounds.admits(job.share or "", site.name, amounts, job.budgets)
+            if why is not None:
+                barred[token] = why
+                continue
+            barred.pop(token, None)
+            self.bounds.put(job.share or "", site.name, amounts)
+            admitted.append(token)
+        return admitted
+
+    def _give_back(self, site: SiteView, names: Iterable[str], needs: Mapping[str, PlannedJob]) -> None:
+        """Jobs do not take after all what was left for their shares."""
+        if self.bounds is not None:
+            taken_at = once_per_need(site)
+            for token in names:
+                self.bounds.put(needs[token].share or "", site.name, taken_at(needs[token]), times=-1)
+
+    def _launchable(
+        self, site: SiteView, jobs: Sequence[WaitingJob], needs: Mapping[str, PlannedJob]
+    ) -> Sequence[WaitingJob]:
+        """Those of the jobs for which something may be launched at a site within what is left for their shares."""
+        if self.bounds is None:
+            return jobs
+        admitted = self._admitted(site, [job.name for job in jobs], needs, self.barred.setdefault(site.name, {}))
+        self._give_back(site, admitted, needs)
+        names = set(admitted)
+        return [job for job in jobs if job.name in names]
 
     def _set_out(self) -> ApproachingClasses:
         """The jobs that have no place, by the sites to which they come first."""
@@ -188,7 +267,7 @@ class PlacementPass:
     ) -> None:
         """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
         wanting = self.wanting.setdefault(site.name, {})
-        for job in jobs:
+        for job in self._launchable(site, jobs, needs):
             need = needs[job.name]
             if job.hidden:  # of those that were not looked at nothing is known but that they are alike
                 need = replace(need, count=1 + job.hidden)
@@ -295,7 +374,7 @@ class PlacementPass:
         known: list[Mapping[str, Hashable]] = [
             some for each in provisions for some in (each.waits, each.refused, each.awaits) if some
         ]
-        known += [some for some in (self.awaited, *self.failures.values()) if some]
+        known += [some for some in (self.awaited, *self.failures.values(), *self.barred.values()) if some]
         for party in self.resting:
             for order, jobs in party.alike.by_order(party.jobs):
                 self._explain(party, order, jobs, known, now - SECONDS_UNTIL_EXPLAINED)

@@ -208,7 +208,7 @@ def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
 
     Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
     """
-    ordered = sorted(jobs, key=lambda job: (-job.priority, -job.rest, job.queued_at))
+    ordered = sorted(jobs, key=lambda job: (-job.priority, job.turn, -job.rest, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
 
 

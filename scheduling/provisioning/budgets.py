@@ -1,8 +1,8 @@
-"""What the runs of Dags may cost: nothing more is launched for one that has spent its budget. Pure.
+"""What the runs of Dags, and teams, may cost: nothing more is launched for those that have spent their budget. Pure.
 
-How long jobs will run is not known, so each machine counts as if it stayed for an hour: a run has no more machines than
-what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines that are there
-may be used.
+How long jobs will run is not known, so each machine counts as if it stayed for an hour: there are no more machines for
+a budget than what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines
+that are there may be used. A job that has several budgets needs room in each.
 """
 
 from __future__ import annotations
@@ -17,49 +17,51 @@ from lading.scheduling.reasons import Reason, because
 
 
 def coming(jobs: Iterable[PlannedJob], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:
-    """What the machines cost that boot for the jobs of each run, USD per hour.
+    """What the machines cost that boot for the jobs of each budget, USD per hour.
 
     :param places: the locations at which jobs have a place, by their names
     """
     booting = {each.name: each.usd_per_hour for each in live if each.booting}
-    hosts = {(job.budget.run, place) for job in jobs if job.budget is not None and (place := places.get(job.name))}
+    hosts = {(it.name, place) for job in jobs for it in job.budgets if (place := places.get(job.name))}
     found: Counter[str] = Counter()
-    for run, place in hosts:
-        found[run] += booting.get(place, 0.0)  # type: ignore[assignment]
+    for name, place in hosts:
+        found[name] += booting.get(place, 0.0)  # type: ignore[assignment]
     return dict(found)
 
 
 def within(
     launches: Iterable[Launch], jobs: Iterable[PlannedJob], coming: Mapping[str, float]
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
-    """The launches for which the runs can pay, and why the others are not made, by the names of their jobs.
+    """The launches for which the budgets can pay, and why the others are not made, by the names of their jobs.
 
-    A machine for jobs of several runs is paid for by each according to how many of the jobs are its own, and launched
-    when one of them can.
+    A machine for jobs of several budgets is paid for by each according to how many of the jobs are its own, and
+    launched when one of the jobs can pay.
 
     :param coming: see :func:`coming`
     """
-    budgets = {job.name: job.budget for job in jobs if job.budget is not None}
+    budgets = {job.name: job.budgets for job in jobs if job.budgets}
     if not budgets:
         return tuple(launches), {}
     used: Counter[str] = Counter(coming)
-    used.update({each.run: each.per_hour for each in set(budgets.values())})
+    used.update({it.name: it.per_hour for it in {it for some in budgets.values() for it in some}})
     kept: list[Launch] = []
     over: dict[str, Reason] = {}
     for launch in launches:
-        shares = Counter(budgets[name] for name in launch.jobs if name in budgets)
+        shares = Counter(it for name in launch.jobs for it in budgets.get(name, ()))
         costs = {it: (launch.usd_per_hour or 0.0) * count / len(launch.jobs) for it, count in shares.items()}
-        is_free = sum(shares.values()) < len(launch.jobs)
-        if is_free or any(can_pay(it, used[it.run], cost) for it, cost in costs.items()):
+        unable = {it for it, cost in costs.items() if not can_pay(it, used[it.name], cost)}
+        if not unable or any(unable.isdisjoint(budgets.get(name, ())) for name in launch.jobs):
             kept.append(launch)
-            used.update({it.run: cost for it, cost in costs.items()})
+            used.update({it.name: cost for it, cost in costs.items()})
         else:
-            over |= {name: reason(budgets[name], used[budgets[name].run]) for name in launch.jobs}
+            for name in launch.jobs:
+                its = next(it for it in budgets[name] if it in unable)
+                over[name] = reason(its, used[its.name])
     return tuple(kept), over
 
 
 def can_pay(budget: Budget, used: float, more: float) -> bool:
-    """Whether a run can pay for more machines.
+    """Whether a budget can pay for more machines.
 
     :param used: what its machines cost by now, USD per hour; ``more``: what these would
     """
@@ -68,7 +70,11 @@ def can_pay(budget: Budget, used: float, more: float) -> bool:
 
 
 def reason(budget: Budget, used: float) -> Reason:
-    """Why nothing more is launched for a run."""
+    """Why nothing more is launched."""
+    if budget.until is not None:
+        code, rate = ("budget_spent", {}) if budget.spent >= budget.most else ("budget_rate", {"used": used})
+        spent = {"spent": budget.spent, "most": budget.most, "until": budget.until}
+        return because(code, budget=budget.name, **rate, **spent)
     if budget.spent >= budget.most:
         return because("max_usd", spent=budget.spent, most=budget.most)
     return because("max_usd_rate", used=used, left=budget.most - budget.spent, most=budget.most)

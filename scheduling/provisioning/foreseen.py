@@ -49,7 +49,7 @@ class ForeseenActions:
     planned: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
-    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    budgets: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
     not_ahead: frozenset[str] = frozenset()
 
 
@@ -185,7 +185,9 @@ def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLi
     return [each for each in bins if is_within(each)]
 
 
-def budgeted(launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, Budget]) -> list[PlannedJob]:
+def budgeted(
+    launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, tuple[Budget, ...]]
+) -> list[PlannedJob]:
     """The jobs for which is launched, those that are still to come as well, with what their runs may cost."""
     waiting = {job.name: job for job in jobs}
     names = dict.fromkeys(name for launch in launches for name in launch.jobs)
@@ -194,7 +196,7 @@ def budgeted(launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Ma
         if name in waiting:
             found.append(waiting[name])
         elif name in budgets:
-            found.append(PlannedJob(name, NO_NEED, budget=budgets[name]))
+            found.append(PlannedJob(name, NO_NEED, budgets=budgets[name]))
     return found
 
 

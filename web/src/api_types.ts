@@ -13,8 +13,8 @@ export interface paths {
         };
         /**
          * Get Bill
-         * @description What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
-         *     used, what idled and what booted; of Dags that you may not read together.
+         * @description What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
+         *     and not used, what idled and what booted; of Dags that you may not read together.
          */
         get: operations["get_bill_bill_get"];
         put?: never;
@@ -302,7 +302,7 @@ export interface paths {
         put?: never;
         /**
          * Post Request
-         * @description Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job.
+         * @description Ask the controller to pause or resume a site, drain or terminate an instance, wake a job, or lift a budget.
          */
         post: operations["post_request_requests_post"];
         delete?: never;
@@ -323,6 +323,26 @@ export interface paths {
          * @description What tasks would save in a month if they asked for what suffices, those that would save most first.
          */
         get: operations["get_savings_savings_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/starts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Starts
+         * @description How often jobs that have started since a time did so within the interval that was said of them first.
+         */
+        get: operations["get_starts_starts_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -432,7 +452,7 @@ export interface components {
              * Split
              * @enum {string}
              */
-            split: "dag" | "task" | "site";
+            split: "dag" | "task" | "site" | "team";
             total: components["schemas"]["BillAmounts"];
             /** Totals */
             totals: components["schemas"]["BillAmounts"][];
@@ -451,7 +471,7 @@ export interface components {
         };
         /**
          * BillRow
-         * @description One Dag, task or site, or a sum of others.
+         * @description One Dag, task, site or team, or a sum of others.
          */
         BillRow: {
             /** Dag Id */
@@ -467,7 +487,33 @@ export interface components {
             site: string | null;
             /** Task Id */
             task_id: string | null;
+            /** Team */
+            team: string | null;
             total: components["schemas"]["BillAmounts"];
+        };
+        /**
+         * BudgetState
+         * @description What a budget has spent in its period. Times are seconds since the epoch.
+         */
+        BudgetState: {
+            /** Is Near */
+            is_near: boolean;
+            /** Lifted By */
+            lifted_by: string | null;
+            /** Most */
+            most: number;
+            /** Name */
+            name: string;
+            /** Per */
+            per: string;
+            /** Spent */
+            spent: number;
+            /** Unit */
+            unit: string;
+            /** Until */
+            until: number;
+            /** Who */
+            who: string;
         };
         /**
          * ChartMachine
@@ -867,7 +913,7 @@ export interface components {
          * @description What can be asked.
          * @enum {string}
          */
-        RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake";
+        RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
         /**
          * RunGantt
          * @description The tasks of a run, in the order in which they began or are to begin.
@@ -1007,12 +1053,12 @@ export interface components {
         Savings: {
             /** Cpu Hours */
             cpu_hours: number;
-            /** Dags Left Out */
-            dags_left_out: number;
             /** Gib Hours */
             gib_hours: number;
             /** Tasks */
             tasks: components["schemas"]["Saving"][];
+            /** Tasks Left Out */
+            tasks_left_out: number;
             /** Usd */
             usd: number | null;
         };
@@ -1070,6 +1116,17 @@ export interface components {
             number
         ];
         /**
+         * StartAccuracy
+         * @description How often jobs have started within the interval that was said of them first.
+         */
+        StartAccuracy: {
+            /** Said */
+            said: number;
+            source: components["schemas"]["StartSource"];
+            /** Within */
+            within: number;
+        };
+        /**
          * StartEstimate
          * @description From when to when a job that waits is expected to start.
          */
@@ -1099,6 +1156,11 @@ export interface components {
          * @description How things are.
          */
         Summary: {
+            /**
+             * Budgets
+             * @default []
+             */
+            budgets: components["schemas"]["BudgetState"][];
             /** Controller Lives */
             controller_lives: boolean;
             /** Cpus Batch */
@@ -1386,6 +1448,7 @@ export type BillAmounts = components['schemas']['BillAmounts'];
 export type BillPage = components['schemas']['BillPage'];
 export type BillPeriod = components['schemas']['BillPeriod'];
 export type BillRow = components['schemas']['BillRow'];
+export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
 export type Cost = components['schemas']['Cost'];
 export type Costs = components['schemas']['Costs'];
@@ -1420,6 +1483,7 @@ export type Savings = components['schemas']['Savings'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];
 export type Span = components['schemas']['Span'];
+export type StartAccuracy = components['schemas']['StartAccuracy'];
 export type StartEstimate = components['schemas']['StartEstimate'];
 export type StartSource = components['schemas']['StartSource'];
 export type State = components['schemas']['State'];
@@ -1441,7 +1505,7 @@ export interface operations {
             query: {
                 by?: components["schemas"]["Period"];
                 since: number;
-                split?: "dag" | "task" | "site";
+                split?: "dag" | "task" | "site" | "team";
                 until: number;
             };
             header?: never;
@@ -2058,6 +2122,7 @@ export interface operations {
                 sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used";
                 state?: components["schemas"]["State"][] | null;
                 task_id?: string | null;
+                team?: string[] | null;
             };
             header?: never;
             path?: never;
@@ -2127,6 +2192,7 @@ export interface operations {
                 site?: string[] | null;
                 state?: components["schemas"]["State"][] | null;
                 task_id?: string | null;
+                team?: string[] | null;
             };
             header?: never;
             path?: never;
@@ -2506,6 +2572,64 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_starts_starts_get: {
+        parameters: {
+            query: {
+                since: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartAccuracy"][];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
             /** @description The database is busy or away */

@@ -4,7 +4,7 @@ import {beforeAll, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
-import {lanesOf, spanOf} from "../src/tabs/gantt";
+import {Bars, lanesOf, spanOf} from "../src/tabs/gantt";
 import {Outlook, hurryBody} from "../src/tabs/run";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
@@ -33,11 +33,20 @@ const tries = (spans: [number, number | null][]) => ({tries: spans.map(([since, 
 test("tries at the same time are in lanes of their own", () => {
   expect(lanesOf(tries([[0, 10], [5, 15], [10, 20], [12, null]]), 30).map(({lane}) => lane)).toEqual([0, 1, 0, 2]);
   const many = lanesOf(tries(Array.from({length: 40}, () => [0, 10])), 30);
-  expect(Math.max(...many.map(({lane}) => lane))).toBe(5);
+  expect(Math.max(...many.map(({lane}) => lane))).toBe(7);
 });
 test("the chart of a run reaches to what is to come", () => {
   const run = {now: 100, began_at: 10, ended_at: null, expected_end: 400, tasks: [{expected: {since: 100, until: 350}, until: null}]} as never;
   expect(spanOf(run)).toEqual({since: 10, until: 400});
+});
+
+test("a task of a run says what it took and what is to come", () => {
+  const phases = [{key: "airflow", title: "waits for a place", since: 10, until: 40}, {key: "runs", title: "runs", since: 40, until: null}];
+  const task = {task_id: "align", ready_at: 5, since: 10, until: null, expected: {since: 40, until: 200}, is_critical: true, tries: [{id: "1", map_index: -1, try_number: 1, state: "running", phases}]} as never;
+  const bars = renderToStaticMarkup(<Bars task={task} span={{since: 0, until: 200}} now={100} />);
+  expect(bars).toMatch(/aria-label="align; waits for a place 30 s, runs 1 min 0 s; expected from .* to .*"/);
+  expect(bars).toContain("stroke-dasharray=\"4 3\"");
+  expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*var\(--l-airflow/);
 });
 
 const NOTHING = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};

@@ -70,6 +70,8 @@ test("a site of many machines is folded", () => {
   const {rows, groups} = rowsOf(merged(null, answer(NOW, [], [machine, ...machines]), HOUR));
   expect(rows.map(({label}) => label)).toEqual(["ec2: 300 machines", "local/host"]);
   expect(groups[0]).toMatchObject({site: "ec2", size: 300, isOpen: false});
+  expect(rows[0].density?.up[300], "what idles is seen against what is up").toBeCloseTo(300 * 16);
+  expect(rows[0].density?.most).toBeCloseTo(300 * 16);
 });
 
 test("a run's own machines come first, also those of a folded site", () => {

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import zip_longest
 
 from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell
@@ -19,6 +20,8 @@ from lading.hooks.ssh.answer import whole_number
 
 SEPARATOR = "^"
 FIELDS = ("jobid", "jobindex", "stat", "exit_code", "exec_host", "exit_reason", "pend_reason", "job_name")
+# The same with when a job is expected to start, where LSF has that field.
+MORE_FIELDS = (*FIELDS[:-1], "estart_time", "job_name")
 
 _STATES: dict[str, tuple[State, str | None]] = {
     "PEND": ("pending", None),
@@ -42,6 +45,7 @@ _DATE = re.compile(
     r"(?:[^\W\d_]{3,5}\.? \d{1,2}|\d{1,2}\.? [^\W\d_]{3,5}\.?|\d{4}-\d\d-\d\d)"
     r"(?: \d{4}| (?:\d{4} )?\d{1,2}(?::\d\d){1,2}(?: \d{4})?)(?: [ELX])?"
 )
+_MOMENT = re.compile(r"([A-Z][a-z]{2}) (\d{1,2}) (\d{1,2}):(\d\d)(?::(\d\d))?(?: (\d{4}))?(?: [A-Z])?")
 # Columns whose places say what is in them.
 _PLACES = ("FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _HEADER = re.compile(r"JOBID\s+USER\s+STAT\s")
@@ -121,7 +125,8 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
     values = {name: "" if text.strip() == "-" else text for name, text in zip(columns, texts, strict=True)}
     job = row(values["jobid"], values["jobindex"], values["stat"].strip(), values["exec_host"], values["job_name"])
     if job.state == "pending":
-        return replace(job, reason=" ".join(values["pend_reason"].split()) or job.reason)
+        starts_at = moment(values.get("estart_time", ""), datetime.now(timezone.utc))
+        return replace(job, reason=" ".join(values["pend_reason"].split()) or job.reason, starts_at=starts_at)
     if values["stat"].strip() != "EXIT":
         return job
     code = whole_number(values["exit_code"].strip())
@@ -129,6 +134,21 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
     if reason in (None, NO_CODE) and job.cause == "cancelled":
         return job
     return replace(job, cause=cause, reason=reason, exit_code=code or None)
+
+
+def moment(text: str, now: datetime) -> float | None:
+    """A time as bjobs has it, in UTC, for that is asked for: ``Nov 26 19:40``, with or without seconds, a year, and a
+    letter behind it. Without a year it is the one nearest to now. None: it is none.
+    """
+    if (match := _MOMENT.fullmatch(" ".join(text.split()))) is None:
+        return None
+    month, day, hour, minute, second, year = match.groups()
+    candidates = []
+    for number in (int(year),) if year else (now.year - 1, now.year, now.year + 1):
+        with suppress(ValueError):
+            at = datetime.strptime(f"{number} {month} {day} {hour}:{minute}:{second or 0}", "%Y %b %d %H:%M:%S")
+            candidates.append(at.replace(tzinfo=timezone.utc).timestamp())
+    return min(candidates, key=lambda at: abs(at - now.timestamp()), default=None)
 
 
 def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:

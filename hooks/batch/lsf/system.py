@@ -96,10 +96,16 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
-# OpenLava and old versions have no -o, or not all of its fields: they report that, and print their table then.
+# OpenLava and old versions have no -o, or not all of its fields: they report that, and print fewer or their table then.
 _STATUS = """\
+TZ=UTC LC_ALL=C
+export TZ LC_ALL
 answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
 status=$?
+case $status,$answer in
+  0,*) ;;
+  *[Ff]ield*) answer=$(bjobs -a -u "$0" -o "$2" 2>&1); status=$? ;;
+esac
 case $status,$answer in
   0,*) ;;
   *[Uu]sage*|*option*|*[Ff]ield*) exec bjobs -a -w -u "$0" ;;
@@ -239,7 +245,10 @@ class LSF(BatchSystem):
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         # By user: LSF fails if one of many ids is not there.
-        return ["sh", "-c", _STATUS, user, f"{' '.join(output.FIELDS)} delimiter='{output.SEPARATOR}'"]
+        with_start, without = (
+            f"{' '.join(fields)} delimiter='{output.SEPARATOR}'" for fields in (output.MORE_FIELDS, output.FIELDS)
+        )
+        return ["sh", "-c", _STATUS, user, with_start, without]
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)

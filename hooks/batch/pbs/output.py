@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import Any
 
@@ -127,7 +128,11 @@ def _job(
         reason = None if index is not None and _is_of_array(comment, array) else comment
         cause: Cause | None = "error" if reason and _START_FAILED.search(reason) else None
         never = bool(reason and _NEVER.search(reason))
-        return NativeJob(**common, state=state, cause=cause, reason=reason or _held(attributes), never=never)
+        estimated = attributes.get("estimated")
+        starts_at = _moment(_text(estimated, "start_time")) if isinstance(estimated, Mapping) else None
+        return NativeJob(
+            **common, state=state, cause=cause, reason=reason or _held(attributes), never=never, starts_at=starts_at
+        )
     if state == "running":
         return NativeJob(**common, state=state, reason="it is suspended" if word in "SU" else None)
     cause, exit_code, reason = (
@@ -142,6 +147,17 @@ def _job(
         exit_code=exit_code,
         reason=reason or comment,
     )
+
+
+def _moment(text: str) -> float | None:
+    """A time as qstat has it: seconds since the epoch, or as ctime(3) writes it, in UTC, for that is asked for."""
+    if (seconds := whole_number(text.strip())) is not None:
+        return float(seconds) or None
+    with suppress(ValueError):
+        return (
+            datetime.strptime(" ".join(text.split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=timezone.utc).timestamp()
+        )
+    return None
 
 
 def _is_of_array(comment: str | None, array: Mapping[str, Any]) -> bool:
@@ -249,7 +265,8 @@ def _kib(text: str) -> int | None:
 # With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
 # -F: awk makes the same form of theirs, in which an attribute is a line after four blanks, continued after a tab. The
 # end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
-COMMAND = r"""history=-x form='-F dsv'
+COMMAND = r"""TZ=UTC LC_ALL=C history=-x form='-F dsv'
+export TZ LC_ALL
 ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }
 tell() {
   ask "$@"

@@ -16,12 +16,15 @@ from lading.hooks.batch.inventory import Inventory, Nodes, Survey, one_shell
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
 from lading.hooks.ssh.answer import CommandResult, whole_number
 
-SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
+# The expected start is marked: what was recorded without it has the name there, which may hold anything.
+SQUEUE_FORMAT = "%i|%T|%N|%r|start=%S|%j"
+# As seconds since the epoch: the time zone of the host is not known.
+TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
 
 Key = tuple[str, int | None]
 _ID = r"(\d+)(?:_(\d{1,18})|_\[([^\]|]*)\])?(\+\d+)?"
-_SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
+_SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(?:start=([^|]*)\|)?(.*)")
 _ROW = re.compile(rf"{_ID}\|")
 _SIZE = r"(?:\d[\d.]*[KMGTP]?)?"
 _CODE = r"\d{1,9}"
@@ -80,14 +83,19 @@ def queued(answer: CommandResult) -> list[NativeJob]:
     cluster: str | None = None
     for line in answer.lines:
         if match := _SQUEUE.fullmatch(line):
-            word, nodes, reason, name = match.groups()[4:]
+            word, nodes, reason, start, name = match.groups()[4:]
             id, indices = _elements(match.groups()[:4], cluster)
             message, exit_code = explain_reason(reason), 0 if word == "COMPLETED" else None
             for index in indices:
                 job = _job(id, index, word, nodes, name, message, exit_code)
                 if job.state == "pending":
                     code = re.split("[,:]", reason.strip())[0]
-                    job = replace(job, cause="error" if code in HOPELESS else None, never=code in NEVER)
+                    job = replace(
+                        job,
+                        cause="error" if code in HOPELESS else None,
+                        never=code in NEVER,
+                        starts_at=whole_number(start or ""),
+                    )
                 _take(jobs, job, match[4], word)
         elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]

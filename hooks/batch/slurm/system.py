@@ -155,7 +155,8 @@ class SLURM(BatchSystem):
         # By user: a single unknown id makes squeue fail, two do not. Without -a, jobs in hidden partitions and those
         # that another cluster of a federation has are left out. With -M and -h, newer versions name no clusters.
         asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
-        return together([["squeue", *(clusters(each) or ["-h"]), *asked] for each in by_cluster(ids) or [[]]])
+        squeue = ["env", output.TIME_FORMAT, "squeue"]
+        return together([[*squeue, *(clusters(each) or ["-h"]), *asked] for each in by_cluster(ids) or [[]]])
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)

@@ -190,6 +190,8 @@ class JobMode(ClusterPoller):
         ):
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             self.event_buffer.add_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
+            if job.expects(native, time.time()):
+                self.event_buffer.add({"event": "estimated", "token": job.token, "starts_at": job.starts_at})
 
     # -- cancelling
 

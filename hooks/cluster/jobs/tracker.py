@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 OLDEST = timedelta(days=7)
 # A cancellation that fails is repeated for so long, seconds; a job that starts later finds nothing to do.
 SECONDS_OF_CANCELLING = 3600.0
+# Another expected start is reported where it differs by so many seconds, and by this part of what is left.
+LEAST_MOVE, PART_OF_MOVE = 60.0, 0.1
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class TrackedBatchJob(JobProgress):
     :param own_file: the file in which it has
     :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
     :param never_since: since when the batch system says that it can never start, on the monotonic clock
+    :param starts_at: when the batch system expects it to start, as that was reported last, epoch seconds
     :param cancelled_at: when it was asked to end, on the monotonic clock
     """
 
@@ -100,6 +103,7 @@ class TrackedBatchJob(JobProgress):
     own_file: str | None = None
     gone_since: float | None = None
     never_since: float | None = None
+    starts_at: float | None = None
     cancelled_at: float | None = None
 
     @property
@@ -154,6 +158,21 @@ class TrackedBatchJob(JobProgress):
             return native
         self.never_since = self.never_since or asked_at
         return replace(native, cause="error") if asked_at - self.never_since >= deadline else native
+
+    def expects(self, native: NativeJob, now: float) -> bool:
+        """Note when the batch system expects it to start; returns whether that is another time than was reported.
+
+        :param now: epoch seconds
+        """
+        before, at = self.starts_at, native.starts_at
+        if before is not None and at is not None:
+            # What moves a little with each of its cycles is the same.
+            is_new = abs(at - before) > max(LEAST_MOVE, PART_OF_MOVE * abs(before - now))
+        else:
+            is_new = at is not before
+        if is_new:
+            self.starts_at = at
+        return is_new
 
     @property
     def is_hopeless(self) -> bool:

@@ -12,13 +12,13 @@ from lading.executors.store import JobRow, usage
 from lading.executors.store.bills import bill
 from lading.executors.store.tables import UsageRow
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.bill import BillParts, total
+from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
 
 MOST_TASKS = 200
-# What would be saved is looked at in so many Dags, those that cost most, and named of so many tasks.
-MOST_DAGS = 50
+# What would be saved is looked at in so many tasks, those that cost most, and named of so many.
+MOST_DEAREST = 60
 MOST_SAVINGS = 10
 SECONDS_OF_MONTH = 30 * 86400.0
 # Input sizes explain what a task needs where one class of them needs so many times what another does.
@@ -146,19 +146,21 @@ class Savings(BaseModel):
     gib_hours: float
     tasks: list[Saving]
     """Those that would save most, most first."""
-    dags_left_out: int
-    """How many Dags there are besides those that cost most, of which this is."""
+    tasks_left_out: int
+    """How many tasks there are besides those that cost most, of which this is."""
 
 
 def savings(session: Session, sight: Sight, now: float) -> Savings:
     """What right sizes would save in a month; the price of a cpu-hour of a task is what those have cost on average."""
-    spent: dict[str, dict[str, BillParts]] = {}
-    for key, amounts in bill(session, now - SECONDS_OF_MONTH, now).items():
+    spent: dict[tuple[str, str], BillParts] = {}
+    for key, parts in bill(session, now - SECONDS_OF_MONTH, now).items():
         if key.dag_id and key.task_id and sight.sees(key.dag_id):
-            spent.setdefault(key.dag_id, {}).setdefault(key.task_id, BillParts()).add(amounts)
-    costs = {dag_id: total(tasks.values()) for dag_id, tasks in spent.items()}
-    dearest = sorted(costs, key=lambda dag_id: (-(costs[dag_id].usd or 0.0), -costs[dag_id].cpu_seconds, dag_id))
-    found = [saving for dag_id in dearest[:MOST_DAGS] for saving in savings_of_dag(session, dag_id, spent[dag_id])]
+            spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
+    dearest = sorted(spent, key=lambda task: (-(spent[task].usd or 0.0), -spent[task].cpu_seconds, task))
+    found = []
+    for dag_id, task_id in dearest[:MOST_DEAREST]:
+        if (saving := saving_of(session, dag_id, task_id, spent[dag_id, task_id])) is not None:
+            found.append(saving)
     found.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours - each.gib_hours / 4, each.dag_id, each.task_id))
     prices = [each.usd for each in found if each.usd is not None]
     return Savings(
@@ -166,30 +168,23 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
         cpu_hours=sum(each.cpu_hours for each in found),
         gib_hours=sum(each.gib_hours for each in found),
         tasks=found[:MOST_SAVINGS],
-        dags_left_out=max(0, len(dearest) - MOST_DAGS),
+        tasks_left_out=max(0, len(dearest) - MOST_DEAREST),
     )
 
 
-def savings_of_dag(session: Session, dag_id: str, spent: dict[str, BillParts]) -> list[Saving]:
-    """What the tasks of a Dag would save.
+def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> Saving | None:
+    """What a task would save; None: nothing, or that is not known.
 
-    :param spent: what each has cost within a month
+    :param cost: what it has cost within a month
     """
-    found = []
-    for task_id, classes in usage.of_tasks(session, dag_id, spent.keys()).items():
-        used = usage.merged(classes)
-        size, cost = right_size(used), spent[task_id]
-        asked = cost.used + cost.unused
-        if size.line is None or not used.cpu_hours or not asked:
-            continue
-        # The tries that are looked at may be those of a day or of a year.
-        scale = asked / 3600 / used.cpu_hours
-        cpu_hours, gib_hours = max(0.0, size.saved_cpu_hours * scale), max(0.0, size.saved_gib_hours * scale)
-        usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / asked if cost.is_priced else None
-        if cpu_hours or gib_hours:
-            found.append(
-                Saving(
-                    dag_id=dag_id, task_id=task_id, usd=usd, cpu_hours=cpu_hours, gib_hours=gib_hours, line=size.line
-                )
-            )
-    return found
+    used = usage.merged(usage.of_task(session, dag_id, task_id))
+    size, asked = right_size(used), cost.used + cost.unused
+    if size.line is None or not used.cpu_hours or not asked:
+        return None
+    # The tries that are looked at may be those of a day or of a year.
+    scale = asked / 3600 / used.cpu_hours
+    cpu_hours, gib_hours = max(0.0, size.saved_cpu_hours * scale), max(0.0, size.saved_gib_hours * scale)
+    usd = (cost.usd_used + cost.usd_unused) * cpu_hours * 3600 / asked if cost.is_priced else None
+    if not cpu_hours and not gib_hours:
+        return None
+    return Saving(dag_id=dag_id, task_id=task_id, usd=usd, cpu_hours=cpu_hours, gib_hours=gib_hours, line=size.line)

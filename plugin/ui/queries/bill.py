@@ -1,4 +1,4 @@
-"""The bill: what was used, asked for and not used, what idled and what booted, by period and by Dag, task or site.
+"""The bill: what was used, asked for and not used, what idled and booted, by period and by Dag, task, site or team.
 
 BillParts are USD, and cpu-hours of everything. None is what has no price.
 """
@@ -19,7 +19,7 @@ from lading.scheduling.insight.periods import Period, periods
 # So many rows are named, those with the largest sums; the others are one.
 MOST_ROWS = 100
 
-Split = Literal["dag", "task", "site"]
+Split = Literal["dag", "task", "site", "team"]
 
 
 class BillAmounts(BaseModel):
@@ -53,7 +53,7 @@ class BillPeriod(BaseModel):
 
 
 class BillRow(BaseModel):
-    """One Dag, task or site, or a sum of others."""
+    """One Dag, task, site or team, or a sum of others."""
 
     kind: Literal["named", "machines", "hidden", "others"]
     """``machines``: what no job was charged of them; ``hidden``: Dags that the user may not read; ``others``: the rest
@@ -61,6 +61,9 @@ class BillRow(BaseModel):
     dag_id: str | None
     task_id: str | None
     site: str | None
+    """None as well: where is not known any more."""
+    team: str | None
+    """None as well: of no team."""
     total: BillAmounts
     periods: list[BillAmounts]
     """In the order of the periods of the bill."""
@@ -82,7 +85,7 @@ class BillPage(BaseModel):
     """Of jobs that run, and machines that are up, until now: it is in none of the sums."""
 
 
-RowKey = tuple[str, str | None, str | None, str | None]
+RowKey = tuple[str, str | None, str | None, str | None, str | None]
 
 
 def bill_page(
@@ -120,12 +123,14 @@ def by_row(found: Mapping[BillKey, BillParts], sight: Sight, split: Split) -> di
 
 def row_key(key: BillKey, sight: Sight, split: Split) -> RowKey:
     if not sight.sees(key.dag_id):
-        return "hidden", None, None, None
+        return "hidden", None, None, None, None
     if split == "site":
-        return "named", None, None, key.site
-    if key.dag_id is None and key.task_id is None:
-        return "machines", None, None, None
-    return "named", key.dag_id, key.task_id if split == "task" else None, None
+        return "named", None, None, key.site, None
+    if key.task_id is None:
+        return "machines", None, None, None, None
+    if split == "team":
+        return "named", None, None, None, key.team
+    return "named", key.dag_id, key.task_id if split == "task" else None, None, None
 
 
 def as_rows(rows: Mapping[RowKey, Sequence[BillParts]], number: int) -> list[BillRow]:
@@ -144,6 +149,7 @@ def as_rows(rows: Mapping[RowKey, Sequence[BillParts]], number: int) -> list[Bil
             dag_id=key[1],
             task_id=key[2],
             site=key[3],
+            team=key[4],
             total=as_model(sums[key]),
             periods=[as_model(each) for each in rows[key]],
         )
@@ -157,6 +163,7 @@ def as_rows(rows: Mapping[RowKey, Sequence[BillParts]], number: int) -> list[Bil
                 dag_id=None,
                 task_id=None,
                 site=None,
+                team=None,
                 total=as_model(total(each_period)),
                 periods=[as_model(each) for each in each_period],
             )

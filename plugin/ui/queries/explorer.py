@@ -15,26 +15,33 @@ from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, String, and_, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, usd_until
+from lading.executors.store import JobRow, State, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
-from lading.executors.store.jobs import chunks
+from lading.executors.store.jobs import CHUNK, chunks
+from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.starts import as_estimate, starts
+from lading.plugin.ui.queries.starts import as_estimate
 
 # It is counted how many match, up to so many.
 MOST_COUNTED = 10_000
-# What is sorted by something else than times is the youngest of the choice, so many of them.
-MOST_SORTED = 20_000
+# Of more than are counted what is sorted by something else than when they were queued are the youngest, so many.
+MOST_SORTED = 10_000
+# So many names that are looked for are asked for one by one.
+MOST_NAMES = 200
 # A file is made of so many rows at a time.
 ROWS_AT_A_TIME = 2_000
 MOST_WORDS = 5
 # No time, sum or share is as large.
 LAST = 1e300
+LAST_CHARACTER = "\U0010ffff"
+BEGINNINGS = ("native_id", "node", "location")
+INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
+CAN_HAVE_CAUSES = [each.value for each in State if each is not State.SUCCEEDED]
 RAN = JobRow.ended_at - JobRow.started_at
 
 SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]
@@ -68,6 +75,7 @@ class JobChoice:
 
     q: str | None = None
     dag_id: Sequence[str] = ()
+    team: Sequence[str] = ()
     run_id: str | None = None
     task_id: str | None = None
     site: Sequence[str] = ()
@@ -84,25 +92,55 @@ class JobChoice:
         """Whether it asks for more than a time: which jobs have something would say what they are."""
         return any(getattr(self, each.name) for each in fields(self) if each.name not in ("since", "until"))
 
-    def conditions(self, sight: Sight) -> list[ColumnElement[bool]]:
-        """The conditions for these jobs."""
-        found: list[Any] = [
-            getattr(JobRow, name).in_(values)
-            for name in ("dag_id", "site", "state", "cause", "reason_code")
-            if (values := getattr(self, name))
-        ]
+    def is_of_dags(self, sight: Sight) -> bool:
+        """Whether the jobs of certain Dags are asked for, or no others may be seen."""
+        return bool(self.dag_id) or (sight.dags is not None and self.names_any)
+
+    @property
+    def words(self) -> list[str]:
+        """What is looked for."""
+        return (self.q or "").split()[:MOST_WORDS]
+
+    def ways(self, session: Session, sight: Sight) -> list[ColumnElement[bool]] | None:
+        """The conditions of which each of these jobs meets one, each of which an index finds, beside those that all of
+        them meet; None: by these alone they are found.
+        """
+        if self.words:
+            return ways(session, max(self.words, key=len))
+        if self.location is not None:
+            return [JobRow.location == self.location, JobRow.node == self.location]
+        if sight.dags is not None and self.is_of_dags(sight) and not self.dag_id:
+            named = sorted(sight.dags)
+            each: list[Any] = [JobRow.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
+            return [JobRow.dag_id.is_(None), JobRow.dag_id == "", *each]
+        return None
+
+    def conditions(self, sight: Sight, by: str | None = None) -> list[ColumnElement[bool]]:
+        """The conditions for these jobs.
+
+        :param by: the column alone by which an index may find them; None: any
+        """
+        found: list[Any] = []
+        for name in ("dag_id", "team", "site", "state", "cause", "reason_code"):
+            if values := getattr(self, name):
+                column = getattr(JobRow, name)
+                if by is not None and name != by:
+                    column = func.coalesce(column, "")
+                found.append(column == values[0] if len(values) == 1 else column.in_(values))
         found += [
             getattr(JobRow, name) == value
             for name in ("run_id", "task_id", "reason_limit")
             if (value := getattr(self, name)) is not None
         ]
+        if self.cause and not self.state:
+            found.append(JobRow.state.in_(CAN_HAVE_CAUSES))  # by which an index finds it
         if self.location is not None:
             found.append(or_(JobRow.location == self.location, JobRow.node == self.location))
         if self.since is not None:
             found.append(JobRow.queued_at >= self.since)
         if self.until is not None:
             found.append(JobRow.queued_at < self.until)
-        found += [matches(word) for word in (self.q or "").split()[:MOST_WORDS]]
+        found += [matches(word) for word in self.words]
         if self.names_any:
             found.append(sight.condition())
         return found
@@ -111,11 +149,61 @@ class JobChoice:
 def matches(word: str) -> ColumnElement[bool]:
     """The condition for jobs of which a name has a word in it, or another one begins with it."""
     parts = [getattr(JobRow, name).icontains(word, autoescape=True) for name in ("dag_id", "task_id", "run_id")]
-    begins = [getattr(JobRow, name).istartswith(word, autoescape=True) for name in ("native_id", "node", "location")]
-    if indexed := re.fullmatch(r"(.+)\[(\d{1,9})\]", word):
+    begins = [getattr(JobRow, name).istartswith(word, autoescape=True) for name in BEGINNINGS]
+    if indexed := INDEXED.fullmatch(word):
         task = JobRow.task_id.icontains(indexed[1], autoescape=True)
         parts.append(and_(task, JobRow.map_index == int(indexed[2])))
     return or_(*parts, *begins)
+
+
+def begins_with(session: Session, name: str, word: str) -> ColumnElement[bool]:
+    """The same of one name that begins with a word, so that an index finds it."""
+    column = getattr(JobRow, name)
+    if session.get_bind().dialect.name == "sqlite":  # its LIKE takes capitals for small letters, and no index
+        return and_(column >= word, column < word + LAST_CHARACTER)
+    found: ColumnElement[bool] = column.startswith(word, autoescape=True)
+    return found
+
+
+def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
+    """The conditions of which jobs that have a word meet one at least, each of which an index finds; None: there are
+    too many of them.
+    """
+    indexed = INDEXED.fullmatch(word)
+    name = indexed[1] if indexed else word
+    tasks: dict[str, list[str]] = {}
+    for dag_id, task_id in session.execute(pairs(JobRow.task_id, name)):
+        tasks.setdefault(dag_id, []).append(task_id)
+    runs: dict[str, list[str]] = {}
+    for dag_id, run_id in session.execute(pairs(JobRow.run_id, word)):
+        runs.setdefault(dag_id, []).append(run_id)
+    if max(map(len, (*tasks.values(), *runs.values(), tasks, runs)), default=0) > MOST_NAMES:
+        return None
+    of_index = [] if indexed is None else [JobRow.map_index == int(indexed[2])]
+    found = [and_(JobRow.dag_id == dag_id, JobRow.task_id.in_(names), *of_index) for dag_id, names in tasks.items()]
+    found += [and_(JobRow.dag_id == dag_id, JobRow.run_id.in_(names)) for dag_id, names in runs.items()]
+    return [*found, *(begins_with(session, name, word) for name in BEGINNINGS)]
+
+
+def pairs(column: Any, word: str) -> Any:
+    """The query for Dags, each with a name of it, such as that of a task, where one of both has a word in it.
+
+    It looks at the next name in the index again and again, and not at all of the jobs of each.
+    """
+    first = select(func.min(JobRow.dag_id).label("dag_id")).cte("dags", recursive=True)
+    following = select(func.min(JobRow.dag_id)).where(JobRow.dag_id > first.c.dag_id).scalar_subquery()
+    dags = first.union_all(select(following).where(first.c.dag_id.is_not(None)))
+    least = select(func.min(column)).where(JobRow.dag_id == dags.c.dag_id).scalar_subquery()
+    begun = select(dags.c.dag_id, least.label("name")).where(dags.c.dag_id.is_not(None)).cte("names", recursive=True)
+    after = (
+        select(func.min(column))
+        .where(JobRow.dag_id == begun.c.dag_id, column > begun.c.name)
+        .correlate(begun)
+        .scalar_subquery()
+    )
+    names = begun.union_all(select(begun.c.dag_id, after).where(begun.c.name.is_not(None)))
+    contained = [type_coerce(each, String).icontains(word, autoescape=True) for each in (names.c.name, names.c.dag_id)]
+    return select(names.c.dag_id, names.c.name).where(names.c.name.is_not(None), or_(*contained))
 
 
 class Place(NamedTuple):
@@ -169,48 +257,103 @@ def find_jobs(
     :raises ValueError: ``after`` is no such end
     """
     place = None if after is None else Place.of(after)
-    conditions = choice.conditions(sight)
-    if sort != "queued" and not choice.names_any:
-        conditions.append(sight.condition())  # the order would say what they are
-    number, is_more = count(session, conditions)
+    # The order would say what they are.
+    more = [sight.condition()] if sort != "queued" and not choice.names_any else []
+    # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.
+    conditions = [*choice.conditions(sight, "dag_id" if choice.is_of_dags(sight) else None), *more]
     seen_at = now if place is None else place.now
-    found = page(session, conditions, sort, order, limit + 1, seen_at, place)
+    value = sort_value(sort, order, seen_at)
+    beyond = [] if place is None else [is_beyond(value, order, place)]
+    each_way = choice.ways(session, sight)
+    number = count(session, conditions, each_way)
+    if number <= MOST_COUNTED:
+        found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
+    else:
+        # They are looked at as they were queued until enough are found: those of one Dag or site, or all.
+        by = next((name for name in ("dag_id", "site") if len(getattr(choice, name)) == 1), "")
+        found = wide(session, [*choice.conditions(sight, by), *more], value, sort, order, beyond, limit + 1)
     shown = found[:limit]
     end = Place(seen_at, shown[-1][1], shown[-1][0]) if len(found) > limit else None
     return JobPage(
         now=now,
         jobs=load(session, sight, [token for token, _ in shown], now),
         after=None if end is None else str(end),
-        matching=number,
-        is_more=is_more,
-        is_partial=is_more and sort not in ("queued",),
+        matching=min(number, MOST_COUNTED),
+        is_more=number > MOST_COUNTED,
+        is_partial=number > MOST_COUNTED and sort != "queued",
     )
 
 
-def count(session: Session, conditions: Sequence[Any]) -> tuple[int, bool]:
-    """How many jobs meet conditions, up to :data:`MOST_COUNTED`, and whether there are more."""
-    some = select(JobRow.token).where(*conditions).limit(MOST_COUNTED + 1).subquery()
-    number = session.scalar(select(func.count()).select_from(some)) or 0
-    return min(number, MOST_COUNTED), number > MOST_COUNTED
+def is_beyond(value: Any, order: Order, place: Place) -> ColumnElement[bool]:
+    """The condition for jobs that come after a page."""
+    further = value < place.value if order == "desc" else value > place.value
+    return or_(further, and_(value == place.value, JobRow.token > place.token))
 
 
-def page(
+def count(session: Session, conditions: Sequence[Any], each_way: Sequence[Any] | None) -> int:
+    """How many jobs meet conditions; of more than :data:`MOST_COUNTED` only that it is more.
+
+    :param each_way: of which they meet one as well
+    """
+    if each_way is None:
+        some = select(JobRow.token).where(*conditions).limit(MOST_COUNTED + 1).subquery()
+        return session.scalar(select(func.count()).select_from(some)) or 0
+    tokens: set[str] = set()
+    for way in each_way:
+        tokens.update(session.scalars(select(JobRow.token).where(way, *conditions).limit(MOST_COUNTED + 1)))
+        if len(tokens) > MOST_COUNTED:
+            break
+    return len(tokens)
+
+
+def narrow(
     session: Session,
     conditions: Sequence[Any],
+    each_way: Sequence[Any] | None,
+    value: Any,
+    order: Order,
+    beyond: Sequence[Any],
+    number: int,
+) -> list[tuple[str, float]]:
+    """The jobs of a page of few, each with what it is sorted by.
+
+    :param value: what they are sorted by
+    :param beyond: the condition for what comes after the page before
+    :param number: of jobs
+    """
+    # An index has no order of sums: all of these are looked at, and not all jobs in their order until enough are found.
+    sum_of_it = value + 0.0
+    found: dict[str, float] = {}
+    for way in [[]] if each_way is None else [[each] for each in each_way]:
+        query = select(JobRow.token, sum_of_it.label("value")).where(*way, *conditions, *beyond)
+        by = sum_of_it.desc() if order == "desc" else sum_of_it
+        found |= {token: float(each) for token, each in session.execute(query.order_by(by, JobRow.token).limit(number))}
+    sign = -1.0 if order == "desc" else 1.0
+    return sorted(found.items(), key=lambda each: (sign * each[1], each[0]))[:number]
+
+
+def wide(
+    session: Session,
+    conditions: Sequence[Any],
+    value: Any,
     sort: SortKey,
     order: Order,
+    beyond: Sequence[Any],
     number: int,
-    now: float,
-    place: Place | None,
 ) -> list[tuple[str, float]]:
-    """The tokens of the jobs of a page, each with what it is sorted by."""
-    value = sort_value(sort, order, now)
-    query = select(JobRow.token, value.label("value")).where(*conditions)
-    if place is not None:
-        beyond = value < place.value if order == "desc" else value > place.value
-        query = query.where(or_(beyond, and_(value == place.value, JobRow.token > place.token)))
-    by = value.desc() if order == "desc" else value
-    return [(token, float(each)) for token, each in session.execute(query.order_by(by, JobRow.token).limit(number))]
+    """The jobs of a page of many: in the order in which they were queued, which an index has; in another one the
+    youngest :data:`MOST_SORTED` of them.
+    """
+    if sort == "queued":
+        by = (JobRow.queued_at.desc(), JobRow.token) if order == "desc" else (JobRow.queued_at, JobRow.token)
+        query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond).order_by(*by).limit(number)
+        return [(token, float(at)) for token, at in session.execute(query)]
+    youngest = select(JobRow.token).where(*conditions).order_by(JobRow.queued_at.desc(), JobRow.token)
+    some = youngest.limit(MOST_SORTED).subquery()
+    query = select(JobRow.token, value.label("value")).join(some, JobRow.token == some.c.token).where(*beyond)
+    by_value = value.desc() if order == "desc" else value
+    rows = session.execute(query.order_by(by_value, JobRow.token).limit(number))
+    return [(token, float(each)) for token, each in rows]
 
 
 def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> list[TrySummary]:
@@ -222,7 +365,7 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
     }
     jobs = [rows[token] for token in tokens if token in rows]
     boots, held = boots_of(session, [job for job, _ in jobs]), held_for(session)
-    expected = starts(session, [job for job, _ in jobs], now)
+    expected = expected_starts(session, [job for job, _ in jobs], now)
     return [
         as_try(
             job, sight, usd, boots.get(job.location or ""), held.get(job.token), as_estimate(expected.get(job.token))
@@ -234,13 +377,13 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
 # A file of all rows.
 
 COLUMNS = (
-    JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.kind, JobRow.map_index, JobRow.try_number,
-    JobRow.state, JobRow.cause, JobRow.reason_code, JobRow.reason, JobRow.site, JobRow.location, JobRow.node,
-    JobRow.native_id, JobRow.queue, JobRow.queued_at, JobRow.started_at, JobRow.ended_at, JobRow.exit_code,
+    JobRow.token, JobRow.dag_id, JobRow.team, JobRow.run_id, JobRow.task_id, JobRow.kind, JobRow.map_index,
+    JobRow.try_number, JobRow.state, JobRow.cause, JobRow.reason_code, JobRow.reason, JobRow.site, JobRow.location,
+    JobRow.node, JobRow.native_id, JobRow.queue, JobRow.queued_at, JobRow.started_at, JobRow.ended_at, JobRow.exit_code,
     JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.gpus, JobRow.peak_memory, JobRow.cpu_seconds,
 )  # fmt: skip
 TITLES = (
-    "dag_id", "run_id", "task_id", "map_index", "try_number", "state", "cause", "reason_code", "reason", "site",
+    "dag_id", "team", "run_id", "task_id", "map_index", "try_number", "state", "cause", "reason_code", "reason", "site",
     "location", "node", "native_id", "queue", "queued_at", "started_at", "ended_at", "exit_code", "waited_seconds",
     "ran_seconds", "cpus", "nodes", "memory_mib", "gpus", "peak_memory_mib", "cpu_seconds", "cpu_hours", "usd",
 )  # fmt: skip
@@ -269,13 +412,13 @@ def csv_row(row: Any, now: float) -> tuple[Any, ...]:
     begun = row.started_at if row.started_at is not None else row.ended_at
     waited = (now if begun is None else begun) - row.queued_at
     ran = None if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
+    begun_and_ended = (iso(row.queued_at), iso(row.started_at), iso(row.ended_at))
     return (
-        row.dag_id, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None, row.try_number,
-        row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason), row.site, row.location,
-        row.node, row.native_id, row.queue, iso(row.queued_at), iso(row.started_at), iso(row.ended_at), row.exit_code,
-        round(waited, 3), None if ran is None else round(ran, 3), row.cpus, row.nodes or 1, row.memory, row.gpus,
-        row.peak_memory, row.cpu_seconds,
-        None if ran is None else ran * row.cpus * (row.nodes or 1) / 3600, row.usd,
+        row.dag_id, row.team, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None,
+        row.try_number, row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason),
+        row.site, row.location, row.node, row.native_id, row.queue, *begun_and_ended, row.exit_code, round(waited, 3),
+        None if ran is None else round(ran, 3), row.cpus, row.nodes or 1, row.memory, row.gpus, row.peak_memory,
+        row.cpu_seconds, None if ran is None else ran * row.cpus * (row.nodes or 1) / 3600, row.usd,
     )  # fmt: skip
 
 

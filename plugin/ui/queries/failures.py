@@ -23,7 +23,7 @@ from lading.scheduling.text.units import format_memory, format_time
 # The causes that are about a machine, so that each has a group of its own.
 OF_NODES = ("node_failure", "lost", "preempted")
 # What a task should ask for is said of so many of a group, those with most failures.
-MOST_ADVISED = 5
+MOST_ADVISED = 3
 DEFAULT_CAUSE = "error"
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import JobRow, LocationRow, SiteRow, State
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, share_rows
 from lading.executors.store.figures import (
     CPUS,
     CpusInUse,
@@ -35,10 +35,11 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import Code
 from lading.scheduling.reasons import NEW, Reason
+from lading.scheduling.shares.budgets import NEAR
 
 # Of each group so many reasons, Dags and places are named.
 MOST_SENTENCES = 3
@@ -72,6 +73,24 @@ class SiteState(BaseModel):
     usd_per_hour: float | None
 
 
+class BudgetState(BaseModel):
+    """What a budget has spent in its period. Times are seconds since the epoch."""
+
+    name: str
+    who: str
+    spent: float
+    most: float
+    unit: str
+    """USD, or cpu-hours."""
+    per: str
+    until: float
+    """When the next period begins."""
+    is_near: bool
+    """Whether so much is spent that it is warned of."""
+    lifted_by: str | None
+    """Who has lifted it for this period."""
+
+
 class TeamState(BaseModel):
     """What a team of Airflow's has now."""
 
@@ -100,6 +119,7 @@ class Summary(BaseModel):
     sites: list[SiteState]
     teams: list[TeamState]
     """Those that have jobs."""
+    budgets: list[BudgetState] = []
     may_act: bool = False
     """Whether the user may ask something of sites."""
 
@@ -126,6 +146,20 @@ def summary(session: Session, now: float) -> Summary:
         usd_per_hour=total(prices),
         failed=count_failed(session, now - SECONDS_PER_DAY),
         sites=sites,
+        budgets=[
+            BudgetState(
+                name=each.name,
+                who=each.who,
+                spent=each.spent,
+                most=each.most,
+                unit=each.unit,
+                per=each.per,
+                until=each.until,
+                is_near=each.spent >= NEAR * each.most,
+                lifted_by=each.lifted_by if each.is_lifted else None,
+            )
+            for each in share_rows.budgets(session)
+        ],
         teams=[
             TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
             for each in teams(session)
@@ -214,7 +248,7 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
     sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
     forgotten = session.execute(
         select(UsageRow.dag_id, *map(func.sum, sums))
-        .where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+        .where(UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.dag_id != "")
         .group_by(UsageRow.dag_id)
     ).all()
     by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float, float | None]]] = {}

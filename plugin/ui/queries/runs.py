@@ -18,9 +18,10 @@ from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
+from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.starts import StartEstimate, as_estimate, starts
+from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reason_codes import CAUSES
 
@@ -129,7 +130,7 @@ def tries(
     shown, more = rows[:limit], len(rows) > limit
     boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
     last = shown[-1][0] if more else None
-    expected = starts(session, [job for job, _ in shown], now)
+    expected = expected_starts(session, [job for job, _ in shown], now)
     return TryPage(
         now=now,
         jobs=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, false, not_, or_, true
+from sqlalchemy import ColumnElement, not_, or_, true
 
 from lading.executors.store import JobRow
 from lading.executors.store.jobs import CHUNK
@@ -32,8 +32,9 @@ class Sight:
         named = sorted(self.hidden if self.dags is None else self.dags)
         # Databases limit how many values one list may have.
         lists: list[Any] = [JobRow.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
-        those = not_(or_(*lists)) if self.dags is None else or_(false(), *lists)
-        return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", those)
+        if self.dags is None:
+            return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", not_(or_(*lists)))
+        return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", *lists)
 
 
 EVERYTHING = Sight()

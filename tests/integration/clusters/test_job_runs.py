@@ -50,8 +50,8 @@ PATIENCE = 300.0
 
 MakeHook = Callable[..., BatchHook]
 
-# The scripts of docs/how_to/job_scripts.md, "Recipes", by name.
-PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "job_scripts.md").read_text(encoding="utf-8")
+# The scripts of docs/how_to/submit_scripts.md, "Recipes", by name.
+PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "submit_scripts.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 # What the recipes run.
 SOLVE = """\

@@ -43,11 +43,10 @@ def test_a_budget_is_what_ended_what_runs_and_what_that_goes_on_to_cost(session:
     add(session, "next", State.QUEUED, run_id="q", max_usd=5.0)
     add(session, "unlimited", State.QUEUED, run_id="p", max_usd=None)
     session.flush()
-    found = {job.name: job.budget for job in queue.waiting(session)}
-    assert found["unlimited"] is None
-    waits, later = found["waits"], found["next"]
-    assert waits is not None
-    assert (waits.run, waits.most) == ("d r", 3.0)
+    found = {job.name: job.budgets for job in queue.waiting(session)}
+    assert found["unlimited"] == ()
+    [waits], [later] = found["waits"], found["next"]
+    assert (waits.name, waits.most) == ("d r", 3.0)
     assert waits.spent == pytest.approx(0.4 + 0.25 * 2 * 0.5, abs=0.001)
     assert waits.per_hour == pytest.approx(0.5 + 1.0)
-    assert later == ("d q", 5.0, 9.0, 0.0)
+    assert later == ("d q", 5.0, 9.0, 0.0, None)

@@ -28,7 +28,10 @@ def budget(most: float, spent: float = 0.0, per_hour: float = 0.0, run: str = "d
 
 
 def jobs(count: int, its: Budget | None, start: str = "a") -> list[PlannedJob]:
-    return [PlannedJob(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budget=its) for number in range(count)]
+    return [
+        PlannedJob(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budgets=() if its is None else (its,))
+        for number in range(count)
+    ]
 
 
 def launch(*names: str, usd: float | None = 1.0) -> Launch:
@@ -85,7 +88,7 @@ def test_each_run_at_its_end_gets_its_own_figures() -> None:
     """Their jobs are alike, and take the same way."""
     spent = {"d poor": budget(1, spent=1, run="d poor"), "d spent": budget(5, spent=6, run="d spent"), "d none": None}
     waiting = [
-        WaitingJob(name=run, resources=Resources(4, 1000), queued_at=number, budget=its)
+        WaitingJob(name=run, resources=Resources(4, 1000), queued_at=number, budgets=() if its is None else (its,))
         for number, (run, its) in enumerate(spent.items())
     ]
     found = assign(waiting, [SiteView(name="cloud", market=MARKET)], now=NOW)

@@ -36,6 +36,8 @@ NUMBERS = {
         "jobs",
         "more",
         "number",
+        "entitled",
+        "half_life",
     ),
 }
 LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "sites", "taken", "types"}

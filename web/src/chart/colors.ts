@@ -74,7 +74,7 @@ function lab(rgb: number[]): number[] {
   const [x, y, z] = times(TO_XYZ, rgb).map((part, at) => part / WHITE[at]).map((part) => (part > 0.008856 ? Math.cbrt(part) : 7.787 * part + 16 / 116));
   return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
 }
-/** The distance of two colours as somebody without green cones sees them: ΔE of CIE 1976. */
+/** The distance of two colours as they look without green cones: ΔE of CIE 1976. */
 export function deltaE(one: string, other: string): number {
   const seen = [one, other].map((hex) => lab(times(DEUTERANOPIA, linear(hex)).map((part) => Math.min(1, Math.max(0, part)))));
   return Math.hypot(...seen[0].map((part, at) => part - seen[1][at]));

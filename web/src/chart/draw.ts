@@ -16,7 +16,11 @@ interface Api {value: (dimension: number) => number; coord: (point: [number, num
 const ROWS_AT_ONCE = 24, ROWS = "rows", RIGHT = 56;
 const BOX = {dimensions: ["from", "to", "top", "bottom"], encode: {x: [0, 1], y: [2, 3]}};
 let loading: Promise<ECharts> | undefined;
-export const loadECharts = (): Promise<ECharts> => (loading ??= import("./echarts"));
+export const loadECharts = (): Promise<ECharts> =>
+  (loading ??= import("./echarts").catch((error: unknown) => {
+    loading = undefined; // the next chart tries again
+    throw error;
+  }));
 
 const escaped = (text: unknown) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 const lines = (parts: (string | null | undefined | false)[]) => parts.filter(Boolean).join("<br>");
@@ -134,7 +138,7 @@ export class PackingChart {
     return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters: Parameters, api: Api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
       // A gap, where there is room for one, separates a job from the next one.
-      const gap = id === "jobs" && right - left > 4 ? 1 : id === "cells" || id === "own" ? -0.6 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
+      const gap = id === "jobs" && right - left > 4 ? 1 : id === "cells" || id === "own" || id === "up" ? -0.6 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
       const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width, height}, parameters.coordSys);
       return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
     }};
@@ -191,6 +195,7 @@ export class PackingChart {
     const jobs = [...packing.jobs.values()].filter((job) => top.has(job.place));
     const dense = shown.flatMap((row) => (row.density ? [{row, ...row.density}] : []));
     const cells = dense.flatMap(({row, levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
+    const up = dense.flatMap(({row, up: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const own = dense.flatMap(({row, mine: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const hasMine = own.length > 0;
     this.shown = {jobs, spans, cells, mine, now: packing.now};
@@ -217,6 +222,7 @@ export class PackingChart {
       ],
       series: [
         this.boxes("machines", 1, 1, values(spans, ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus]), () => machineStyle),
+        this.boxes("up", 1, 1, values(up, ofCell), () => machineStyle),
         this.boxes("cells", 1, 1, values(cells, ofCell), () => cellStyle),
         this.boxes("own", 2, 1, values(own, ofCell), () => ownStyle),
         this.boxes("jobs", 2, 1.5, values(jobs, ({place, start, end, lane, cpus}) => [ms(start), ends(end), topOf(place) + lane, topOf(place) + lane + cpus]), (index) => this.style(jobs[index])),

@@ -17,8 +17,8 @@ export interface Row {
   top: number;
   /** Whether a job is drawn below its machine: it had no room there in one piece. */
   below: boolean;
-  /** Of many machines or nodes in one row: busy cpus at each moment. */
-  density: {levels: number[]; mine: number[]; most: number} | null;
+  /** Of many machines or nodes in one row: busy cpus at each moment, and those that were up, as far as that is known. */
+  density: {levels: number[]; mine: number[]; up: number[]; most: number} | null;
 }
 
 export interface Group {
@@ -120,8 +120,10 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
       all.add(job.start, job.end, cpus);
       if (isMine?.(job)) own.add(job.start, job.end, cpus);
     }
-    const levels = all.means();
-    rows.push({key: `${key}:density`, label: `${site}: ${places.length} ${sort}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), most: Math.max(...levels, 0.001)}});
+    const there = new Levels(since, packing.until);
+    for (const place of places) for (const [from, to, cpus] of packing.machines.get(place)?.spans ?? []) there.add(from, to, cpus);
+    const levels = all.means(), up = there.means();
+    rows.push({key: `${key}:density`, label: `${site}: ${places.length} ${sort}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), up, most: Math.max(...levels, ...up, 0.001)}});
   }
   const usual = Math.max(1, Math.min(...rows.filter(({density}) => !density).map(({cpus}) => cpus), 16));
   for (const row of rows) if (row.density) row.cpus = 2 * usual;

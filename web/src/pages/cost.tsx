@@ -1,6 +1,6 @@
 // The bill: by day, week or month, split by Dag, task or site, and into what was used, unused, idle and booting.
 import * as React from "react";
-import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings} from "../api_types";
+import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {cost, count, cpuHours, date, day, midnight, percent, usd} from "../format";
 import {dagPath, pagePath} from "../paths";
@@ -8,12 +8,14 @@ import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, Tile, Tiles, Trouble, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
-const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"], ["team", "by team"]] as const;
 const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
-const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site"};
+const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", site: "Site", team: "Team"};
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
   {key: "used", title: "used", slant: SLANTS.running},
@@ -58,25 +60,25 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
   );
 }
 
-function nameOf(row: BillRow): string {
+function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
   if (row.kind === "machines") return "machines, charged to no job";
-  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || "no Dag";
+  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
-function rowName(row: BillRow) {
-  const text = <Name>{nameOf(row)}</Name>;
+function rowName(row: BillRow, split: string) {
+  const text = <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
   if (row.dag_id) return <Link to={dagPath(row.dag_id)}>{text}</Link>;
-  return row.site ? <Link to={pagePath({view: "jobs", site: row.site})}>{text}</Link> : text;
+  return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
 function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
-  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site});
+  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
-    {title: split === "site" ? "Site" : split === "task" ? "Task" : "Dag", cell: rowName, text: nameOf},
-    {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
+    {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
+    {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
     {title: "How it was spent", cell: ({total}) => <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />, text: false},
@@ -85,7 +87,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${date(period.since)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
   ];
-  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row)}`} />;
+  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 function Saved() {
@@ -106,10 +108,31 @@ function Saved() {
   );
 }
 
+type Budget = NonNullable<Summary["budgets"]>[number];
+const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
+  lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
+
+/** How much of each budget is spent. */
+function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
+  if (!budgets.length) return null;
+  const amount = (value: number, {unit}: Budget) => (unit === "USD" ? usd(value) : `${count(value)} ${unit}`);
+  const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
+  const columns: Column<Budget>[] = [
+    {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
+    {title: "Of", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
+    {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
+    {title: "Share", cell: (budget) => <Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.is_near ? "var(--l-failed)" : "var(--l-used)"}]} />, text: (budget) => percent(budget.spent, budget.most)},
+    {title: "State", cell: (budget) => state(budget), has: state},
+    {title: "Until", cell: (budget) => date(budget.until), number: true},
+    ...actions(may, ofBudget),
+  ];
+  return <Section title="How much of the budgets is spent?"><Table name="Budgets" rows={budgets} columns={columns} empty="" keyOf={({name}) => name} /></Section>;
+}
+
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
-export function CostPage({chosen}: PageProps) {
+export function CostPage({chosen, summary}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => ({since: midnight() - Number(days) * 86400, until: Date.now() / 1000}), days);
   const more = (
@@ -134,6 +157,7 @@ export function CostPage({chosen}: PageProps) {
         <Trend bill={bill} inUsd={inUsd} />
         <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.</Muted>
       </Section>
+      <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
       <Section title="Who spends it?"><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
       <Saved />
     </>

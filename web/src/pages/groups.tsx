@@ -5,7 +5,7 @@ import type {WaitingDag} from "../api_types";
 import {count} from "../format";
 import {Link, Muted, Name, Row} from "../ui/parts";
 
-const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator", lading: "Lading", nobody: "Time"};
+const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
 /** The remedy of what needs none. */
 const NOTHING = "Nothing.";
 /** What would change it, with who can do that. */

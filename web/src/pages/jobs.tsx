@@ -9,7 +9,7 @@ import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {where} from "../ui/tries";
+import {NOWHERE, where} from "../ui/tries";
 import {Failures} from "./failures";
 import type {PageProps} from "./page";
 
@@ -24,6 +24,7 @@ const CHIPS: readonly Chip[] = [
   {name: "dag", parameter: "dag_id", title: "Dag", many: true},
   {name: "run", parameter: "run_id", title: "run", many: false},
   {name: "task", parameter: "task_id", title: "task", many: false},
+  {name: "team", parameter: "team", title: "team", many: true},
   {name: "site", parameter: "site", title: "site", many: true},
   {name: "location", parameter: "location", title: "machine", many: false},
   {name: "state", parameter: "state", title: "state", many: true},
@@ -116,14 +117,14 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Try", cell: (job) => job.try_number, number: true},
     {title: "State", cell: (job) => <Badge word={job.state} />},
     {title: "Cause or reason", cell: (job) => <Clamp text={why(job)} />, has: why},
-    {title: "Starts", cell: (job) => (job.start ? <div>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
-    {title: "Site and machine", cell: (job) => <Clamp text={where(job)} />},
+    {title: "Starts", cell: (job) => (job.start ? <div style={{minWidth: "9.5em"}}>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
+    {title: "Site and machine", cell: (job) => <Clamp text={where(job)} />, has: (job) => where(job) !== NOWHERE},
     {title: "Native id", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
-    {title: "Ran", cell: (job) => duration(ran(job, now)), sort: "ran", number: true},
+    {title: "Ran", cell: (job) => duration(ran(job, now)), has: (job) => ran(job, now) !== null, sort: "ran", number: true},
     {title: "Asked, and used", cell: used, sort: "cpus_used"},
-    {title: "USD", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), sort: "usd", number: true},
+    {title: "USD", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), has: (job) => ran(job, now) !== null, sort: "usd", number: true},
   ];
 }
 

@@ -46,7 +46,7 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
 }
 
 const TEAMS: Column<TeamState>[] = [
-  {title: "Team", cell: (team) => <Name>{team.name}</Name>, text: (team) => team.name},
+  {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
   {title: "Running", cell: (team) => count(team.running), number: true},
   {title: "Waiting", cell: (team) => count(team.waiting), number: true},
   {title: "cpus used", cell: (team) => count(team.cpus_used), number: true},

@@ -1,6 +1,6 @@
 // Why jobs wait: by reason, site and limit, with what would change it and who can; and how long queues take.
 import * as React from "react";
-import type {QueueWait, WaitGroup, WaitGroups} from "../api_types";
+import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
 import {count, duration, percent, spoken} from "../format";
 import {pagePath} from "../paths";
@@ -60,6 +60,20 @@ function Queues() {
   return <Section title="How long do queues take?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
 }
 
+const SOURCES: Record<StartSource, string> = {forecast: "by Lading's plan", batch_system: "by the batch system", past_waits: "by the waits of earlier tries"};
+const MONTH = 30 * 86400;
+/** How often jobs have started when it was said that they would. */
+function Accuracy() {
+  const [found] = useAnswer<StartAccuracy[]>("starts", {}, 300, () => ({since: Date.now() / 1000 - MONTH}), "month");
+  const rows = found?.filter(({said}) => said) ?? [];
+  if (!rows.length) return null;
+  return (
+    <Section title="Do jobs start when it is said?">
+      {rows.map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} starts of the last 30 days were within the interval that was said first</p>)}
+    </Section>
+  );
+}
+
 export function WaitsPage({chosen, summary}: PageProps) {
   const [found, trouble, now] = useAnswer<WaitGroups>("waits");
   const site = chosen.get("site");
@@ -74,6 +88,7 @@ export function WaitsPage({chosen, summary}: PageProps) {
     <>
       <Section title="Why does it wait?" more={more}>{found ? <Groups found={found} now={now} chosenSite={site} /> : <Awaited trouble={trouble} />}</Section>
       <Queues />
+      <Accuracy />
     </>
   );
 }

@@ -8,7 +8,7 @@ import {Awaited, Legend, Link, Muted, Name, Section} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 
 export interface Span {since: number; until: number}
-const WIDTH = 600, LANE = 7, MOST_LANES = 6;
+const WIDTH = 600, LANE = 7, MOST_LANES = 8;
 
 /** From when to when the chart is, with what is to come. */
 export function spanOf({now, began_at: began, ended_at: ended, expected_end: end, tasks}: RunGantt): Span {
@@ -29,7 +29,7 @@ export function lanesOf(task: GanttTask, now: number): {since: number; until: nu
   });
 }
 
-function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
+export function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
   const x = (at: number) => ((Math.min(Math.max(at, span.since), span.until) - span.since) / (span.until - span.since)) * WIDTH;
   const lanes = lanesOf(task, now), height = Math.max(1, ...lanes.map(({lane}) => lane + 1)) * LANE + 6;
   const rect = (since: number, until: number, y: number, tall: number, color: string, key: React.Key, extra: React.SVGProps<SVGRectElement> = {}) =>
@@ -39,12 +39,13 @@ function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
   const label = [...phaseSeconds].map(([title, seconds]) => `${title} ${duration(seconds)}`).join(", ");
   const expected = task.expected ? `expected from ${date(task.expected.since)} to ${date(task.expected.until)}` : null;
   return (
-    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 320, height, display: "block"}}>
+    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 360, height, display: "block"}}>
       <title>{[label, expected].filter(Boolean).join("; ")}</title>
       {task.expected ? rect(task.expected.since, task.expected.until, 1, height - 2, "none", "expected", {stroke: "currentColor", strokeDasharray: "4 3", strokeOpacity: 0.7}) : null}
+      {task.ready_at !== null && task.since !== null && task.since > task.ready_at ? rect(task.ready_at, task.since, height / 2 - 1, 2, "var(--l-airflow)", "ready") : null}
       {lanes.flatMap(({lane, index}) => task.tries[index].phases.map((phase, at) => {
         const isFailed = phase.key === "runs" && task.tries[index].state === "failed";
-        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`, {opacity: phase.key === "runs" ? 1 : 0.75});
+        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`);
       }))}
       {task.is_critical ? <line x1={x(task.ready_at ?? task.since ?? task.expected?.since ?? span.since)} x2={x(task.until ?? task.expected?.until ?? now)} y1={height - 1} y2={height - 1} stroke="currentColor" strokeWidth={2} /> : null}
       <line x1={x(now)} x2={x(now)} y1={0} y2={height} stroke="currentColor" strokeOpacity={0.5} strokeDasharray="2 2" />
@@ -55,10 +56,10 @@ function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
 function Axis({span}: {span: Span}) {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => span.since + share * (span.until - span.since));
   const isLong = span.until - span.since > 43200;
-  return <span style={{display: "flex", justifyContent: "space-between", gap: 8, fontWeight: 400, fontSize: "0.8em", minWidth: 320}} aria-hidden>{ticks.map((at, index) => <span key={index}>{index === 0 ? date(at) : isLong ? tickLabel(at, span.until - span.since) : clock(at)}</span>)}</span>;
+  return <span style={{display: "flex", justifyContent: "space-between", gap: 8, fontWeight: 400, fontSize: "0.8em", minWidth: 360}} aria-hidden>{ticks.map((at, index) => <span key={index}>{index === 0 ? date(at) : isLong ? tickLabel(at, span.until - span.since) : clock(at)}</span>)}</span>;
 }
 
-const LEGEND = [["airflow", "in Airflow"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
+const LEGEND = [["airflow", "in Airflow, or waits for a place"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
 
 const share = (value: number | null) => (value === null ? "–" : percent(value, 1));
 export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {

@@ -110,7 +110,7 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name that somebody has given: it may be written from right to left. */
+/** A name that users have given: it may be written from right to left. */
 export const Name = ({children}: {children: ReactNode}) => <bdi>{children}</bdi>;
 
 export function Select({label, value, options, onChange}: {label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void}) {

@@ -39,7 +39,8 @@ const CSS = `
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
 .lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 10px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
 .lading td { padding: 5px 10px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
-.lading td:first-child { overflow-wrap: anywhere; }
+.lading td:first-child { overflow-wrap: anywhere; max-width: 22em; min-width: 5em; }
+.lading td:first-child:has(code) { max-width: 44em; }
 .lading tr:last-child td { border-bottom: 0; }
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }

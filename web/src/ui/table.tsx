@@ -85,7 +85,7 @@ function Head<Row>({column: {title, head, number, sort}, sorting}: {column: Colu
 }
 
 export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE, load, href, sorting, more, keyOf}: Props<Row>) {
-  const columns = known.filter(({hidden, has}) => !hidden && (!has || all.some(has)));
+  const columns = known.filter(({hidden, has, sort}) => !hidden && (!has || all.some(has) || (sort !== undefined && sort === sorting?.by)));
   const [whole, setWhole] = useState(false);
   const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
   if (!rows.length) return <div>{more}<p><Muted>{empty}</Muted></p></div>;

@@ -22,8 +22,9 @@ export function Phases({job, now, whole = false}: {job: TrySummary; now: number;
   return <div style={{minWidth: 140}}><Bar parts={parts} height={whole ? 18 : 12} /><Legend parts={said} /></div>;
 }
 
+export const NOWHERE = "–";
 export const where = (job: TrySummary): string =>
-  job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || "–";
+  job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || NOWHERE;
 const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
 const waited = (job: TrySummary, now: number) => (job.started_at ?? job.ended_at ?? now) - job.queued_at;
 const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);

@@ -96,5 +96,5 @@ def test_the_rest_of_a_run_travels_with_its_job() -> None:
     job = JobRow(token="t", workload="{}", cpus=1.0, memory=1, disk=0, gpus=0.0, priority=2, queued_at=NOW)
     made = envelope(job, "jwt", NOW + 60, rest=500.0)
     assert Envelope.from_json(made.to_json()).rest == 500.0
-    assert made.waiting().rank == (-2, -500.0, NOW, "t")
+    assert made.waiting().rank == (-2, 0.0, -500.0, NOW, "t")
     assert envelope(job, "jwt", NOW + 60).rest == 0.0

@@ -17,9 +17,12 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.metrics import Metrics
 from lading.executors.orchestrator import current
-from lading.executors.store import Change, State
+from lading.executors.store import Change, State, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because, free_text
+from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget
+from lading.scheduling.shares.usage import Mean
+from lading.scheduling.shares.who import Who
 
 DOCS = Path(__file__).parents[4] / "docs" / "reference"
 
@@ -100,6 +103,9 @@ def everything(session: Session) -> None:
     metrics = Metrics()
     order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
     session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
+    share_rows.save_means(session, {"team a": Mean(0.2, 0.5)}, now)
+    budget = PeriodBudget("team a", Who(team="a"), 10.0)
+    share_rows.save_spending(session, [BudgetUse(budget, 8.0, 1.0, 0.0, now + 60)], now)
     session.flush()
     with metrics.tick():
         metrics.count([Change("a", {"state": State.RUNNING})])
@@ -115,6 +121,7 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
         0, 2, 4,
     ), "what is on a node of the batch system is not on one that is up"  # fmt: skip
     assert found["lading.usd_per_hour", "local"] == 0.4
+    assert (found["lading.budget.used", "team a"], found["lading.share.used", "team a"]) == (0.8, 0.4)
     assert (found["lading.team.cpus", "genes"], found["lading.jobs.live", "none", "queued", "genes"]) == (0, 1)
     waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]
     assert waits == pytest.approx([70_000, 40_000, 31_000])

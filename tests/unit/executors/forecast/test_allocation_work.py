@@ -107,17 +107,17 @@ def test_what_comes_after_a_certain_length_does_not_wait_in_a_queue(
 def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:
     begins, asked = BeginTimes(), Location("a", MARKET.capacity, ends_at=1000.0, booting=True)
     up = replace(asked, booting=False)
-    assert begins.look([asked, Location("x", MARKET.capacity)], 0.0) is None
-    assert begins.look([up], 10.0) == 10.0, "so much less is left"
-    assert begins.look([up], 500.0) == 10.0, "it is seen once"
-    begins.look([replace(asked, name="b", ends_at=2000.0)], 1000.0)
+    assert begins.measure([asked, Location("x", MARKET.capacity)], 0.0) is None
+    assert begins.measure([up], 10.0) == 10.0, "so much less is left"
+    assert begins.measure([up], 500.0) == 10.0, "it is seen once"
+    begins.measure([replace(asked, name="b", ends_at=2000.0)], 1000.0)
     far = replace(up, name="b", ends_at=2100.0)
-    assert begins.look([far], 1000.0 + 2 * SECONDS_UNSEEN) == 10.0, "the site may not have answered for long"
-    begins.look([replace(asked, name="c", ends_at=3000.0)], 2000.0)
-    assert begins.look([], 3000.0) == 1000.0, "it was over before it was up"
-    begins.look([replace(asked, name="d", ends_at=9000.0)], 4000.0)
-    begins.look([replace(asked, name="d", ends_at=9000.0, booting=False, draining=True)], 4010.0)
-    assert begins.look([], 4020.0) == 1000.0, "it was let go"
+    assert begins.measure([far], 1000.0 + 2 * SECONDS_UNSEEN) == 10.0, "the site may not have answered for long"
+    begins.measure([replace(asked, name="c", ends_at=3000.0)], 2000.0)
+    assert begins.measure([], 3000.0) == 1000.0, "it was over before it was up"
+    begins.measure([replace(asked, name="d", ends_at=9000.0)], 4000.0)
+    begins.measure([replace(asked, name="d", ends_at=9000.0, booting=False, draining=True)], 4010.0)
+    assert begins.measure([], 4020.0) == 1000.0, "it was let go"
 
 
 def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_slurm_with_several_clusters() -> None:
     ids = ("1", "2;far", "3;near")
     command = StatusQuery(SLURM(), "hpc", ids).command
     assert command[:2] == ["sh", "-c"]
-    assert re.search(r"^squeue -h .*\nsqueue -M far,near (?!.*-h )", command[2], re.MULTILINE), command
+    assert re.search(r"^env \S+ squeue -h .*\nenv \S+ squeue -M far,near (?!.*-h )", command[2], re.MULTILINE), command
     found = asked(SLURM(), *ids, answer=CommandResult(0, "CLUSTER: near\nJOBID|STATE|NODELIST|REASON|NAME\n"))
     assert silent(found, *ids) == ["2;far"], "the other cluster has not answered"
 

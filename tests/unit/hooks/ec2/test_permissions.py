@@ -245,6 +245,8 @@ def test_a_table_has_what_it_needs_in_its_policy_and_no_more() -> None:
     few = names(config(), None)
     assert few == {
         "Look", "LaunchWhatIsTagged", "LaunchThereFromThat", "TagWhatIsLaunched", "EndWhatThisDeploymentLaunched",
+        "TagWhoIsCharged",
     }  # fmt: skip
+    assert few - names(config(cost_tags=False), None) == {"TagWhoIsCharged"}
     more = names(config(ami={"x86_64": "/my/image"}, capacity_type="spot"), "arn:aws:iam::1:role/jobs")
     assert more - few == {"Image", "GiveTheRole", "FirstSpotRequestOfTheAccount"}

@@ -80,8 +80,8 @@ def test_what_begins_and_what_is_bought_follow_from_one_plan(monkeypatch: pytest
 @pytest.mark.parametrize(
     "its",
     [
-        {"budget": Budget("run", 5.0, 5.0, 0.0)},
-        {"budget": Budget("run", 5.0, 3.0, 1.95)},
+        {"budgets": (Budget("run", 5.0, 5.0, 0.0),)},
+        {"budgets": (Budget("run", 5.0, 3.0, 1.95),)},
         {"queued_at": NOW - PATIENCE - BOOTS * BOOT - 1},
     ],
     ids=["all is spent", "no more pays for an hour", "what was ordered was refused again and again"],
@@ -95,7 +95,7 @@ def test_a_job_for_which_nothing_is_bought_goes_where_there_is_room(its: dict[st
 
 def test_one_whose_run_cannot_pay_takes_no_room_of_others() -> None:
     whole = job("other", resources=Resources(16, 1000))
-    found = tick(whole, job(budget=Budget("run", 5.0, 5.0, 0.0)))
+    found = tick(whole, job(budgets=(Budget("run", 5.0, 5.0, 0.0),)))
     assert found.placed == {"other": ("cloud", "there")}
     assert "max_usd" in told(found.provisions["cloud"].waits["job"])
 

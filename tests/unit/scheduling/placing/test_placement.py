@@ -70,7 +70,9 @@ def test_what_begins_first_has_priority_then_the_longest_rest_then_arrived_first
     place = replace(MACHINE, max_jobs=4) if is_queue else MACHINE
     found = placement.assign(jobs, [view("site", place)], now=NOW)
     assert list(found.placed)[:4] == [job.name for job in jobs[:4]]
-    assert [job.rank for job in jobs] == sorted((-job.priority, -job.rest, job.queued_at, job.name) for job in jobs)
+    assert [job.rank for job in jobs] == sorted(
+        (-job.priority, 0.0, -job.rest, job.queued_at, job.name) for job in jobs
+    )
 
 
 def test_an_allocation_is_for_the_longest_rest_first() -> None:

@@ -149,7 +149,7 @@ def test_nothing_is_launched_while_launches_are_held() -> None:
 
 def test_a_run_has_no_more_than_it_can_pay_for() -> None:
     spent = Budget("r", 1.0, 1.0, 0.0)
-    found = decided([job("a", budget=spent)], [], ahead([("a",), ("b",)], budgets={"b": spent}))
+    found = decided([job("a", budgets=(spent,))], [], ahead([("a",), ("b",)], budgets={"b": (spent,)}))
     assert found.launches == ()
     assert found.waits["a"].code == "max_usd"
 

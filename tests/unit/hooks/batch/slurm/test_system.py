@@ -21,7 +21,7 @@ def test_ids_of_several_clusters() -> None:
     assert shell == ["sh", "-c"]
     each = " || status=$?\n"
     assert f"scancel -M far 7{each}scancel 8{each}scancel -M near 9{each}" in script, "each number in its own cluster"
-    assert system.status("hpc", ["7;far", "8;near"])[:3] == ["squeue", "-M", "far,near"]
+    assert system.status("hpc", ["7;far", "8;near"])[2:5] == ["squeue", "-M", "far,near"]
     words = system.accounting(["7;far"], "hpc", datetime(2026, 11, 20))
     assert words is not None
     assert words[:3] == ["sacct", "-M", "far"]

@@ -1,0 +1,228 @@
+"""How long the jobs explorer takes with a million jobs that have ended, on SQLite, PostgreSQL and MariaDB.
+
+    python -m benchmarks.explorer [JOBS]
+
+The jobs are of forty days, twelve Dags of twenty tasks, six sites and a thousand nodes; four of a hundred have failed.
+One Dag has run thirty days ago alone, and has a hundred of them. Times are of the queries and of making JSON of what
+they have found, without HTTP, from Lading's own tables.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import Engine, create_engine, func, insert, literal_column, select, text
+from sqlalchemy.orm import Session
+
+from tests.services.processes import end_in_order
+
+ROUNDS = 7
+BASE = 2_000
+DAYS = 40
+MOST_MS = 150.0
+CAUSES = ("out_of_memory", "error", "time_limit", "node_failure")
+
+
+def databases(folder: Path, stack: ExitStack) -> Iterator[tuple[str, str]]:
+    """The databases there are, each with the URL of an empty one."""
+    from tests.services.mariadb import MariaDB
+    from tests.services.postgres import Postgres
+
+    yield "SQLite", f"sqlite:///{folder}/explorer.db"
+    yield "PostgreSQL", stack.enter_context(Postgres()).create_database("explorer")
+    maria = MariaDB(folder / "mariadb")
+    maria.start()
+    stack.callback(maria.stop)
+    yield "MariaDB", maria.create_database("explorer")
+
+
+def base_rows(now: float) -> list[dict[str, Any]]:
+    """The jobs of the last part of the time, which all earlier parts are like."""
+    from lading.executors.store import State, reason_values
+    from tests.services.page_data import job
+
+    chance = random.Random(7)
+    rows = []
+    for number in range(BASE):
+        row = job(chance, now - chance.uniform(100, 80_000))
+        state = State.FAILED if chance.random() < 0.04 else State.SUCCEEDED
+        started = row["queued_at"] + chance.uniform(1, 4000)
+        site = f"site{chance.randrange(6)}"
+        row |= {
+            "token": f"{number:07d}", "subject": f"{number:07d}", "dag_id": f"dag{number % 12}",
+            "task_id": f"task{chance.randrange(20)}", "site": site, "location": f"{site}-{chance.randrange(200)}",
+            "node": f"n{chance.randrange(1000)}", "native_id": f"{number}", "state": state, "placed_at": started,
+            "started_at": started, "ended_at": started + chance.uniform(1, 9000), "usd": chance.random(),
+            "cause": chance.choice(CAUSES) if state == State.FAILED else None, "peak_memory": 1000,
+            "cpu_seconds": 100.0, **reason_values(None),
+        }  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def fill(engine: Engine, jobs: int, now: float) -> None:
+    """Fill the table, and make its indexes then."""
+    from lading.executors.store import JobRow, metadata
+    from lading.executors.store.gangs import tables  # noqa: F401 - each of these modules has its own tables
+
+    table = JobRow.__table__
+    metadata.create_all(engine)
+    indices = list(table.indexes)
+    with engine.begin() as connection:
+        for index in indices:
+            index.drop(connection)
+        rows = base_rows(now)
+        connection.execute(insert(table), rows)
+        numbers = [{"n": number} for number in range(1, max(2, jobs // BASE))]
+        connection.execute(text("CREATE TABLE lading_numbers (n INTEGER)"))
+        connection.execute(text("INSERT INTO lading_numbers VALUES (:n)"), numbers)
+        step = DAYS * 86400.0 / len(numbers)
+        n: Any = literal_column("lading_numbers.n")
+        as_text = func.concat if engine.dialect.name != "sqlite" else lambda *parts: sum_of(parts)
+        changed: dict[str, Any] = {
+            name: table.c[name] - n * step for name in ("queued_at", "placed_at", "started_at", "ended_at")
+        }
+        changed |= {name: as_text(table.c[name], "-", n) for name in ("token", "subject", "native_id")}
+        changed |= {"run_id": as_text("scheduled__", n), "changed_at": changed["ended_at"]}
+        names = list(rows[0])
+        copies = select(*(changed.get(name, table.c[name]) for name in names)).select_from(
+            table, text("lading_numbers")
+        )
+        connection.execute(insert(table).from_select(names, copies))
+        old = now - 30 * 86400
+        rare = [
+            {**row, "token": f"rare{row['token']}", "dag_id": "rare", "task_id": "once", "queued_at": old + number,
+             "started_at": old + number + 5, "ended_at": old + number + 60}
+            for number, row in enumerate(rows[:100])
+        ]  # fmt: skip
+        connection.execute(insert(table), rare)
+        connection.execute(text("DROP TABLE lading_numbers"))
+        for index in indices:
+            index.create(connection)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE TABLE lading_job" if engine.dialect.name == "mysql" else "ANALYZE"))
+
+
+def sum_of(parts: Any) -> Any:
+    """Texts one after the other, as SQLite has it."""
+    from sqlalchemy import String, cast, literal
+
+    first, *others = (cast(literal(part) if isinstance(part, str) else part, String) for part in parts)
+    for each in others:
+        first = first.concat(each)
+    return first
+
+
+def questions(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
+    """What is asked for, by name."""
+    from lading.plugin.ui.queries.explorer import JobChoice, find_jobs
+    from lading.plugin.ui.queries.failures import failures
+    from lading.plugin.ui.queries.now import summary, waits
+    from lading.plugin.ui.queries.sight import EVERYTHING, Sight
+
+    def jobs(
+        sight: Sight = EVERYTHING, sort: Any = "queued", order: Any = "desc", after: str | None = None, **choice: Any
+    ) -> Any:
+        return lambda: find_jobs(session, sight, JobChoice(**choice), now, sort, order, 50, after)
+
+    middle = f"{now!r}:{now - 20 * 86400!r}:x"
+    day, month = now - 86400, now - 30 * 86400
+    return {
+        "all, youngest first": jobs(),
+        "all, oldest first": jobs(order="asc"),
+        "all, a page in the middle": jobs(after=middle),
+        "all, by USD": jobs(sort="usd"),
+        "all, by wait": jobs(sort="waited"),
+        "all, by end": jobs(sort="ended"),
+        "of a day, by USD": jobs(sort="usd", since=day),
+        "of a Dag": jobs(dag_id=("dag3",)),
+        "of a Dag, by memory used": jobs(sort="memory_used", dag_id=("dag3",)),
+        "of a task": jobs(dag_id=("dag3",), task_id="task5"),
+        "of a run": jobs(dag_id=("dag3",), run_id="scheduled__77"),
+        "of a rare Dag": jobs(dag_id=("rare",)),
+        "of a rare Dag, failed": jobs(dag_id=("rare",), state=("failed",)),
+        "of a site": jobs(site=("site4",)),
+        "of a machine": jobs(location="site4-17"),
+        "of a node": jobs(location="n17"),
+        "failed": jobs(state=("failed",)),
+        "failed by a cause": jobs(state=("failed",), cause=("node_failure",)),
+        "by a cause": jobs(cause=("node_failure",)),
+        "failed of a Dag and site": jobs(state=("failed",), dag_id=("dag3",), site=("site4",)),
+        "failed of a rare Dag": jobs(state=("failed",), dag_id=("rare",), cause=("time_limit",)),
+        "failed and succeeded of two Dags": jobs(state=("failed", "succeeded"), dag_id=("dag3", "rare")),
+        "running": jobs(state=("running",)),
+        "that wait for a reason": jobs(state=("queued",), reason_code=("max_allocations",)),
+        "search: a task": jobs(q="task5"),
+        "search: a rare task": jobs(q="once"),
+        "search: a run": jobs(q="scheduled__77"),
+        "search: a native id": jobs(q="1234-77"),
+        "search: a node": jobs(q="n177"),
+        "search: a machine": jobs(q="site4-17"),
+        "search: two words": jobs(q="task5 scheduled__77"),
+        "search: nothing": jobs(q="nothing"),
+        "of who may read a rare Dag": jobs(Sight(frozenset({"rare"})), state=("succeeded",)),
+        "search of who may read a rare Dag": jobs(Sight(frozenset({"rare"})), q="task5"),
+        "failures of a day": lambda: failures(session, EVERYTHING, day, now),
+        "failures of a month": lambda: failures(session, EVERYTHING, month, now),
+        "summary": lambda: summary(session, now),
+        "waits": lambda: waits(session, EVERYTHING, now),
+    }  # fmt: skip
+
+
+def bills(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
+    """What is asked for seldom."""
+    from lading.plugin.ui.queries.advice import savings
+    from lading.plugin.ui.queries.bill import bill_page
+    from lading.plugin.ui.queries.sight import EVERYTHING
+    from lading.scheduling.insight.periods import Period
+
+    return {
+        "bill of a week": lambda: bill_page(session, EVERYTHING, now - 7 * 86400, now, Period.DAY, "dag", now),
+        "bill of a month": lambda: bill_page(session, EVERYTHING, now - 30 * 86400, now, Period.DAY, "task", now),
+        "bill of a year": lambda: bill_page(session, EVERYTHING, now - 365 * 86400, now, Period.MONTH, "dag", now),
+        "savings": lambda: savings(session, EVERYTHING, now),
+    }
+
+
+def measure(name: str, url: str, jobs: int) -> None:
+    options = {} if url.startswith("sqlite") else {"isolation_level": "READ COMMITTED"}
+    engine = create_engine(url, **options)  # type: ignore[arg-type]
+    now = time.time()
+    began = time.perf_counter()
+    fill(engine, jobs, now)
+    print(f"{name}: {jobs} jobs, made within {time.perf_counter() - began:.0f} s", flush=True)
+    with Session(engine) as session:
+        asked = [(ROUNDS, each) for each in questions(session, now).items()]
+        asked += [(2, each) for each in bills(session, now).items()]
+        for rounds, (what, ask) in asked:
+            times, size = [], 0
+            for _ in range(rounds):
+                session.rollback()
+                began = time.perf_counter()
+                size = len(ask().model_dump_json())
+                times.append((time.perf_counter() - began) * 1000)
+            middle = statistics.median(times)
+            mark = "  <-- slow" if rounds == ROUNDS and middle > MOST_MS else ""
+            print(f"  {what:34} {middle:7.1f} ms, at most {max(times):7.1f}, {size / 1024:4.0f} KiB{mark}", flush=True)
+    engine.dispose()
+
+
+def main(jobs: int = 1_000_000, *names: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="lading-explorer-") as folder, ExitStack() as stack:
+        for name, url in databases(Path(folder), stack):
+            if not names or name in names:
+                measure(name, url, jobs)
+
+
+if __name__ == "__main__":
+    end_in_order()
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000, *sys.argv[2:])

@@ -1,0 +1,315 @@
+"""Shares and budgets in the controller: what is used is counted in each tick, and stored now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lading.executors.controller.answers import SiteAnswer
+from lading.executors.controller.sites_file import budgets_of, shares_of
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import TaskNote
+from lading.executors.settings import Settings
+from lading.executors.store import share_rows
+from lading.executors.store.fair_queue import FairTurns
+from lading.hooks.site import Site
+from lading.scheduling.job import Budget
+from lading.scheduling.location import Location
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import WaitingJob, key
+from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.bounded import largest_of, taken_by, there_can_be, there_is
+from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.reasons import Reason, because
+from lading.scheduling.resources import Resources
+from lading.scheduling.shares.bounds import ShareBounds
+from lading.scheduling.shares.budgets import BudgetUse, Unit
+from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing, UseHistory, entitled
+from lading.scheduling.shares.who import Tenant
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# What shares have used is stored so often, and so often it is summed up what budgets have spent, seconds.
+SECONDS_BETWEEN_NOTES = 30.0
+# Dags that have the same now: the one that has had less in about so many seconds goes first. That is worth so much less
+# than what they have now; one that has used no more than that part of all there is is forgotten.
+SECONDS_OF_TIES, WORTH_OF_TIES, LEAST_PART = 600.0, 1e-3, 1e-6
+# What a job waits for where others have the room.
+NO_ROOM = "site_full"
+
+
+@dataclass(slots=True)
+class SiteUse:
+    """What there is at a site, and what each share has of it, as it was seen last."""
+
+    there: ShareAmounts = NONE_USED
+    possible: ShareAmounts = NONE_USED
+    largest: Resources = field(default_factory=Resources)
+    used: dict[str, ShareAmounts] = field(default_factory=dict)
+
+
+class Budgets:
+    """How budgets stand, and what jobs wait for that have none left.
+
+    :raises SitesError: the sites file cannot be read, or its budgets are not valid
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.table = budgets_of(settings.sites_file)
+        self.found: Sequence[BudgetUse] = ()
+        self._next_look = 0.0
+        self._of: dict[Tenant, tuple[Budget, ...]] = {}
+
+    def look(self, session: Session, now: float, *, is_asked: bool = False) -> None:
+        """Sum up now and then what was spent, store it, and warn where much of it is.
+
+        :param is_asked: whether one was lifted meanwhile, or holds again
+        """
+        if not self.table or (time.monotonic() < self._next_look and not is_asked):
+            return
+        begun = time.monotonic()
+        facts = current.orchestrator().forecaster().facts
+        tags = partial(_tags, session, facts)
+        self.found = share_rows.spending(session, self.table, now, tags)
+        for each in share_rows.save_spending(session, self.found, now):
+            text = said(each)
+            log.warning("%s", text)
+            current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
+        self._of.clear()
+        # Where that takes long it is done less often.
+        self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
+
+    def of(self, tenant: Tenant) -> tuple[Budget, ...]:
+        """What bounds launches for a tenant's jobs."""
+        if not self.found:
+            return ()
+        if (known := self._of.get(tenant)) is None:
+            its = (each.for_launches for each in self.found if each.budget.who.meets(tenant))
+            known = self._of[tenant] = tuple(each for each in its if each is not None)
+        return known
+
+    @property
+    def any_spent(self) -> bool:
+        """Whether one of them is spent."""
+        return any(each.is_spent for each in self.found)
+
+    def held(self, tenant: Tenant) -> Reason | None:
+        """Why a tenant's jobs may not start: the cpu-hours of a budget are used; None: they may."""
+        its = (each for each in self.found if each.budget.unit is Unit.CPU_HOURS and each.is_spent)
+        return next((each.reason for each in its if each.budget.who.meets(tenant)), None)
+
+    def is_spent_for(self, tenant: Tenant) -> bool:
+        """Whether a budget of a tenant is spent, so that nothing is launched for it."""
+        return any(each.is_spent and each.budget.who.meets(tenant) for each in self.found)
+
+
+class FairShares:
+    """How shares stand, and who of them goes first.
+
+    :param potential: by site, what could be there
+    :raises SitesError: the sites file cannot be read, or its shares are not valid
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sites: Mapping[str, Site[Any]],
+        potential: Mapping[str, Sequence[Location]],
+        budgets: Budgets,
+    ) -> None:
+        self.budgets = budgets
+        self.shares = shares_of(settings.sites_file, sites, settings.share_half_life)
+        # Budgets hold in any case; all jobs are of one share then, in which they go as without any.
+        self.is_on = settings.fair or bool(budgets.table)
+        if not settings.fair:
+            self.shares = Shares((Share(OTHERS),))
+        self.priced = frozenset(
+            name
+            for name, site in sites.items()
+            if any(each.max_jobs is not None and site.config.cpu_hour(each.capacity) for each in potential[name])
+        )
+        self.sites: dict[str, SiteUse] = {name: SiteUse() for name in sites}
+        self.history: UseHistory | None = None
+        """What shares of the table have used lately."""
+        self.recent = UseHistory(SECONDS_OF_TIES)
+        """The same of Dags, where these are the shares: it decides between those that have the same now."""
+        self.standing = Standing()
+        self.apart: Mapping[str, int] = {}
+        self.fair: FairTurns | None = None
+        self._known: dict[Any, str] = {}
+        self._next_note = 0.0
+
+    def share(self, row: Any) -> str:
+        """The share of a row's job."""
+        tenant = row.team, row.dag_id, row.dag_owner, row.dag_tags
+        if (known := self._known.get(tenant)) is None:
+            known = self._known[tenant] = self.shares.of(Tenant.of(*tenant))
+        return known
+
+    def load(self, session: Session) -> None:
+        """Read what shares have used, when the controller begins to act."""
+        if self.history is None and len(self.shares.table) > 1:
+            means, at = share_rows.means(session)
+            self.history = UseHistory(self.shares.half_life, means, at)
+
+    def count(self, answers: Sequence[SiteAnswer], sites: Sequence[SiteView], now: float) -> None:
+        """Count what each share has. Of a site that does not answer it is what it was.
+
+        :param sites: all of them, with what is there as far as it is known
+        """
+        if not self.is_on:
+            return
+        views = {each.name: each for each in sites}
+        for answer in answers:
+            self._count(answer, views[answer.site.name])
+        used: dict[str, dict[str, ShareAmounts]] = {}
+        for site, use in self.sites.items():
+            for share, amounts in use.used.items():
+                used.setdefault(share, {})[site] = amounts
+        total = NONE_USED
+        for use in self.sites.values():
+            total = total.plus(use.there)
+        self.standing = Standing(total, used)
+        if self.history is not None:
+            self.history.note({share: self.standing.part_of(share) for share in used}, now)
+            self.standing = replace(self.standing, lately=self.history.lately)
+        elif not self.shares.table:
+            self.recent.note({share: self.standing.part_of(share) for share in used}, now)
+            self.recent.forget(LEAST_PART)
+            lately = {share: WORTH_OF_TIES * part for share, part in self.recent.lately.items()}
+            self.standing = replace(self.standing, lately=lately)
+
+    def _count(self, answer: SiteAnswer, site: SiteView) -> None:
+        use = self.sites[site.name]
+        if site.locations or site.launched or site.market is not None:
+            use.there, use.possible = there_is(site), there_can_be(site)
+            use.largest = largest_of([*site.locations, *site.launched])
+        rates = {
+            each.name: each.usd_per_hour / each.capacity.cpus
+            for each in (*site.launched, *site.locations)
+            if each.usd_per_hour and each.capacity.cpus
+        }
+        capacity = {each.name: each.capacity for each in (*site.launched, *site.locations) if each.max_jobs is None}
+        sums: dict[tuple[str, str | None], list[float]] = {}
+        for given in answer.jobs:
+            there = sums.get(place := (given.share or "", given.location))
+            if there is None:
+                there = sums[place] = [0.0, 0.0, 0.0, 0.0]
+            asked, nodes = given.job.resources, given.job.nodes
+            there[0] += asked.cpus * nodes
+            there[1] += asked.memory * nodes
+            there[2] += asked.gpus * nodes
+            there[3] += nodes
+        use.used = {}
+        for (share, name), (cpus, memory, gpus, number) in sums.items():
+            machine = capacity.get(name or "")
+            here = Resources(cpus, int(memory), 0, gpus)
+            amounts = (
+                ShareAmounts(cpus, memory, gpus, number, 0.0)
+                if machine is None
+                else taken_by(here, 1, machine, rates.get(name or "", 0.0))
+            )
+            use.used[share] = use.used.get(share, NONE_USED).plus(amounts)
+
+    def begin(self, now: float) -> FairTurns | None:
+        """How shares go in turn in this tick; None: they do not.
+
+        :param now: epoch seconds
+        """
+        if not self.is_on:
+            self.fair = None
+        else:
+            sizes = [each.largest for each in self.sites.values()]
+            largest = (
+                max((each.cpus for each in sizes), default=0.0),
+                float(max((each.memory for each in sizes), default=0)),
+                max((each.gpus for each in sizes), default=0.0),
+            )
+            self.fair = FairTurns(
+                self.shares, self.standing, now, self.apart, largest, self.budgets.of, self.budgets.held
+            )
+        return self.fair
+
+    def bounds(self) -> ShareBounds | None:
+        """What is left for each share; None: all there is."""
+        if not self.is_on or not (self.shares.has_bounds or (self.priced and self.budgets.any_spent)):
+            return None
+        total = NONE_USED
+        for use in self.sites.values():
+            total = total.plus(use.possible)
+        possible = {name: use.possible for name, use in self.sites.items()}
+        return ShareBounds(self.shares, replace(self.standing, total=total), possible, self.priced)
+
+    def learn(self, waiting: Sequence[WaitingJob], found: Assignment, now: float) -> None:
+        """Note which jobs have found no place, and say of those whose share has had more than its own that it has."""
+        shares = {job.share for job in waiting}
+        if not self.is_on or len(shares) < 2:
+            self.apart = {}
+            return
+        turned_away = {name for names in found.turned_away.values() for name in names}
+        numbers: dict[Any, int] = {}
+        placed: set[int] = set()
+        apart: dict[str, int] = {}
+        for job in waiting:
+            number = numbers.setdefault(key(job), len(numbers))
+            if job.name in found.placed:
+                placed.add(number)
+            elif job.name in turned_away:
+                apart[job.name] = number
+        self.apart = {name: number for name, number in apart.items() if number not in placed}
+        if self.history is not None:
+            self._explain(waiting, found, now)
+
+    def _explain(self, waiting: Sequence[WaitingJob], found: Assignment, now: float) -> None:
+        """Say of jobs that find no room that their share has had more than belongs to it, where it has."""
+        shares = {job.share or "" for job in waiting}
+        parts, lately = entitled(self.shares, shares | self.standing.used.keys()), self.standing.lately
+        over: dict[str, Reason] = {
+            share: because(
+                "share_turn",
+                share=share,
+                used=round(100 * lately.get(share, 0.0)),
+                entitled=round(100 * parts.get(share, 0.0)),
+                half_life=self.shares.half_life,
+            )
+            for share in shares
+            if lately.get(share, 0.0) > parts.get(share, 0.0)
+        }
+        for job in waiting if over else ():
+            why = over.get(job.share or "")
+            if why is None or job.name not in found.waits or job.queued_at > now - SECONDS_UNTIL_EXPLAINED:
+                continue
+            known = found.waits[job.name]
+            if known is None:
+                found.waits[job.name] = why
+            elif known.code == NO_ROOM:
+                found.waits[job.name] = known.with_also(why)
+
+    def save(self, session: Session, now: float) -> None:
+        """Store now and then what shares have used."""
+        if self.history is not None and time.monotonic() >= self._next_note:
+            self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+            share_rows.save_means(session, self.history.means, now)
+
+
+def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], dag_id: str) -> str | None:
+    """The tags that a Dag has now, as JSON."""
+    tags: str | None = facts(session, dag_id).get("dag_tags")
+    return tags
+
+
+def said(spending: BudgetUse) -> str:
+    """What is warned of."""
+    budget = spending.budget
+    return (
+        f"The budget {budget.name} is at {100 * spending.part:.0f} %: {spending.spent:.2f} of {budget.most:g} "
+        f"{budget.unit.value} of this {budget.per}"
+    )

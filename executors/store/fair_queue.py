@@ -1,0 +1,201 @@
+"""Which of the jobs that wait are looked at where shares go in turn: the first of each, as many as it gets next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import and_, func, or_, select, update
+
+from lading.executors import store
+from lading.executors.store import JobRow, explained, groups
+from lading.executors.store.groups import equals_or_null
+from lading.scheduling.job import Budget
+from lading.scheduling.reasons import Reason
+from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
+from lading.scheduling.shares.table import Shares
+from lading.scheduling.shares.usage import Standing
+from lading.scheduling.shares.who import Tenant, Who
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# Between the turns of two jobs of one tick: those of a later tick come after all of them.
+STEP = 1e-5
+# Jobs that are alike are compared so many at a time where only their number is asked, in as many blocks at most.
+BLOCK, MOST_BLOCKS = 8, 64
+# What says whose a job is.
+TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
+NODES = func.coalesce(JobRow.nodes, 1)
+
+
+TenantColumns = tuple[str | None, str | None, str | None, str | None]
+
+
+class TenantTerms(NamedTuple):
+    """What the jobs of a tenant go by.
+
+    :param budgets: what launches for them are bounded by
+    :param held: why they may not start; None: they may
+    """
+
+    share: str
+    budgets: tuple[Budget, ...]
+    held: Reason | None
+
+
+@dataclass(slots=True)
+class FairTurns:
+    """How shares go in turn in one tick.
+
+    :param shares: all of them
+    :param standing: what they have
+    :param now: epoch seconds, from which turns are counted: jobs that are placed later come behind
+    :param apart: of the jobs that found no place last: what is alike of them, by their tokens
+    :param largest: what the largest machine has: cpus, MiB and GPUs
+    :param budgets: what launches for a tenant's jobs are bounded by besides the budgets of their runs
+    :param held: why a tenant's jobs may not start; None: they may
+    :ivar turns: those of the jobs that were put in order, by their tokens
+    """
+
+    shares: Shares
+    standing: Standing
+    now: float
+    apart: Mapping[str, int] = field(default_factory=dict)
+    largest: Need = (0.0, 0.0, 0.0)
+    budgets: Callable[[Tenant], tuple[Budget, ...]] = lambda tenant: ()
+    held: Callable[[Tenant], Reason | None] = lambda tenant: None
+    turns: dict[str, float] = field(default_factory=dict)
+    _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
+
+    @property
+    def by_level(self) -> bool:
+        """Whether Airflow's priority counts before all shares: where there are not several declared."""
+        return not self.shares.table or (len(self.shares.table) == 1 and self.shares.table[0].who == Who())
+
+    def terms(self, row: Any) -> TenantTerms:
+        """What a row's job goes by."""
+        key = row.team, row.dag_id, row.dag_owner, row.dag_tags
+        if (known := self._terms.get(key)) is None:
+            tenant = Tenant.of(*key)
+            known = self._terms[key] = TenantTerms(self.shares.of(tenant), self.budgets(tenant), self.held(tenant))
+        return known
+
+    def explain_held(self, session: Session, before: float) -> None:
+        """Store that reason for the jobs that may not start.
+
+        :param before: those that were queued before, seconds since the epoch
+        """
+        for key, terms in self._terms.items():
+            if terms.held is not None:
+                its_own = [equals_or_null(column, value) for column, value in zip(TENANT, key, strict=True)]
+                is_new = or_(JobRow.reason.is_(None), JobRow.reason != terms.held)
+                session.execute(
+                    update(JobRow)
+                    .where(*groups.CAN_BE_PLACED, *its_own, JobRow.queued_at < before, is_new)
+                    .ordered_values(*explained(terms.held)),
+                    execution_options={"synchronize_session": False},
+                )
+
+    def turn(self, token: str) -> float:
+        """The turn of a job; one that was not among those that were put in order comes behind them."""
+        return self.turns.get(token, self.now + len(self.turns) * STEP)
+
+    def priority(self, row: Any) -> int:
+        """The priority of a row's job between shares."""
+        return int(row.priority) if self.by_level else 0
+
+    def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
+        """Give rows their turns; returns those whose jobs may start, in that order."""
+        rows = [row for row in rows if self.terms(row).held is None]
+        in_order = sorted(rows, key=lambda row: (-row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token))
+        jobs = [self._candidate(row) for row in in_order]
+        found = [in_order[number] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
+        self.turns = {row.token: self.now + number * STEP for number, row in enumerate(found)}
+        return found
+
+    def _candidate(self, row: Any) -> Candidate:
+        nodes = row.nodes or 1
+        need = row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
+        level = row.priority if self.by_level else 0
+        return Candidate(self.terms(row).share, need, level, self.apart.get(row.token), row.site_hint)
+
+
+def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
+    """The first jobs of those without a limit, some more than that, in no order; and whether there are others.
+
+    :param most: so many are wanted
+    :param rests: of their runs, by token, seconds
+    """
+    totals = _totals(session)
+    if sum(each.jobs for each in totals) <= most:
+        return list(session.execute(groups.in_order(groups.UNLIMITED))), False
+    if rests:
+        return _by_rest(session, most, fair, rests), True
+    wanted = _wanted(totals, most, fair)
+    number = func.row_number().over(partition_by=JobRow.dag_id, order_by=groups.ORDER).label("number")
+    dag_id = JobRow.dag_id.label("its_dag")
+    numbered = select(JobRow.token, dag_id, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    by_count: dict[int, list[str | None]] = {}
+    for dag, count in wanted.items():
+        by_count.setdefault(1 << (count - 1).bit_length(), []).append(dag)
+    conditions = [and_(_is_one_of(numbered.c.its_dag, dags), numbered.c.number <= n) for n, dags in by_count.items()]
+    query = select(*groups.COLUMNS).join(numbered, JobRow.token == numbered.c.token).where(or_(*conditions))
+    return list(session.execute(query)), True
+
+
+def _is_one_of(column: Any, names: Sequence[str | None]) -> Any:
+    known = [name for name in names if name is not None]
+    return column.in_(known) if len(known) == len(names) else or_(column.in_(known), column.is_(None))
+
+
+def _totals(session: Session) -> Sequence[Any]:
+    """How many jobs of each Dag and priority wait without a limit of their group, and what they need together."""
+    query = select(
+        *TENANT,
+        JobRow.priority,
+        func.count().label("jobs"),
+        func.min(JobRow.queued_at).label("queued_at"),
+        func.sum(JobRow.cpus * NODES).label("cpus"),
+        func.sum(JobRow.memory * NODES).label("memory"),
+        func.sum(JobRow.gpus * NODES).label("gpus"),
+    )
+    of_waiting = query.where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
+    return session.execute(of_waiting.group_by(*TENANT, JobRow.priority)).all()
+
+
+def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | None, int]:
+    """How many jobs of each Dag are among the first, as far as that can be said without a look at each of them."""
+    jobs, blocks = [], []
+    for each in sorted(totals, key=lambda each: (-each.priority, each.queued_at)):
+        terms = fair.terms(each)
+        if terms.held is not None:
+            continue
+        need = float(each.cpus) / each.jobs, float(each.memory) / each.jobs, float(each.gpus) / each.jobs
+        left = min(each.jobs, most)
+        size = max(BLOCK, -(-left // MOST_BLOCKS))
+        while left > 0:
+            count = min(size, left)
+            level = each.priority if fair.by_level else 0
+            jobs.append(Candidate(terms.share, (need[0] * count, need[1] * count, need[2] * count), level))
+            blocks.append((each.dag_id, count))
+            left -= count
+    wanted: Counter[str | None] = Counter()
+    for number in fair_order(jobs, fair.shares, fair.standing, fair.largest):
+        dag, count = blocks[number]
+        wanted[dag] += count
+        if wanted.total() >= most:
+            break
+    return wanted
+
+
+def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[Any]:
+    """The first jobs where those of a share go by the rests of their runs, which no database knows."""
+    columns = (JobRow.token, JobRow.priority, JobRow.queued_at, JobRow.cpus, JobRow.memory, JobRow.gpus, JobRow.nodes)
+    known = session.execute(
+        select(*columns, JobRow.site_hint, *TENANT).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
+    ).all()
+    tokens = [row.token for row in fair.put_in_order(known, rests)[:most]]
+    return [row for chunk in store.chunks(tokens) for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))]

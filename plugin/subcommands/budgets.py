@@ -1,0 +1,64 @@
+"""``airflow lading budgets``: what budgets have spent in their periods, and their lifting."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from argparse import Namespace
+from typing import Any
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from lading.executors.settings import Settings
+from lading.executors.store import requests, share_rows
+from lading.executors.store.requests import RequestKind
+from lading.executors.store.share_rows import BudgetRow
+from lading.hooks.files.bell import Bell
+from lading.plugin.database import reading_store
+from lading.plugin.subcommands.console import complain, show
+from lading.scheduling.text.units import format_moment
+
+
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def budgets(args: Namespace) -> None:
+    """Print a row per budget, or ask that one be lifted or hold again; status 1 if there is no such budget."""
+    if args.lift is not None and args.restore is not None:
+        complain("--lift and --restore are opposites; give one of them")
+        sys.exit(1)
+    with reading_store() as session:
+        if (name := args.lift if args.lift is not None else args.restore) is not None:
+            kind = RequestKind.RESTORE if args.lift is None else RequestKind.LIFT
+            try:
+                requests.ask(session, kind, name, getpass.getuser())
+            except LookupError as error:
+                complain(str(error))
+                sys.exit(1)
+            session.commit()
+            Bell(Settings.load().controller_bell).ring()
+            complain("Asked of the controller, which does it within seconds.")
+            return
+        rows = [row_of(each) for each in share_rows.budgets(session)]
+    if not rows:
+        complain(
+            "No budget is known: [[budgets]] of the sites file has them, and the controller reads it when it starts."
+        )
+    show(rows, args.output)
+
+
+def row_of(budget: BudgetRow) -> dict[str, Any]:
+    """What is printed of a budget."""
+    return {
+        "budget": budget.name,
+        "who": budget.who,
+        "spent": round(budget.spent, 4),
+        "most": budget.most,
+        "unit": budget.unit,
+        "per": budget.per,
+        "used_percent": round(100 * budget.spent / budget.most, 1),
+        "per_hour": round(budget.per_hour, 4),
+        "until": format_moment(budget.until),
+        "lifted_by": budget.lifted_by if budget.is_lifted else None,
+    }

@@ -1,0 +1,96 @@
+"""What jobs take of what their shares may have, and what there is and can be for all shares. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.resources import Resources
+from lading.scheduling.shares.table import NONE_USED, ShareAmounts
+
+
+def once_per_need(site: SiteView) -> Callable[[PlannedJob], ShareAmounts]:
+    """Says what a job takes at a site, which thousands have in common that are alike."""
+    known: dict[Hashable, ShareAmounts] = {}
+    largest = largest_of([*site.locations, *site.launched, *site.possible])
+    rate = min(
+        (each.usd_per_hour / each.capacity.cpus for each in site.locations if each.usd_per_hour and each.capacity.cpus),
+        default=0.0,
+    )
+
+    def taken(job: PlannedJob) -> ShareAmounts:
+        key = job.resources, job.nodes
+        if key not in known:
+            known[key] = taken_by(job.resources, job.nodes, largest, rate)
+        return known[key]
+
+    return taken
+
+
+def taken_by(resources: Resources, nodes: int, machine: Resources, rate: float) -> ShareAmounts:
+    """What a job takes: of a machine the largest of its parts of any resource, of several nodes all of them.
+
+    :param machine: what its machine has
+    :param rate: what an hour of a cpu costs there, USD
+    """
+    cpus = resources.cpus * nodes
+    part = float(nodes)
+    if nodes == 1:
+        pairs = (
+            (resources.cpus, machine.cpus),
+            (resources.memory, machine.memory),
+            (resources.gpus, machine.gpus),
+        )
+        part = min(1.0, max((need / have for need, have in pairs if have), default=1.0))
+    return ShareAmounts(cpus, resources.memory * nodes, resources.gpus * nodes, part, cpus * rate)
+
+
+def largest_of(locations: Iterable[Location]) -> Resources:
+    """The most of everything that any of them has."""
+    there = [each.capacity for each in locations]
+    return Resources(
+        max((each.cpus for each in there), default=0.0),
+        max((each.memory for each in there), default=0),
+        max((each.disk for each in there), default=0),
+        max((each.gpus for each in there), default=0.0),
+    )
+
+
+def there_is(site: SiteView) -> ShareAmounts:
+    """All that is at a site, busy or not."""
+    by_name = {each.name: each for each in (*site.launched, *site.locations) if not each.stacked}
+    return sum_of(by_name.values())
+
+
+def sum_of(locations: Iterable[Location]) -> ShareAmounts:
+    """All that locations have; a queue as much as its nodes have, or else the jobs that it takes at a time."""
+    found = NONE_USED
+    for each in locations:
+        number = 1 if each.max_jobs is None else (each.nodes or each.max_jobs)
+        size = each.capacity
+        found = found.plus(
+            (size.cpus * number, size.memory * number, size.gpus * number, number, each.usd_per_hour * number)
+        )
+    return found
+
+
+def there_can_be(site: SiteView) -> ShareAmounts:
+    """All that is at a site, and what may be launched there besides."""
+    there, market = there_is(site), site.market
+    if market is None:
+        return there
+    if isinstance(market, MachineMarket):
+        sizes: Sequence[Resources] = [each.capacity for each in market.catalogue.types.values()]
+        most = market.limits.instances
+        price = market.limits.usd_per_hour
+    else:
+        sizes, most, price = [market.capacity], market.most, None
+    more = math.inf if most is None else max(0, most - len(site.launched))
+    largest = [max((getattr(each, name) for each in sizes), default=0) for name in ("cpus", "memory", "gpus")]
+    amounts = [have * more if have and more else 0.0 for have in largest]
+    usd = math.inf if price is None else max(0.0, price - there.usd_per_hour)
+    return there.plus((*amounts, more, usd))

@@ -1,0 +1,113 @@
+"""Budgets: what jobs of a team, Dags, an owner or a tag may cost in a day, a week or a month. Pure.
+
+Periods are those of the calendar, in the time zone of the budget: a day begins at midnight, a week on Monday, a month
+on its first day.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple, get_args
+from zoneinfo import ZoneInfo
+
+from lading.scheduling.job import Budget
+from lading.scheduling.reasons import Reason, because
+from lading.scheduling.shares.who import Who
+
+Period = Literal["day", "week", "month"]
+PERIODS: tuple[str, ...] = get_args(Period)
+# From this part of a budget on its use is warned of.
+NEAR = 0.8
+
+
+class Unit(str, Enum):
+    """What a budget is counted in."""
+
+    USD = "USD"
+    CPU_HOURS = "cpu-hours"
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodBudget:
+    """One budget.
+
+    :param name: unique
+    :param who: whose jobs count
+    :param most: what they may cost in a period
+    :param unit: what that is counted in
+    :param per: how long a period is
+    :param zone: the time zone of the calendar
+    """
+
+    name: str
+    who: Who
+    most: float
+    unit: Unit = Unit.USD
+    per: Period = "month"
+    zone: str = "UTC"
+
+    def period(self, now: float) -> tuple[float, float]:
+        """When the period of a moment begins, and when the next one does, epoch seconds."""
+        zone = ZoneInfo(self.zone)
+        day = datetime.datetime.fromtimestamp(now, zone).date()
+        if self.per == "week":
+            day -= datetime.timedelta(days=day.weekday())
+        elif self.per == "month":
+            day = day.replace(day=1)
+        days = {"day": 1, "week": 7, "month": 31}[self.per]
+        following = day + datetime.timedelta(days=days)
+        if self.per == "month":
+            following = (day + datetime.timedelta(days=31)).replace(day=1)
+        return _midnight(day, zone), _midnight(following, zone)
+
+
+def _midnight(day: datetime.date, zone: ZoneInfo) -> float:
+    """When a day begins, epoch seconds; where clocks are set forward then, its first moment."""
+    return datetime.datetime.combine(day, datetime.time(), zone).timestamp()
+
+
+class BudgetUse(NamedTuple):
+    """How a budget stands.
+
+    :param spent: in this period until now
+    :param per_hour: what the jobs at work add in an hour
+    :param since: when the period has begun, epoch seconds; ``until``: when the next one begins
+    :param lifted_by: who has lifted it for this period; None: it is not lifted
+    """
+
+    budget: PeriodBudget
+    spent: float
+    per_hour: float
+    since: float
+    until: float
+    lifted_by: str | None = None
+
+    @property
+    def part(self) -> float:
+        """What part of it is spent; it may be more than 1, for what runs goes on."""
+        return self.spent / self.budget.most
+
+    @property
+    def is_near(self) -> bool:
+        """Whether so much is spent that it is warned of."""
+        return self.part >= NEAR
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more is launched."""
+        return self.part >= 1 and self.lifted_by is None
+
+    @property
+    def reason(self) -> Reason:
+        """Why nothing more is launched."""
+        code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
+        return because(code, budget=self.budget.name, spent=self.spent, most=self.budget.most, until=self.until)
+
+    @property
+    def for_launches(self) -> Budget | None:
+        """The same as launches are bounded by it; None: they are not."""
+        if self.budget.unit is not Unit.USD or self.lifted_by is not None:
+            return None
+        return Budget(self.budget.name, self.budget.most, self.spent, self.per_hour, self.until)

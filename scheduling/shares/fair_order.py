@@ -1,0 +1,197 @@
+"""The order in which jobs of several shares go. Pure.
+
+Progressive filling: the next job is of the share that has least for its weight, where what the jobs before it would get
+counts as if they had it. A share that has less than is kept for it goes first. What is compared is the dominant share
+(Ghodsi et al., Dominant resource fairness, NSDI 2011): the part of any resource of which a share has most; to it comes
+the mean part that the share has used lately. Within a share jobs keep their order.
+
+Jobs for which no place was found last, though it was sought, count for themselves alone: thousands that wait for a GPU
+must not make their share go last where it waits for cpus, of which there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing
+
+# Sums of many parts differ by so much.
+TOLERANCE = 1e-9
+# Cpus, memory and GPUs.
+Need = tuple[float, float, float]
+
+
+class Candidate(NamedTuple):
+    """A job that waits for its turn.
+
+    :param share: the name of its share
+    :param need: what it takes
+    :param level: those of a higher one go before all others, whatever their shares have
+    :param apart: what is alike of those that found no place last; None: it is not known of it
+    :param site: the only one that it may go to; None: any
+    """
+
+    share: str
+    need: Need
+    level: int = 0
+    apart: Hashable | None = None
+    site: str | None = None
+
+
+class _Queue:
+    """The jobs of one share, or those of them that are alike and found no place, and what it has while they go."""
+
+    __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory")
+
+    def __init__(self, share: str, shares: Shares, standing: Standing) -> None:
+        its_own, total = shares.get(share), standing.total
+        used = standing.used_by(share)
+        self.cpus, self.memory, self.gpus = (
+            have / all_of_it if all_of_it > 0 else 0.0 for have, all_of_it in zip(used[:3], total[:3], strict=True)
+        )
+        self.lately = standing.lately.get(share, 0.0)
+        self.inverse = 1.0 / its_own.weight
+        self.kept = [_Left.of(each, standing.used_by(share, each.site)) for each in its_own.kept]
+        self.jobs: list[int] = []
+        self.at = 0
+
+    @property
+    def key(self) -> float:
+        return (self.lately + max(self.cpus, self.memory, self.gpus)) * self.inverse
+
+
+class _Left:
+    """What is kept for a share, less what it has."""
+
+    __slots__ = ("amounts", "site")
+
+    def __init__(self, site: str | None, amounts: list[float | None]) -> None:
+        self.site = site
+        self.amounts = amounts
+
+    @classmethod
+    def of(cls, kept: Kept, used: ShareAmounts) -> _Left:
+        left = [None if most is None else most - have for most, have in zip(kept.most, used, strict=True)]
+        return cls(kept.site, left)
+
+    def covers(self, job: Candidate) -> bool:
+        """Whether what is kept is enough for a job, and for anything that it needs."""
+        if self.site is not None and job.site is not None and self.site != job.site:
+            return False
+        is_any = False
+        for need, left in zip(job.need, self.amounts, strict=False):
+            if left is not None and need > 0:
+                if need > left + TOLERANCE:
+                    return False
+                is_any = True
+        # Of machines and of money it is not known what the job will take before it has a place.
+        for left in self.amounts[3:]:
+            if left is not None:
+                if left <= TOLERANCE:
+                    return False
+                is_any = True
+        return is_any
+
+    def take(self, job: Candidate, largest: Need) -> None:
+        amounts = self.amounts
+        for number, need in enumerate(job.need):
+            if (left := amounts[number]) is not None:
+                amounts[number] = left - need
+        if (left := amounts[3]) is not None:
+            parts = [need / most for need, most in zip(job.need, largest, strict=True) if most > 0]
+            amounts[3] = left - min(1.0, max(parts, default=1.0))
+
+
+def fair_order(
+    jobs: Sequence[Candidate], shares: Shares, standing: Standing, largest: Need = (0.0, 0.0, 0.0)
+) -> list[int]:
+    """The numbers of the jobs in the order in which they go.
+
+    :param jobs: in the order in which they would go without shares
+    :param largest: what the largest machine has, by which it is guessed how many machines jobs will take
+    """
+    order: list[int] = []
+    queues: dict[tuple[str, Hashable | None], _Queue] = {}
+    for level in _levels(jobs):
+        here: dict[int, _Queue] = {}
+        for number in level:
+            job = jobs[number]
+            key = job.share, job.apart
+            queue = queues.get(key)
+            if queue is None:
+                queue = queues[key] = _Queue(job.share, shares, standing)
+            if id(queue) not in here:
+                here[id(queue)] = queue
+                queue.jobs, queue.at = [], 0
+            queue.jobs.append(number)
+        if len(here) == 1:  # nothing to compare; what it takes counts for the levels below
+            queue = next(iter(here.values()))
+            order += queue.jobs
+            for number in queue.jobs:
+                _take(queue, jobs[number], standing.total, largest)
+        else:
+            _fill(order, jobs, list(here.values()), standing.total, largest)
+    return order
+
+
+def _levels(jobs: Sequence[Candidate]) -> Iterable[Sequence[int]]:
+    """The numbers of the jobs of each level, highest first."""
+    levels: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        levels.setdefault(job.level, []).append(number)
+    return [levels[level] for level in sorted(levels, reverse=True)]
+
+
+def _take(queue: _Queue, job: Candidate, total: ShareAmounts, largest: Need) -> None:
+    cpus, memory, gpus = job.need
+    if total.cpus > 0:
+        queue.cpus += cpus / total.cpus
+    if total.memory > 0:
+        queue.memory += memory / total.memory
+    if gpus and total.gpus > 0:
+        queue.gpus += gpus / total.gpus
+    for left in queue.kept:
+        left.take(job, largest)
+
+
+def _fill(
+    order: list[int], jobs: Sequence[Candidate], queues: Sequence[_Queue], total: ShareAmounts, largest: Need
+) -> None:
+    """Append the jobs of these queues: always one of the queue that has least."""
+    # Ten thousand of them: nothing is built but what the heap needs.
+    of_cpus, of_memory, of_gpus = (1.0 / all_of_it if all_of_it > 0 else 0.0 for all_of_it in total[:3])
+    heap: list[tuple[bool, float, int, int]] = []
+    for number, queue in enumerate(queues):
+        first = queue.jobs[0]
+        heap.append((not _is_kept(queue, jobs[first]), queue.key, first, number))
+    heapify(heap)
+    append = order.append
+    while heap:
+        _, _, job, number = heap[0]
+        append(job)
+        queue = queues[number]
+        cpus, memory, gpus = jobs[job].need
+        most = queue.cpus = queue.cpus + cpus * of_cpus
+        memory = queue.memory = queue.memory + memory * of_memory
+        most = max(most, memory)
+        if gpus:
+            queue.gpus += gpus * of_gpus
+        most = max(most, queue.gpus)
+        kept = queue.kept
+        for left in kept:
+            left.take(jobs[job], largest)
+        at = queue.at = queue.at + 1
+        if at == len(queue.jobs):
+            heappop(heap)
+            continue
+        following = queue.jobs[at]
+        is_kept = bool(kept) and _is_kept(queue, jobs[following])
+        heapreplace(heap, (not is_kept, (queue.lately + most) * queue.inverse, following, number))
+
+
+def _is_kept(queue: _Queue, job: Candidate) -> bool:
+    """Whether what is kept for its share is enough for a job."""
+    return any(left.covers(job) for left in queue.kept)

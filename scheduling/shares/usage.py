@@ -1,0 +1,109 @@
+"""What shares use now, and what they have used lately: a mean that forgets, with a half-life. Pure.
+
+SLURM's fair share counts use in the same way. Here it is the part of all there is, 0 to 1, of which a share has had
+most: its dominant share (Ghodsi et al., Dominant resource fairness, NSDI 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
+
+
+class Mean(NamedTuple):
+    """A mean of a part that was used, in which what is long ago counts less.
+
+    :param used: the sum of the parts, each by its weight
+    :param weight: the sum of the weights: 1 where it is known for long
+    """
+
+    used: float = 0.0
+    weight: float = 0.0
+
+    def after(self, seconds: float, part: float, half_life: float) -> Mean:
+        """The same when so much was used for so long."""
+        kept = 0.5 ** (max(0.0, seconds) / half_life)
+        return Mean(self.used * kept + part * (1 - kept), self.weight * kept + (1 - kept))
+
+    @property
+    def part(self) -> float:
+        """The mean, 0 to 1; 0 where nothing is known."""
+        return self.used / self.weight if self.weight > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the shares stand.
+
+    :param total: all there is, of which the parts are
+    :param used: by share and site, what its jobs have been given now
+    :param lately: by share, the mean part that it has used, 0 to 1; empty: that does not count
+    """
+
+    total: ShareAmounts = NONE_USED
+    used: Mapping[str, Mapping[str, ShareAmounts]] = field(default_factory=dict)
+    lately: Mapping[str, float] = field(default_factory=dict)
+
+    def used_by(self, share: str, site: str | None = None) -> ShareAmounts:
+        """What a share uses at a site; None: at all of them."""
+        there = self.used.get(share, {})
+        if site is not None:
+            return there.get(site, NONE_USED)
+        return ShareAmounts(*map(sum, zip(*there.values(), strict=True))) if there else NONE_USED
+
+    def part_of(self, share: str) -> float:
+        """The dominant share that it has now, 0 to 1."""
+        used = self.used_by(share)
+        parts = [have / all_of_it for have, all_of_it in zip(used[:3], self.total[:3], strict=True) if all_of_it > 0]
+        return min(1.0, max(parts, default=0.0))
+
+
+class UseHistory:
+    """What shares have used lately.
+
+    :param half_life: seconds after which what was used counts half
+    :param means: those that were stored, by share
+    :param at: when that was, epoch seconds; None: nothing was
+    """
+
+    def __init__(self, half_life: float, means: Mapping[str, Mean] | None = None, at: float | None = None) -> None:
+        self.half_life = half_life
+        self.means: dict[str, Mean] = dict(means or {})
+        self.at = at
+        self._parts: dict[str, float] = {}
+
+    def note(self, parts: Mapping[str, float], now: float) -> None:
+        """Take note of what each share uses from now on, as a part of all there is.
+
+        What was noted before has held until now. While no controller ran nothing is known, which counts as nothing.
+        """
+        seconds = 0.0 if self.at is None else now - self.at
+        for name in {*self.means, *self._parts, *parts}:
+            self.means[name] = self._mean(name).after(seconds, self._parts.get(name, 0.0), self.half_life)
+        self._parts, self.at = dict(parts), now
+
+    def forget(self, least: float) -> None:
+        """Forget those that use nothing and have used less than this part of all there is."""
+        gone = [name for name, mean in self.means.items() if mean.part < least and not self._parts.get(name)]
+        for name in gone:
+            del self.means[name]
+
+    def _mean(self, name: str) -> Mean:
+        """That of a share; one that is new has used nothing for as long as the others are known."""
+        return self.means.get(name) or Mean(0.0, max((each.weight for each in self.means.values()), default=0.0))
+
+    @property
+    def lately(self) -> dict[str, float]:
+        """The mean part of each share, 0 to 1."""
+        return {name: mean.part for name, mean in self.means.items()}
+
+
+def entitled(shares: Shares, names: Iterable[str]) -> dict[str, float]:
+    """The part of all there is that belongs to each share by weight, 0 to 1: to those of the table, and to these."""
+    every = {each.name: each for each in shares.table}
+    every |= {name: Share(name) for name in names if name not in every and (not shares.table or name == OTHERS)}
+    whole = sum(each.weight for each in every.values())
+    return {name: each.weight / whole for name, each in every.items()} if whole else {}

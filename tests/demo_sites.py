@@ -1,0 +1,117 @@
+"""The sites of the demo: this machine, a SLURM that it starts, or a double of EC2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lading.example_dags
+from tests.services import node_python
+from tests.services.account import Account
+from tests.services.ec2 import FakeEC2
+from tests.services.slurm import Slurm
+from tests.services.sshd import Sshd
+
+EXAMPLES = Path(lading.example_dags.__path__[0])
+# They name sites that have to be there.
+OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What one demo runs, and on what.
+
+    :param dag: the Dag
+    :param result: the task whose result is printed
+    :param conf: of its run
+    :param sites: the sites file; empty: none
+    :param environment: of Airflow's processes, beside ours
+    :param commands: to try while the UI is up
+    """
+
+    dag: str
+    result: str
+    conf: Mapping[str, object] = field(default_factory=dict)
+    sites: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ("sites", "jobs")
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Demo]:
+    """This machine."""
+    shutil.copytree(EXAMPLES, folder / "dags", ignore=shutil.ignore_patterns(*OF_OTHER_SITES, "__pycache__"))
+    yield Demo("stdlib_survey", "gather")
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[Demo]:
+    """A SLURM of emulated nodes behind an SSH server."""
+    (folder / "dags").mkdir()
+    shutil.copy(EXAMPLES / "cluster_sketches.py", folder / "dags")
+    with Account() as account, Slurm(account) as cluster, Sshd(account, environment=cluster.environment) as login:
+        sites = f"""
+            [sites.hpc]
+            kind = "slurm"
+            ssh_conn_id = "hpc"
+            work_dir = "{account.home}/lading"
+            python = "{node_python.make(account)}"
+            queue = "batch"
+            node_cpus = 8
+            node_memory = "15 GiB"
+            dags = "sync"
+            max_poll_interval = 4
+            setup = "export AIRFLOW_HOME={account.home}/airflow"
+            """
+        yield Demo("cluster_sketches", "tree", {"samples": 3}, sites, {"AIRFLOW_CONN_HPC": login.connection()})
+
+
+@contextmanager
+def ec2(folder: Path) -> Iterator[Demo]:
+    """This machine, and a double of EC2 for what finds no room on it."""
+    (folder / "dags").mkdir()
+    shutil.copy(EXAMPLES / "burst.py", folder / "dags")
+    with FakeEC2(boot_seconds=2) as service:
+        # Its machines are other users, who read neither our folder nor that of the demo.
+        dags = service.account.folder / "airflow" / "dags"
+        shutil.copytree(folder / "dags", dags)
+        sites = f"""
+            [sites.local]
+            cpus = 1.5
+            memory = "4 GiB"
+
+            [sites.cloud]
+            {service.toml}
+            accept_untargeted = true
+            instance_types = ["m5.large", "m5.xlarge"]
+            capacity_type = "spot-with-fallback"
+            max_instances = 4
+            idle_seconds = 10
+            expected_boot_time = 5
+            python = "{node_python.make(service.account)}"
+            setup = '''
+            export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={dags}
+            '''
+            """
+        commands = ("sites", "jobs", "instances --ended", "cost burst")
+        conf = {"parts": 6, "seconds": 20}
+        # The controller, and boto3 within it, ask the double.
+        yield Demo("burst", "report", conf, sites, service.environment, commands)
+
+
+SITES: Mapping[str, Callable[[Path], AbstractContextManager[Demo]]] = {"local": local, "slurm": slurm, "ec2": ec2}
+
+
+def chosen() -> Callable[[Path], AbstractContextManager[Demo]]:
+    """What ``SITE`` in the environment names.
+
+    :raises KeyError: there is no such demo; with what is valid
+    """
+    name = os.environ.get("SITE") or "local"
+    if name not in SITES:
+        raise KeyError(f"SITE={name}: there is no such demo; valid: {', '.join(SITES)}")
+    return SITES[name]

@@ -1,0 +1,49 @@
+"""When a job that waits will start."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.insight.starts import FEWEST_WAITS, KnownWaits, StartSource, expected_start
+
+NOW = 1_800_000_000.0
+TIMES = st.none() | st.floats(-5000, 1e6).map(lambda seconds: NOW + seconds)
+WAITS = st.lists(st.floats(0, 1e6), max_size=40)
+
+
+@given(age=st.floats(0, 1e6), planned=TIMES, native=TIMES, waits=st.lists(WAITS, max_size=3))
+def test_an_interval_ends_after_it_begins_and_is_not_past(
+    age: float, planned: float | None, native: float | None, waits: list[list[float]]
+) -> None:
+    past = [KnownWaits(each, f"level {number}") for number, each in enumerate(waits)]
+    found = expected_start(NOW, NOW - age, planned, native, past)
+    if planned is not None:
+        assert found is not None
+        assert found.source is StartSource.FORECAST, "what Lading itself will do goes first"
+    if found is not None:
+        assert NOW - 1e-3 <= found.since <= found.until
+        assert found.text
+    elif native is not None:
+        assert native < NOW, "what has passed says nothing"
+    else:
+        assert all(sum(wait >= age for wait in each) <= FEWEST_WAITS for each in waits)
+
+
+def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
+    few, many = KnownWaits([60.0] * 4, "task align"), KnownWaits([100.0 * each for each in range(1, 21)], "site hpc")
+    found = expected_start(NOW, NOW, past=[few, many])
+    assert found is not None
+    assert (found.since, found.until, found.text) == (NOW + 300, NOW + 1800, "20 earlier tries of site hpc")
+    waited = expected_start(NOW, NOW - 1000, past=[few, many])
+    assert waited is not None
+    assert (waited.since, waited.until) == (NOW - 1000 + 1100, NOW - 1000 + 1900), "shorter waits do not count any more"
+    assert waited.text == "11 of 20 earlier tries of site hpc that had waited for 16 min 40 s"
+    assert expected_start(NOW, NOW - 5000, past=[few, many]) is None
+
+
+def test_what_a_batch_system_expects_has_a_margin() -> None:
+    found = expected_start(NOW, NOW - 10, native=NOW + 600)
+    assert found is not None
+    assert (found.since, found.until, found.source) == (NOW + 600, NOW + 960, StartSource.BATCH_SYSTEM)
+    assert expected_start(NOW, NOW - 10, native=NOW - 600) is None
