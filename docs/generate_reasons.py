@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from lading.scheduling.reason_codes import CAUSES, CODES, Actor, Code, Form
@@ -15,15 +15,15 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
 
-Every message about a job or a machine is one of these. The code is in `airflow lading jobs --output json`, in the
-tooltip of the page and in the metrics; `{…}` stands for what differs from job to job. *Who* can act is the author of
-the Dag, or the operator of the site, the account or Lading.
+Every message about a job or a machine is one of these: search this page for a part of it, or for its code, which is
+`reason_code` in `airflow lading jobs --output json`. `{…}` stands for what differs from job to job. Each table is
+preceded by who can act (the author of the Dag, or the operator of the site, the account or Lading) and what to do.
 
 """
 PARTS = {
     Form.WAIT: (
         "Why a job waits",
-        "These pass by themselves unless the table says otherwise.",
+        "Sorted by what is waited for.",
     ),
     Form.NEVER: (
         "Why a job can never run",
@@ -52,15 +52,17 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def codes(form: Form) -> str:
-    """The codes of one form, those of one kind and title together."""
-    alike: Mapping[tuple[str, ...], list[Code]] = {}
+    """The codes of one form: those of one title together, and of these those of one remedy in one table."""
+    titles: dict[str, dict[tuple[str, str], list[Code]]] = {}
     for code in CODES.values():
         if code.form is form:
-            alike.setdefault((code.title, code.remedy, who(code.actors)), []).append(code)  # type: ignore[attr-defined]
+            titles.setdefault(code.title, {}).setdefault((code.remedy, who(code.actors)), []).append(code)
     parts = []
-    for (title, remedy, actors), group in alike.items():
-        rows = ((f"`{code.key}`", cell(code.sentence)) for code in group)
-        parts += [f"### {cell(title)}", f"*{actors.capitalize()}.* {cell(remedy)}", table(("code", "message"), rows)]
+    for title, groups in titles.items():
+        parts.append(f"### {cell(title)}")
+        for (remedy, actors), group in groups.items():
+            rows = ((f"`{code.key}`", cell(code.sentence)) for code in group)
+            parts += [f"*{actors.capitalize()}.* {cell(remedy)}", table(("code", "message"), rows)]
     return "\n\n".join(parts)
 
 

@@ -27,7 +27,7 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.demo_sites import Demo, chosen
+from tests.demo_sites import Demo, DemoError, chosen
 from tests.services import processes
 from tests.services.account import NeedsRootError
 from tests.services.airflow import FINISHED, Airflow, AirflowError
@@ -51,8 +51,8 @@ def main() -> int:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
             return 0 if state == "success" else 1
-    except (AirflowError, MissingPackagesError, NeedsRootError, KeyError) as error:
-        show_plainly(str(error.args[0]))
+    except (AirflowError, DemoError, MissingPackagesError, NeedsRootError) as error:
+        show_plainly(str(error))
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from tests.services.sshd import Sshd
 EXAMPLES = Path(lading.example_dags.__path__[0])
 # They name sites that have to be there.
 OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
+
+
+class DemoError(RuntimeError):
+    """This demo cannot be shown here; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,33 @@ class Demo:
     commands: tuple[str, ...] = ("sites", "jobs")
 
 
+def python_of(account: Account) -> Path:
+    """The interpreter for the jobs of an account, with Airflow and Lading.
+
+    :raises DemoError: the account cannot run or read it
+    """
+    try:
+        python = node_python.make(account)
+    except RuntimeError as error:
+        raise DemoError(str(error)) from None
+    tried = subprocess.run(
+        [str(python), "-c", "import lading.scheduling"],
+        user=account.uid,
+        group=account.uid,
+        extra_groups=[],
+        cwd="/",
+        env={},
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode:
+        raise DemoError(
+            "jobs run as another user, who cannot read this clone: move it to where everybody can, such as /opt or "
+            f"/srv, not below {Path.home()}"
+        )
+    return python
+
+
 @contextmanager
 def local(folder: Path) -> Iterator[Demo]:
     """This machine."""
@@ -59,7 +91,7 @@ def slurm(folder: Path) -> Iterator[Demo]:
             kind = "slurm"
             ssh_conn_id = "hpc"
             work_dir = "{account.home}/lading"
-            python = "{node_python.make(account)}"
+            python = "{python_of(account)}"
             queue = "batch"
             node_cpus = 8
             node_memory = "15 GiB"
@@ -92,7 +124,7 @@ def ec2(folder: Path) -> Iterator[Demo]:
             max_instances = 4
             idle_seconds = 10
             expected_boot_time = 5
-            python = "{node_python.make(service.account)}"
+            python = "{python_of(service.account)}"
             setup = '''
             export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={dags}
             '''
@@ -109,9 +141,9 @@ SITES: Mapping[str, Callable[[Path], AbstractContextManager[Demo]]] = {"local": 
 def chosen() -> Callable[[Path], AbstractContextManager[Demo]]:
     """What ``SITE`` in the environment names.
 
-    :raises KeyError: there is no such demo; with what is valid
+    :raises DemoError: there is no such demo; with what is valid
     """
     name = os.environ.get("SITE") or "local"
     if name not in SITES:
-        raise KeyError(f"SITE={name}: there is no such demo; valid: {', '.join(SITES)}")
+        raise DemoError(f"SITE={name}: there is no such demo; valid: {', '.join(SITES)}")
     return SITES[name]

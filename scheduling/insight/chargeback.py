@@ -19,8 +19,8 @@ class Charge(NamedTuple):
     """One row.
 
     :param kind: ``jobs``: what jobs were charged; ``idle``: machines while no job had them; ``boot``: machines until
-        they were up, which is nobody's either
-    :param name: of a team, Dag, owner or site; None: the jobs of none, or machines
+        they were up
+    :param name: of a team, Dag, owner or site; None: the jobs of none, or machines that are shared by none
     :param cpu_hours: that jobs asked for while they ran, or of machines
     :param usd: None: nothing of it has a price
     """

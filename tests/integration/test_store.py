@@ -252,12 +252,24 @@ def test_the_jobs_of_a_dead_scheduler_are_taken_over(session: Session) -> None:
     assert store.foreign_owners(session, 9) == []
 
 
+def test_each_executor_has_the_jobs_of_its_team(session: Session) -> None:
+    for token, team in (("all", None), ("genes", "genes"), ("gone", "gone")):
+        add(session, token, executor_team=team, team=team, unreported=True)
+    assert [job.token for job in store.unreported(session, 7, 10)] == ["all"]
+    assert [job.token for job in store.unreported(session, 7, 10, "genes")] == ["genes"]
+    assert store.adopt_from(session, 7, 9, "genes", but=None) == {"genes": State.QUEUED}
+    assert store.adopt_from(session, 7, 9, None, but=["genes"]) == {"all": State.QUEUED, "gone": State.QUEUED}
+    session.expire_all()
+    assert {job.token for job in store.unreported(session, 9, 10)} == {"all", "gone"}
+    assert set(store.count_live(session)) == {(None, State.QUEUED, team) for team in (None, "genes", "gone")}
+
+
 def test_more_jobs_than_one_statement_takes(session: Session) -> None:
     tokens = [f"job{number}" for number in range(2 * store.CHUNK + 1)]
     for token in tokens:
         add(session, token)
     assert len(store.find(session, tokens)) == len(tokens)
-    assert store.count_live(session) == {(None, State.QUEUED): len(tokens)}
+    assert store.count_live(session) == {(None, State.QUEUED, None): len(tokens)}
 
 
 def test_one_controller_holds_the_lease(session: Session) -> None:

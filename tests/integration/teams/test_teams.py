@@ -111,6 +111,9 @@ def test_each_team_has_its_executor_and_all_share_one_controller(airflow: Airflo
     }
     assert {job["dag_id"] for job in jobs(airflow, "--team", "loads")} == {"of_loads"}
     assert len(controllers(airflow)) == 1
+    charged = airflow.lading("cost", "--by", "team", "-o", "csv").splitlines()
+    assert charged[0] == "kind,team,jobs,failed,cpu_hours,usd"
+    assert {",".join(line.split(",")[:4]) for line in charged[1:]} >= {"jobs,genes,2,0", "jobs,loads,2,0"}
 
 
 def test_a_site_takes_the_dags_of_its_teams_alone(airflow: Airflow) -> None:
@@ -135,6 +138,7 @@ def test_a_scheduler_takes_over_the_jobs_of_a_dead_one_for_each_team(airflow: Ai
     airflow.wait_for_dag("lasting")
     run = airflow.trigger("lasting")
     airflow.wait_for_task("lasting", run, "long", "running")
+    assert "genes" in airflow.lading("top", "--once")
     airflow.kill("scheduler", signal.SIGKILL)
     airflow.start("scheduler")
     assert airflow.wait_for_run("lasting", run, timeout=180) == "success"

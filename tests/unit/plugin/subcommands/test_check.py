@@ -225,3 +225,21 @@ def test_an_older_controller_has_published_no_edition(settings: Settings, monkey
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
         assert controller_finding(settings).good
+
+
+def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sites.toml"
+    path.write_text(
+        '[sites.hpc]\nkind = "slurm"\nwork_dir = "/s/{account}"\npython = "/usr/bin/python3"\nnode_cpus = 4\n'
+        'node_memory = "8 GiB"\nssh_conn_id = "own"\naccounts = {"team:genes" = "genes"}\n'
+    )
+    settings = make_settings(tmp_path, sites_file=path)
+    monkeypatch.setattr(check.Settings, "load", lambda: settings)
+    looked_at: list[str] = []
+    monkeypatch.setattr(check, "site_findings", lambda each, *_: looked_at.append(each.name) or [])
+    for name in ("executor_finding", "store_finding", "key_finding"):
+        monkeypatch.setattr(check, name, lambda: Check("x", True, ""))
+    monkeypatch.setattr(check, "controller_finding", lambda settings: Check("x", True, ""))
+    found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
+    assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
+    assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
