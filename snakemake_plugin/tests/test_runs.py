@@ -31,14 +31,14 @@ rule grown:
     output: "grown.txt"
     retries: 1
     resources: mem_mb=lambda wildcards, attempt: 50 + 600 * (attempt - 1)
-    shell: "python3 -c 'kept = bytes([1]) * (450 * 2**20); import time; time.sleep(1)'; echo {resources.mem_mb} > {output}"
+    shell: "python3 -c 'import time; a = bytes([1]) * (450 << 20); time.sleep(1)'; echo {resources.mem_mb} > {output}"
 
 # It does not, so that it has twice what it had.
 rule learnt:
     output: "learnt.txt"
     retries: 1
     resources: mem_mb=150
-    shell: "python3 -c 'kept = bytes([1]) * (450 * 2**20); import time; time.sleep(1)' && echo ok > {output}"
+    shell: "python3 -c 'kept = bytes([1]) * (450 << 20); import time; time.sleep(1)' && echo ok > {output}"
 
 envvars: "SECRET_OF_A_RUN"
 """
