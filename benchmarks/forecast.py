@@ -3,7 +3,8 @@
     python -m benchmarks.forecast [--dag-runs 50] [--tasks 200] [--machines 300] [--ticks 100]
 
 Milliseconds of each tick for reading what is to come, following the plan, and choosing places, while the plan is made
-in its thread beside it. The store is SQLite in a temporary folder, with Airflow's tables.
+in its thread beside it, and the most memory that the process has had, what plays Airflow included. The store is SQLite
+in a temporary folder, with Airflow's tables.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -193,7 +195,7 @@ def main() -> None:
         f"{options.dag_runs} runs of {options.tasks} tasks on {options.machines} machines: {first:.0f} ms first, then "
         f"{statistics.median(later):.0f} ms at the median, {last:.0f} ms at the 99th percentile, "
         f"{1000 * statistics.median(house.cpu):.0f} ms of a processor at the median; {planner.plans} plans, of now in "
-        f"{of_now} of {len(ticks)} ticks"
+        f"{of_now} of {len(ticks)} ticks; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most"
     )
 
 

@@ -95,6 +95,15 @@ class RunTerms(NamedTuple):
     request: RunRequestRow | None
     forecast: RunForecastRow | None
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the forecast is of before the request."""
+        request, forecast = self.request, self.forecast
+        if request is None or forecast is None:
+            return False
+        is_of_other_hurry = request.hurry is not None and request.hurry != forecast.hurry
+        return is_of_other_hurry or (request.finish_by is not None and forecast.finish_by is None)
+
     def lines(self) -> Iterator[str]:
         """The same as text, a line for each of them."""
         request, forecast = self.request, self.forecast
@@ -108,6 +117,8 @@ class RunTerms(NamedTuple):
             yield f"finish_by {request.finish_by}{by}"
         if forecast is None:
             yield "nothing is planned for it: only sites that buy machines by a forecast go by that"
+        elif self.is_unheard:
+            yield "it is planned by that within seconds"
         elif forecast.trouble is not None:
             yield forecast.trouble
         elif forecast.ends_at is not None:

@@ -65,16 +65,15 @@ def decide(
     margin = SECONDS_TO_BEGIN if coming is None else coming.margin
     wanting = [*jobs, *(job for each in live for job in each.prefetched)]
     needs = _needed(wanting, live, market, limits, now, margin)
+    near = None if coming is None else replace(coming, forecast=coming.within_reach(len(live), now))
     begins: dict[str, float] = {}
-    if coming is not None:
-        names_of_all = {job.name for job in wanting}
-        ahead = coming_work.early(needs.launches, live, coming, market, now, names_of_all)
-        begins = {job.name: begin for job, begin in ahead}
-        early = [job for job, _ in ahead]
-        # They have no room in what is there, or is launched for others.
-        full, left = [replace(each, draining=True) for each in live], market.most - len(needs.launches)
-        more = _needed(early, full, replace(market, most=left), limits, now, margin).launches
-        wanting, needs = [*wanting, *early], replace(needs, launches=(*needs.launches, *more))
+    awaits: Mapping[str, Reason] = {}
+    if near is not None:
+        launches, awaits = coming_work.needed(needs.launches, live, near, market, now)
+        needs = replace(needs, launches=launches)
+        early, more = _early(needs.launches, wanting, live, near, market, limits, now)
+        begins = {job.name: begin for job, begin in early}
+        wanting, needs = [*wanting, *(job for job, _ in early)], replace(needs, launches=(*needs.launches, *more))
     if not wanting:
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
@@ -84,11 +83,33 @@ def decide(
     if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
     due = () if market.held is not None else _settled(needs.launches, wanting, since, market, now)
-    if coming is not None:
-        due = coming_work.timed(due, [each for each in live if each.name not in releases], coming, market, now)
+    if near is not None:
+        due = coming_work.timed(due, [each for each in live if each.name not in releases], near, market, now)
     waits = _waits(waiting, live, needs, market)
     asked = {name: begins[name] for launch in due for name in launch.jobs if name in begins}
-    return Provision(due, releases, names - needs.used, waits, needs.refused, ahead=asked)
+    return Provision(due, releases, names - needs.used, waits, needs.refused, awaits=awaits, ahead=asked)
+
+
+def _early(
+    launches: Sequence[Launch],
+    wanting: Sequence[PlannedJob],
+    live: Sequence[Location],
+    coming: ComingWork,
+    market: Market,
+    limits: InstanceLimits,
+    now: float,
+) -> tuple[Sequence[tuple[PlannedJob, float]], tuple[Launch, ...]]:
+    """The jobs that are still to come and for which is launched now, each with when it is to begin, and the launches.
+
+    :param launches: those for jobs that wait; ``wanting``: all jobs for which something is launched in any case
+    """
+    left = market.most - len(live) - len(launches)
+    if left <= 0:
+        return (), ()
+    found = coming_work.early(launches, live, coming, market, now, [job.name for job in wanting])
+    # They have no room in what is there, or is launched for others.
+    full, rest = [replace(each, draining=True) for each in live], replace(market, most=left + len(live))
+    return found, _needed([job for job, _ in found], full, rest, limits, now, coming.margin).launches
 
 
 def shaped(packed: Resources, market: Market) -> Resources:

@@ -1,7 +1,8 @@
 """Allocations by what is to come: what is asked for ahead, for how long, which idle ones are kept, which end. Pure.
 
 What live runs still have to do is played forward over the allocations that are there and those that are asked for, by
-the longest rest of each run first and each step where it begins soonest. A walltime covers what begins in an allocation
+the longest rest of each run first and each step where it begins soonest. What has room by that sooner than another one
+would come out of its queue waits for it. A walltime covers what begins in an allocation
 by that; an idle allocation stays while something is to begin there sooner than another one would come out of its queue;
 and what will find no room when those before it have ended is asked for as much sooner as allocations wait.
 """
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.policy import rounded_up
 from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule, ScheduleTerms
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -35,7 +37,7 @@ UNKNOWN_SPREAD = 1.0
 OTHER_ORDER = 2.0
 # What needs something is asked for ahead where the steps before it end by at most this part of the wait sooner or later
 # than expected, but for those whose hints say so.
-CERTAIN = 0.5
+CERTAIN = 0.1
 # What is still to come comes after all that waits.
 LAST = -(10**9)
 # A walltime is whole minutes, seconds.
@@ -94,9 +96,7 @@ def timed(
     if not launches:
         return ()
     forecast = coming.within_reach(len(live) + len(launches), now)
-    cautious = replace(
-        forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()}
-    )
+    cautious = at_most(forecast, market)
     asked = [
         Location(f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - coming.margin)
         for number, each in enumerate(launches)
@@ -119,6 +119,41 @@ def timed(
     return tuple(found)
 
 
+def needed(
+    launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
+) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
+    """The launches without those whose jobs begin in what is there before a new allocation would come out of its queue.
+
+    :param live: what is there or asked for
+    :returns: with what the jobs of the others wait for, by their names
+    """
+    if not (launches and live):
+        return tuple(launches), {}
+    forecast = coming.within_reach(len(live), now)
+    unsure, cautious = after_unknown(forecast), at_most(forecast, market)
+    schedule = play(cautious, as_played(live, coming, market, now), now)
+    kept, awaits = [], dict[str, Reason]()
+    for launch in launches:
+        until = now + coming.wait(launch.kind, launch.capacity.cpus, market)
+        steps = {job: coming.tokens.get(job, job) for job in launch.jobs}
+        is_in_time = _are_known(launch, coming) and all(
+            name not in unsure and schedule.starts.get(name, math.inf) <= until for name in steps.values()
+        )
+        if not is_in_time:
+            kept.append(launch)
+            continue
+        for job, name in steps.items():
+            home = schedule.homes[name].location
+            assert home is not None  # nothing is launched in it
+            awaits[job] = because("room_soon", location=home.name, seconds=rounded_up(schedule.starts[name] - now))
+    return tuple(kept), awaits
+
+
+def at_most(forecast: Forecast, market: Market) -> Forecast:
+    """The same where each step takes as long as it probably does at most."""
+    return replace(forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()})
+
+
 def early(
     launches: Sequence[Launch],
     live: Sequence[Location],
@@ -136,13 +171,19 @@ def early(
     :returns: each with when it is to begin, epoch seconds
     """
     come, waits = {*coming.tokens.values(), *wanting}, dict[str, float]()
+    known: dict[tuple[str | None, float], float] = {}
     for name, step in coming.forecast.steps.items():
         is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in coming.known
         if is_to_come and step.ahead is not False and step.parents:
-            waits[name] = coming.wait(str(step.job.instance_type), step.job.resources.cpus, market)
+            kind, cpus = step.job.instance_type, step.job.resources.cpus
+            if (kind, cpus) not in known:
+                known[kind, cpus] = coming.wait(str(kind), cpus, market)
+            waits[name] = known[kind, cpus]
+    forecast = coming.within_reach(len(live) + len(launches), now)
+    soonest = forecast.soonest(now) if waits else {}
+    waits = {name: wait for name, wait in waits.items() if soonest.get(name, math.inf) <= now + wait}
     if not any(waits.values()):
         return []
-    forecast = coming.within_reach(len(live) + len(launches), now)
     asked = [
         Location(
             f"launch {number}",
@@ -157,8 +198,6 @@ def early(
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
     found = []
     for name, wait in waits.items():
-        if name not in forecast.steps:
-            continue
         step = forecast.steps[name]
         before = [each for each in step.parents if each in forecast.steps]
         if not before or any(each not in schedule.until for each in before):

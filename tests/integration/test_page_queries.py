@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,16 +16,23 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import metrics
-from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, usage
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, starts, usage
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
-from lading.plugin.ui.queries.advice import advice
+from lading.plugin.ui.queries import explorer
+from lading.plugin.ui.queries.advice import advice, savings
+from lading.plugin.ui.queries.bill import bill_page
 from lading.plugin.ui.queries.chart import packing
-from lading.plugin.ui.queries.now import WaitGroups, costs, summary
+from lading.plugin.ui.queries.explorer import JobChoice, csv_rows, find_jobs
+from lading.plugin.ui.queries.failures import failures
+from lading.plugin.ui.queries.gantt import gantt
+from lading.plugin.ui.queries.now import WaitGroups, costs, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
+from lading.scheduling.insight.periods import Period
+from lading.scheduling.reasons import because
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -258,6 +267,88 @@ def test_the_youngest_jobs_and_how_many_more_there_are(session: Session) -> None
     assert youngest(session, 3, [State.FAILED], "d", "r")[1] == 2
     assert youngest(session, 8)[1] == 0
     assert youngest(session, 3, dag_id="other") == ([], 0)
+
+
+def explored(session: Session, sort: Any = "queued", order: Any = "desc", **choice: Any) -> list[str]:
+    """The jobs that the explorer finds, through all its pages, in their order."""
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = find_jobs(session, EVERYTHING, JobChoice(**choice), NOW, sort, order, 3, after)
+        found += [job.id for job in page.jobs]
+        if (after := page.after) is None:
+            assert page.matching == len(found)
+            return found
+
+
+def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        ran = {"started_at": NOW - 500 + number, "ended_at": NOW - 10 * number, "usd": number % 3 or None}
+        names = {"task_id": f"t_{number % 2}", "run_id": f"scheduled__{number}", "native_id": f"47{number}"}
+        add(session, f"{number}", state=State.SUCCEEDED, site="hpc", location=f"L{number}", node="n1", **ran, **names)
+    add(session, "F", dag_id="other", state=State.FAILED, ended_at=NOW - 5, cause="error", started_at=NOW - 50)
+    session.flush()
+    for most in (1_000, 0):  # as names that are asked for one by one, and as too many of them
+        monkeypatch.setattr(explorer, "MOST_NAMES", most)
+        for choice, tokens in (
+            ({"q": "T_1"}, "13579"), ({"q": "%"}, ""), ({"q": "scheduled__4"}, "4"), ({"q": "47"}, "0123456789"),
+            ({"q": "473"}, "3"), ({"q": "n1 t_0"}, "02468"), ({"q": "L7"}, "7"), ({"q": "other"}, "F"),
+            ({"location": "n1"}, "0123456789"), ({"cause": ("error",)}, "F"), ({"state": ("failed",)}, "F"),
+            ({"dag_id": ("d",), "state": ("succeeded", "failed")}, "0123456789"), ({"site": ("hpc",)}, "0123456789"),
+        ):  # fmt: skip
+            assert "".join(sorted(explored(session, **choice))) == tokens, choice
+    assert explored(session, "started", dag_id=("d",)) == list("9876543210")
+    assert explored(session, "ended", "asc", dag_id=("d",)) == list("9876543210")
+    assert explored(session, "usd", dag_id=("d",)) == list("8527419630"), "what has no price is last"
+    file = list(csv.DictReader(io.StringIO("".join(csv_rows(session, EVERYTHING, JobChoice(), NOW)))))
+    assert [row["run_id"][-1] for row in file if row["dag_id"] == "d"] == list("9876543210")
+    few = Sight(frozenset({"other"}))
+    assert [job.id for job in find_jobs(session, few, JobChoice(state=("failed",)), NOW).jobs] == ["F"]
+
+
+def test_many_jobs_are_found_as_few_are(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "MOST_COUNTED", 4)
+    monkeypatch.setattr(explorer, "MOST_SORTED", 6)
+    for number in range(9):
+        ran = {"started_at": NOW - 50, "ended_at": NOW - 10, "usd": float(number)}
+        add(session, f"{number}", state=State.SUCCEEDED, site="hpc", queued_at=NOW - 900 + number, **ran)
+    session.flush()
+    page = find_jobs(session, EVERYTHING, JobChoice(q="t"), NOW, limit=3)
+    assert ([job.id for job in page.jobs], page.matching, page.is_more) == (["8", "7", "6"], 4, True)
+    page = find_jobs(session, EVERYTHING, JobChoice(dag_id=("d",)), NOW, "usd", "asc", 4)
+    assert ([job.id for job in page.jobs], page.is_partial) == (["3", "4", "5", "6"], True), "of the youngest six"
+    page = find_jobs(session, EVERYTHING, JobChoice(dag_id=("d",)), NOW, "usd", "asc", 4, page.after)
+    assert ([job.id for job in page.jobs], page.after) == (["7", "8"], None)
+
+
+def test_failures_waits_starts_and_bills_are_the_same_on_every_database(session: Session) -> None:
+    add_sites(session)
+    for number in range(8):
+        ran = {"queued_at": NOW - 900, "started_at": NOW - 900 + 60 * (number + 1), "ended_at": NOW - 100}
+        cause = {"state": State.FAILED, "cause": "node_failure", "node": "n7"} if number < 2 else {}
+        add(session, f"{number}", **{"state": State.SUCCEEDED, "site": "hpc", "location": "L1", **ran, **cause})
+    reason = because("max_allocations", used=8, most=8).at("hpc")
+    add(session, "w", state=State.QUEUED, queued_at=NOW - 50, **reason_values(reason))
+    add(session, "p", state=State.PLACED, site="sge", task_id="new", queued_at=NOW - 50, native_start=NOW + 60)
+    session.flush()
+    [group] = failures(session, EVERYTHING, NOW - DAY, NOW).groups
+    assert (group.cause, group.site, group.node, group.jobs) == ("node_failure", "hpc", "n7", 2)
+    assert summary(session, NOW).failed == 2
+    wait = next(each for each in waits(session, EVERYTHING, NOW).groups if each.key == "max_allocations")
+    assert (wait.params["most"], wait.site, wait.share, wait.jobs_per_hour) == (8, "hpc", 0.5, 8)
+    assert "of site hpc" in wait.remedy
+    found = {job.id: job.start for job in find_jobs(session, EVERYTHING, JobChoice(), NOW).jobs if job.start}
+    assert {token: start.source for token, start in found.items()} == {"w": "past_waits", "p": "batch_system"}
+    assert starts.say(session, NOW) == 2
+    day = NOW // DAY * DAY - DAY
+    bill = bill_page(session, EVERYTHING, day, NOW + DAY, Period.DAY, "task", NOW)
+    assert bill.total.jobs == 8
+    assert bill.total.cpu_hours == pytest.approx(sum(each.cpu_hours for each in bill.totals))
+    assert store.forget_ended(session, NOW + 1) == 8
+    again = bill_page(session, EVERYTHING, day, NOW + DAY, Period.DAY, "task", NOW)
+    assert again.total.cpu_hours_used == pytest.approx(bill.total.cpu_hours_used)
+    assert savings(session, EVERYTHING, NOW).tasks == []
+    assert [run.upstream for run in gantt(session, "d", "r", NOW).tasks] == [[], []]
 
 
 def test_advice_for_many_tasks_takes_few_queries(session: Session) -> None:

@@ -28,9 +28,9 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import as_estimate
 
 # It is counted how many match, up to so many.
-MOST_COUNTED = 10_000
+MOST_COUNTED = 5_000
 # Of more than are counted what is sorted by something else than when they were queued are the youngest, so many.
-MOST_SORTED = 10_000
+MOST_SORTED = 5_000
 # So many names that are looked for are asked for one by one.
 MOST_NAMES = 200
 # A file is made of so many rows at a time.
@@ -172,10 +172,10 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
     indexed = INDEXED.fullmatch(word)
     name = indexed[1] if indexed else word
     tasks: dict[str, list[str]] = {}
-    for dag_id, task_id in session.execute(pairs(JobRow.task_id, name)):
+    for dag_id, task_id in session.execute(pairs(session, JobRow.task_id, name)):
         tasks.setdefault(dag_id, []).append(task_id)
     runs: dict[str, list[str]] = {}
-    for dag_id, run_id in session.execute(pairs(JobRow.run_id, word)):
+    for dag_id, run_id in session.execute(pairs(session, JobRow.run_id, word)):
         runs.setdefault(dag_id, []).append(run_id)
     if max(map(len, (*tasks.values(), *runs.values(), tasks, runs)), default=0) > MOST_NAMES:
         return None
@@ -185,11 +185,22 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
     return [*found, *(begins_with(session, name, word) for name in BEGINNINGS)]
 
 
-def pairs(column: Any, word: str) -> Any:
+def pairs(session: Session, column: Any, word: str) -> Any:
     """The query for Dags, each with a name of it, such as that of a task, where one of both has a word in it.
 
-    It looks at the next name in the index again and again, and not at all of the jobs of each.
+    :param column: of the names, which comes behind the Dag in an index
     """
+    names = skip_scan(session, column)
+    contained = [type_coerce(each, String).icontains(word, autoescape=True) for each in (names.c.name, names.c.dag_id)]
+    return select(names.c.dag_id, names.c.name).where(names.c.name.is_not(None), or_(*contained))
+
+
+def skip_scan(session: Session, column: Any) -> Any:
+    """All Dags with their names, for which the next one is looked at in the index again and again, and not all of the
+    jobs of each.
+    """
+    if session.get_bind().dialect.name in ("mysql", "mariadb"):  # which do that by themselves, and it alone
+        return select(JobRow.dag_id, column.label("name")).where(JobRow.dag_id.is_not(None)).distinct().subquery()
     first = select(func.min(JobRow.dag_id).label("dag_id")).cte("dags", recursive=True)
     following = select(func.min(JobRow.dag_id)).where(JobRow.dag_id > first.c.dag_id).scalar_subquery()
     dags = first.union_all(select(following).where(first.c.dag_id.is_not(None)))
@@ -201,9 +212,7 @@ def pairs(column: Any, word: str) -> Any:
         .correlate(begun)
         .scalar_subquery()
     )
-    names = begun.union_all(select(begun.c.dag_id, after).where(begun.c.name.is_not(None)))
-    contained = [type_coerce(each, String).icontains(word, autoescape=True) for each in (names.c.name, names.c.dag_id)]
-    return select(names.c.dag_id, names.c.name).where(names.c.name.is_not(None), or_(*contained))
+    return begun.union_all(select(begun.c.dag_id, after).where(begun.c.name.is_not(None)))
 
 
 class Place(NamedTuple):
@@ -286,8 +295,17 @@ def find_jobs(
 
 def is_beyond(value: Any, order: Order, place: Place) -> ColumnElement[bool]:
     """The condition for jobs that come after a page."""
-    further = value < place.value if order == "desc" else value > place.value
-    return or_(further, and_(value == place.value, JobRow.token > place.token))
+    further, later = (
+        (value < place.value, JobRow.token < place.token)
+        if order == "desc"
+        else (value > place.value, JobRow.token > place.token)
+    )
+    return or_(further, and_(value == place.value, later))
+
+
+def in_order(value: Any, order: Order) -> tuple[Any, Any]:
+    """Both columns in one direction: an index can be read backwards, but not in two directions at once."""
+    return (value.desc(), JobRow.token.desc()) if order == "desc" else (value, JobRow.token)
 
 
 def count(session: Session, conditions: Sequence[Any], each_way: Sequence[Any] | None) -> int:
@@ -326,10 +344,9 @@ def narrow(
     found: dict[str, float] = {}
     for way in [[]] if each_way is None else [[each] for each in each_way]:
         query = select(JobRow.token, sum_of_it.label("value")).where(*way, *conditions, *beyond)
-        by = sum_of_it.desc() if order == "desc" else sum_of_it
-        found |= {token: float(each) for token, each in session.execute(query.order_by(by, JobRow.token).limit(number))}
-    sign = -1.0 if order == "desc" else 1.0
-    return sorted(found.items(), key=lambda each: (sign * each[1], each[0]))[:number]
+        rows = session.execute(query.order_by(*in_order(sum_of_it, order)).limit(number))
+        found |= {token: float(each) for token, each in rows}
+    return sorted(found.items(), key=lambda each: (each[1], each[0]), reverse=order == "desc")[:number]
 
 
 def wide(
@@ -345,14 +362,13 @@ def wide(
     youngest :data:`MOST_SORTED` of them.
     """
     if sort == "queued":
-        by = (JobRow.queued_at.desc(), JobRow.token) if order == "desc" else (JobRow.queued_at, JobRow.token)
-        query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond).order_by(*by).limit(number)
-        return [(token, float(at)) for token, at in session.execute(query)]
-    youngest = select(JobRow.token).where(*conditions).order_by(JobRow.queued_at.desc(), JobRow.token)
+        query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond)
+        rows = session.execute(query.order_by(*in_order(JobRow.queued_at, order)).limit(number))
+        return [(token, float(at)) for token, at in rows]
+    youngest = select(JobRow.token).where(*conditions).order_by(*in_order(JobRow.queued_at, "desc"))
     some = youngest.limit(MOST_SORTED).subquery()
     query = select(JobRow.token, value.label("value")).join(some, JobRow.token == some.c.token).where(*beyond)
-    by_value = value.desc() if order == "desc" else value
-    rows = session.execute(query.order_by(by_value, JobRow.token).limit(number))
+    rows = session.execute(query.order_by(*in_order(value, order)).limit(number))
     return [(token, float(each)) for token, each in rows]
 
 
@@ -398,8 +414,8 @@ def csv_rows(session: Session, sight: Sight, choice: JobChoice, now: float) -> I
         query = select(*COLUMNS, usd_until(now).label("usd")).where(*conditions)
         if last is not None:
             at, token = last
-            query = query.where(JobRow.queued_at <= at, or_(JobRow.queued_at < at, JobRow.token > token))
-        rows = session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token).limit(ROWS_AT_A_TIME)).all()
+            query = query.where(JobRow.queued_at <= at, or_(JobRow.queued_at < at, JobRow.token < token))
+        rows = session.execute(query.order_by(*in_order(JobRow.queued_at, "desc")).limit(ROWS_AT_A_TIME)).all()
         if rows:
             yield lines([csv_row(row, now) for row in rows])
         if len(rows) < ROWS_AT_A_TIME:

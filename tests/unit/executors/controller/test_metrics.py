@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -19,6 +20,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.orchestrator import current
 from lading.executors.store import Change, State, share_rows
 from lading.executors.store.instances import InstanceRow
+from lading.scheduling.reason_codes import CAUSES, CODES
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget
 from lading.scheduling.shares.usage import Mean
@@ -89,7 +91,18 @@ def everything(session: Session) -> None:
     now = time.time()
     job = {"kind": "", "subject": "", "workload": "", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
     times = {"queued_at": now - 90, "submitted_at": now - 60, "started_at": now - 20}
-    store.add_job(session, token="a", site="hpc", location="hpc", state=State.RUNNING, cpus=2.0, **times, **job)
+    said: dict[str, Any] = {"said_since": now - 30, "said_until": now - 10, "said_source": "forecast"}
+    store.add_job(
+        session,
+        token="a",
+        site="hpc",
+        location="hpc",
+        state=State.RUNNING,
+        cpus=2.0,
+        **times,
+        **job,
+        **said,
+    )
     store.add_job(
         session,
         token="b",
@@ -121,10 +134,29 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
         0, 2, 4,
     ), "what is on a node of the batch system is not on one that is up"  # fmt: skip
     assert found["lading.usd_per_hour", "local"] == 0.4
+    assert found["lading.jobs.expected", "forecast", "yes"] == 1
     assert (found["lading.budget.used", "team a"], found["lading.share.used", "team a"]) == (0.8, 0.4)
     assert (found["lading.team.cpus", "genes"], found["lading.jobs.live", "none", "queued", "genes"]) == (0, 1)
     waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]
     assert waits == pytest.approx([70_000, 40_000, 31_000])
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    """The alerts that Grafana may be given."""
+    [group] = yaml.safe_load((DOCS / "grafana_alerts.yaml").read_text())["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def test_alerts_are_about_reasons_and_causes_that_there_are() -> None:
+    kinds = {code.kind for code in CODES.values()}
+    for rule in alert_rules():
+        for query in rule["data"]:
+            assert query["refId"] == rule["condition"]
+            expr = query["model"]["expr"]
+            for label, known in (("reason", kinds), ("cause", {*CAUSES}), ("state", {*State})):
+                for names in re.findall(rf'{label}=~?"([^"]+)"', expr):
+                    assert set(names.split("|")) <= known, rule["title"]
 
 
 def test_the_docs_and_the_dashboard_know_what_is_reported_and_nothing_else(told: list[Any], session: Session) -> None:
@@ -134,6 +166,9 @@ def test_the_docs_and_the_dashboard_know_what_is_reported_and_nothing_else(told:
     assert documented == names
     dashboard = json.loads((DOCS / "grafana.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    rules = alert_rules()
+    assert len({rule["uid"] for rule in rules}) == len(rules)
+    asked += [query["model"]["expr"] for rule in rules for query in rule["data"]]
     used = {name for expr in asked for name in re.findall(r"airflow_(lading_[a-z_]+)", expr)}
     as_prometheus = {
         f"{name.replace('.', '_')}{end}"

@@ -73,18 +73,18 @@ def test_jobs_of_no_dag_are_decided_about_as_without_a_forecast(
 def test_a_walltime_covers_the_time_that_nodes_take_to_begin(
     airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have taken longer than was assumed, so the first allocation is over before a job could begin."""
+    """They have taken longer than was assumed, so too little is left of the first allocation."""
     with monkeypatch.context() as patch:
-        patch.setattr(coming_work, "NOT_MEASURED", 30.0)
+        patch.setattr(coming_work, "NOT_MEASURED", 10.0)
         house = WorkflowRuns(
-            airflow_database, {"d": [task("a", 10)]}, MARKET, tmp_path, patch, queue=1.0, node_boots=150.0
+            airflow_database, {"d": [task("a", 10)]}, MARKET, tmp_path, patch, queue=1.0, node_boots=70.0
         )
         first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
         house.close()
     assert (first.launches, second.launches) == (2, 1)
 
 
-def test_what_comes_after_a_certain_length_does_not_wait_in_a_queue(
+def test_what_comes_after_a_known_length_does_not_wait_in_a_queue(
     airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both branches behind the first task cannot be in one allocation at a time, so the second one is asked for ahead
@@ -93,7 +93,7 @@ def test_what_comes_after_a_certain_length_does_not_wait_in_a_queue(
     its_end = [replace(each, job=replace(each.job, resources=Resources(4, 1024), time=200.0)) for each in its_end]
     market = replace(MARKET, most=2)
     with monkeypatch.context() as patch:
-        house = WorkflowRuns(airflow_database, {"d": its_end}, market, tmp_path, patch, queue=QUEUE)
+        house = WorkflowRuns(airflow_database, {"d": its_end}, market, tmp_path, patch, queue=QUEUE, ahead=True)
         first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
         house.close()
     with Session(airflow_database) as session:

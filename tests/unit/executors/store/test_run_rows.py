@@ -99,6 +99,7 @@ def test_what_a_run_goes_by_as_text(session: Session) -> None:
     six, later = format_moment(NOW), format_moment(NOW + 2400)
     assert lines() == ["hurry 2.5, as its Dag says", f"cannot end by {six}: about {later} at the earliest"]
     airflow_run_requests.ask(session, "d", "r", "fast", "06:00", "alice")
+    assert lines()[2:] == ["it is planned by that within seconds"], "no plan is of what is asked"
     run_rows.note(session, {("d", "r"): RunForecast(10.0, NOW + 3600, NOW + 2400)})
     assert lines() == [
         "hurry 10, as alice has asked",

@@ -290,3 +290,21 @@ def test_a_walltime_covers_what_nodes_have_taken_to_begin() -> None:
     assert launch.seconds == minutes(SLOWER * 400 + 200)
     [long] = decided(work(step("a", time=20000), begins_in=400.0), "a").launches
     assert long.seconds == 20000 + SLOWER * 400
+
+
+def test_nothing_is_asked_for_that_has_room_sooner_than_a_new_allocation_would_come() -> None:
+    def asked(left: float, **known: Any) -> list[str]:
+        waits = step("b", cpus=8, spread=known.pop("spread", 0.0))
+        launches = decided(work(busy(left, **known), waits), "b", live=FULL).launches
+        return [name for each in launches for name in each.jobs]
+
+    assert asked(500) == []
+    reason = decided(work(busy(500), step("b", cpus=8)), "b", live=FULL).awaits["b"]
+    assert str(reason) == "waits: a has room in about 600 s: waiting for it does not delay its run, or costs less"
+    assert asked(700) == ["b"]
+    unknown = busy(500, spread=UNKNOWN_SPREAD, time=5000)
+    assert [each.jobs for each in decided(work(unknown, step("b", cpus=8)), "b", live=FULL).launches] == [("b",)]
+    both = work(busy(500), step("b", cpus=8, seconds=400), step("c", cpus=8, seconds=400))
+    assert len(decided(both, "b", "c", live=FULL).launches) == 1, "the other one would wait for longer"
+    strange = decided(work(busy(500), step("b", cpus=8), known=frozenset()), "b", live=FULL)
+    assert len(strange.launches) == 1
