@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from airflow.models.base import StringID
 from alembic import op
+
+from lading.hooks.deployment import current
+
+StringID = current.deployment().table_conventions().id_type
 
 revision = "1ad1ce5a0028"
 down_revision = "1ad1ce5a0027"
