@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev ui docs coverage test test-unit test-versions lint types format lock wheel package clean
+.PHONY: help demo dev ui docs coverage test test-snakemake test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -38,8 +38,12 @@ dev: .venv/locked  ## make the checkout importable as lading, and open a shell i
 docs: .venv/installed .environments/docs/installed  ## build the site of the documentation in docs/_build; warnings are errors
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
 
-test: lint types docs  ## check formatting, lint, types and the documentation, then run all tests
+test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
+	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
+
+test-snakemake: .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
+	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
@@ -132,4 +136,20 @@ clean:  ## remove all that make has made
 	    $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	        > "$$(.environments/docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth" && \
 	    .environments/docs/bin/pip install --quiet --no-deps --require-hashes -r docs/requirements.txt)
+	@touch $@
+
+# Snakemake and Airflow ask for other versions of the same packages. Of the
+# engine's dependencies its lock has all but Airflow.
+.environments/snakemake/locked: .venv/locked snakemake_plugin/requirements.lock
+	@rm -rf .environments/snakemake && mkdir -p .environments
+	$(call quietly,installing what snakemake_plugin/requirements.lock names, \
+	    $(PYTHON) -m venv .environments/snakemake && \
+	    .environments/snakemake/bin/pip install --quiet --no-deps --require-hashes -r snakemake_plugin/requirements.lock)
+	@touch $@
+
+.environments/snakemake/installed: .environments/snakemake/locked .venv/installed $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '*.py')
+	$(call quietly,installing the executor for Snakemake, \
+	    .environments/snakemake/bin/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && cd snakemake_plugin && \
+	    ../.environments/snakemake/bin/pip install --quiet --no-deps --no-index --no-build-isolation --force-reinstall . && \
+	    rm -rf build *.egg-info)
 	@touch $@

@@ -15,7 +15,7 @@ from lading.executors.orchestrator import current
 from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
-from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.fair_queue import FairTurns, FirstJobs
 from lading.hooks.site import Site
 from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
@@ -144,6 +144,7 @@ class FairShares:
         self.standing = Standing()
         self.apart: Mapping[str, int] = {}
         self.fair: FairTurns | None = None
+        self.first = FirstJobs()
         self._known: dict[Any, str] = {}
         self._next_note = 0.0
 
@@ -234,7 +235,7 @@ class FairShares:
                 max((each.gpus for each in sizes), default=0.0),
             )
             self.fair = FairTurns(
-                self.shares, self.standing, now, self.apart, largest, self.budgets.of, self.budgets.held
+                self.shares, self.standing, now, self.apart, largest, self.budgets.of, self.budgets.held, self.first
             )
         return self.fair
 

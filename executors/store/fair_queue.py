@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 STEP = 1e-5
 # Jobs that are alike are compared so many at a time where only their number is asked, in as many blocks at most.
 BLOCK, MOST_BLOCKS = 8, 64
+# Which jobs come first is found out anew after so many times as long as that takes, and after so many seconds at most.
+PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
 # What says whose a job is.
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 NODES = func.coalesce(JobRow.nodes, 1)
@@ -47,6 +51,18 @@ class TenantTerms(NamedTuple):
 
 
 @dataclass(slots=True)
+class FirstJobs:
+    """Which jobs come first, as it was found out last: where many wait that takes long, and is not done in each tick.
+
+    :param tokens: of as many jobs as a tick looks at, or more
+    :param due_at: when it is found out anew, on the monotonic clock
+    """
+
+    tokens: list[str] = field(default_factory=list)
+    due_at: float = -math.inf
+
+
+@dataclass(slots=True)
 class FairTurns:
     """How shares go in turn in one tick.
 
@@ -57,6 +73,7 @@ class FairTurns:
     :param largest: what the largest machine has: cpus, MiB and GPUs
     :param budgets: what launches for a tenant's jobs are bounded by besides the budgets of their runs
     :param held: why a tenant's jobs may not start; None: they may
+    :param first: which jobs come first, from tick to tick
     :ivar turns: those of the jobs that were put in order, by their tokens
     """
 
@@ -67,6 +84,7 @@ class FairTurns:
     largest: Need = (0.0, 0.0, 0.0)
     budgets: Callable[[Tenant], tuple[Budget, ...]] = lambda tenant: ()
     held: Callable[[Tenant], Reason | None] = lambda tenant: None
+    first: FirstJobs = field(default_factory=FirstJobs)
     turns: dict[str, float] = field(default_factory=dict)
     _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
 
@@ -129,6 +147,20 @@ def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, floa
     :param most: so many are wanted
     :param rests: of their runs, by token, seconds
     """
+    known = fair.first
+    if (begun := time.monotonic()) < known.due_at:
+        rows = _by_token(session, known.tokens)
+        if 2 * len(rows) >= most:
+            return rows, True
+    rows, are_more = _first(session, most, fair, rests)
+    if are_more:
+        known.tokens = [row.token for row in rows]
+        known.due_at = time.monotonic() + min(LONGEST_PAUSE, PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun))
+    return rows, are_more
+
+
+def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
+    """The same, found out now."""
     totals = _totals(session)
     if sum(each.jobs for each in totals) <= most:
         return list(session.execute(groups.in_order(groups.UNLIMITED))), False
@@ -197,5 +229,13 @@ def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, f
     known = session.execute(
         select(*columns, JobRow.site_hint, *TENANT).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
     ).all()
-    tokens = [row.token for row in fair.put_in_order(known, rests)[:most]]
-    return [row for chunk in store.chunks(tokens) for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))]
+    return _by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
+
+
+def _by_token(session: Session, tokens: Sequence[str]) -> list[Any]:
+    """Those of these jobs that can still be placed."""
+    return [
+        row
+        for chunk in store.chunks(tokens)
+        for row in session.execute(select(*groups.COLUMNS).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
+    ]

@@ -362,6 +362,8 @@ class PlacementPass:
         """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
         if site in self.failures and (failure := self.failures[site].get(job.name)) is not None:
             return failure
+        if site in self.barred and (why := self.barred[site].get(job.name)) is not None:
+            return why
         if (found := self.found.provisions.get(site)) is None:
             return None
         refused = found.refused.get(job.name)

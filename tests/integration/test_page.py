@@ -690,7 +690,7 @@ def test_the_tab_of_a_run_and_that_of_its_dag(real: tuple[Airflow, str], browser
     assert 0 < found["totals"]["began_at"] - zoom["startValue"] / 1000 < 60, "its own time is looked at"
     picture(window, "run")
     page = window.open("/dags/shown/plugin/lading-dag")
-    page.get_by_role("link", name=run_id).click()
+    page.get_by_role("link", name=run_id, exact=True).click()
     expect(page.locator("[data-tile=Jobs]")).to_be_visible()
     assert window.faults == []
     page.close()

@@ -136,19 +136,23 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     expected = to_come(stretches, upstream, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
     ends |= {name: each[1] for name, each in expected.items()}
-    chain = critical(ends, upstream)
+    # What is at work and of which it is not known how long it takes lasts until now at least.
+    unknown = [name for name in stretches if name not in ends]
+    lasting = {name: now for name in unknown if stretches[name].since is not None}
+    chain = critical({**ends, **lasting}, upstream)
     last = last_run(session, dag_id, run_id, began)
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
     ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
     ended = None if any(each.sums["live"] for each in tasks.values()) else ended
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
     planned = None if forecast is None or forecast.forecast is None else forecast.forecast.ends_at
+    expected_end = planned if planned is not None or unknown else max(ends.values(), default=None)
     names = sorted(stretches, key=lambda name: (begin_of(stretches[name], expected.get(name)), name))[:MOST_TASKS]
     return RunGantt(
         now=now,
         began_at=began,
         ended_at=ended,
-        expected_end=None if not live else planned if planned is not None else max(ends.values(), default=None),
+        expected_end=expected_end if live else None,
         critical=chain,
         last_run=last,
         tasks=[

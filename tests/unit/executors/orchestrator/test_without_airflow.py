@@ -19,7 +19,8 @@ sys.meta_path.insert(0, NoAirflow())
 AIRFLOWS = ("lading.executors.agent.tasks.", "lading.executors.orchestrator.airflow_")
 ROOMS = ("agent", "controller", "forecast", "gangs", "locality", "orchestrator", "sizing", "store")
 roots = ["lading.hooks", "lading.operators.staged", *(f"lading.executors.{room}" for room in ROOMS)]
-modules = ["lading.executors.host", "lading.executors.columns", "lading.executors.settings"]
+roots.append("lading.executors.migrations.versions")
+modules = ["lading.executors.host", "lading.executors.columns", "lading.executors.settings", "lading.plugin.serving"]
 for root in roots:
     path = getattr(importlib.import_module(root), "__path__", ())
     modules += [each.name for each in pkgutil.walk_packages(path, f"{root}.")]

@@ -1,0 +1,40 @@
+"""``python -m snakemake_executor_plugin_lading controller FOLDER``: a folder's controller, until nothing needs it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from snakemake_executor_plugin_lading.place import Options, Place
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m snakemake_executor_plugin_lading")
+    parser.add_argument("command", choices=["controller"])
+    parser.add_argument("folder", type=Path, help="Lading's folder of the workflow, such as .snakemake/lading")
+    place = Place(parser.parse_args().folder.absolute())
+    from snakemake_executor_plugin_lading.process import join, settings
+
+    found = settings(place, Options.read(place.options))
+    join(place)
+    from lading.hooks.files.child_processes import raise_open_files_limit
+    from lading.plugin.serving import log_to, serve_until_signal
+    from lading.plugin.sites import SitesError, load_sites
+    from snakemake_executor_plugin_lading.orchestrator import environment_of
+
+    log_to(found, True, "INFO")
+    raise_open_files_limit()
+    try:
+        sites = load_sites(found)
+    except SitesError as error:
+        log.critical("%s", error)  # the last line, which the executor quotes
+        sys.exit(1)
+    serve_until_signal(sites, lambda run_id, seconds: environment_of(place, run_id), found, managed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""Lading's engine as the executor of one workflow uses it: the store, the controller, and jobs as rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.files.safe_files import make_private, write_atomically
+from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
+from snakemake_executor_plugin_lading.place import Options, Place, transaction
+from snakemake_executor_plugin_lading.process import join, settings
+
+if TYPE_CHECKING:
+    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+FOLDER = Path(".snakemake/lading")
+# So many ends are taken in at a time.
+MOST_ENDS = 1000
+# Jobs of a Snakemake that was killed are ended before this one begins, within so many seconds.
+SECONDS_TO_CLEAR = 300.0
+# What is to come is stored so often at most, seconds.
+SECONDS_BETWEEN_PLANS = 2.0
+MOST_PRIORITY = 2**31 - 1
+LONGEST_NAME = 250
+# A reason says which machine and how much; the same for another job is no news.
+NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+class EngineError(Exception):
+    """The engine cannot be used; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """How a job has ended.
+
+    :param cause: why it failed; None: it did not
+    :param words: the same as a sentence
+    :param row: of the store
+    """
+
+    succeeded: bool
+    cause: str | None
+    words: str
+    row: Any
+
+
+class Engine:
+    """The store of a workflow's folder, with a controller that acts for it.
+
+    :param workflow: Snakemake's
+    :param options: the executor's settings
+    :param environment: the variables of all jobs
+    :param logger: Snakemake's
+    :raises EngineError: an option is not valid, or the store cannot be used
+    """
+
+    def __init__(self, workflow: Any, options: Any, environment: Mapping[str, str], logger: Any) -> None:
+        from lading.executors.controller_process import ControllerProcess
+        from lading.executors.migrations.own_database import AnotherVersion
+
+        self.workflow, self.options, self.logger = workflow, options, logger
+        self.place = Place(Path(options.state_folder or FOLDER).expanduser().absolute())
+        self.run_id = str(uuid.uuid4())
+        self.dag_id = Path(workflow.workdir_init).name[:LONGEST_NAME] or "snakemake"
+        self.owner = os.getpid()
+        self.tries: dict[str, tuple[str | None, int | None, int | None]] = {}
+        """Of jobs that have failed, by their names: the cause, and the memory and the time that they had."""
+        self.resubmitted: dict[str, int] = {}
+        self.next_plan = 0.0
+        self._presence: Any = None
+        try:
+            limits_of(options.limits)
+            executor_config(cpus=1, site=options.site, hurry=options.hurry, finish_by=options.finish_by)
+            make_private(self.place.root)
+            sites_file = None if options.sites_file is None else Path(options.sites_file).expanduser().absolute()
+            if sites_file is not None and not sites_file.is_file():
+                raise EngineError(f"--lading-sites-file: there is no file {sites_file}")
+            self.options_of_controller = Options(None if sites_file is None else str(sites_file))
+            self.settings = settings(self.place, self.options_of_controller)
+            self.database = join(self.place)
+        except (NeedsError, AnotherVersion, OSError) as error:
+            raise EngineError(str(error)) from error
+        self.controller = ControllerProcess(self.settings, self.owner)
+        variables = self.place.environment(self.run_id)
+        make_private(variables.parent)
+        write_atomically(variables, json.dumps(dict(environment)))
+
+    def start(self) -> None:
+        """Have a controller act, and end what a Snakemake has left here that was killed.
+
+        :raises EngineError: that does not end; or another controller acts here by another sites file
+        """
+        from lading.executors.controller_process import current_lease, lives
+        from lading.executors.orchestrator.presence import Presence
+
+        with self.place.locked():
+            if lives(current_lease()):
+                if Options.read(self.place.options) != self.options_of_controller:
+                    raise EngineError(
+                        f"a controller runs for {self.place.root} with another sites file than "
+                        f"{self.options_of_controller.sites_file or 'none'}: wait until it has ended, give the same "
+                        "--lading-sites-file, or another --lading-state-folder"
+                    )
+            else:
+                self.options_of_controller.write(self.place.options)
+            self._presence = Presence(self.settings.schedulers_folder, self.owner)
+            self.settings.stopped.unlink(missing_ok=True)
+        self._clear()
+        self._note_rules(list(self.workflow.dag.needrun_jobs()))
+        self.keep_controller()
+
+    def _clear(self) -> None:
+        """End the jobs of dead Snakemakes: this one may be about to run the same ones."""
+        from sqlalchemy import select
+
+        from lading.executors.orchestrator.presence import has_ended
+        from lading.executors.store import LIVE, Change, JobRow, State, apply
+        from lading.scheduling.reasons import because
+
+        told, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
+        while True:
+            with transaction(self.database) as session:
+                rows = session.execute(
+                    select(JobRow.token, JobRow.state, JobRow.owner).where(JobRow.state.in_(LIVE))
+                ).all()
+                folder = self.settings.schedulers_folder
+                dead = {owner for *_, owner in rows if owner is None or not _lives(folder / str(owner), has_ended)}
+                left = [(token, state) for token, state, owner in rows if owner in dead]
+                reason = because("unwanted")
+                end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
+                apply(
+                    session,
+                    [
+                        Change(token, {"cancel": reason} if state in (State.PLACED, State.RUNNING) else end)
+                        for token, state in left
+                    ],
+                )
+            if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
+                return
+            if not told:
+                self.logger.info(f"Lading: {len(left)} jobs of a Snakemake that was killed are ended first")
+                told = True
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{len(left)} jobs of a Snakemake that was killed do not end; see {self.settings.controller_log}"
+                )
+            self.keep_controller()
+            time.sleep(0.2)
+
+    def keep_controller(self) -> None:
+        """Start a controller where none lives."""
+        try:
+            self.controller.ensure()
+        except Exception as error:  # such as a store that is locked for long; it is tried again
+            self.logger.warning(f"Lading: the controller could not be looked for: {error}")
+
+    def submit(self, infos: Sequence[SubmittedJobInfo]) -> None:
+        """Store jobs in one transaction; each gets a token of its own, also one that is submitted again.
+
+        :raises WorkflowError: what one asks for makes no sense
+        """
+        from snakemake_interface_common.exceptions import WorkflowError
+
+        from lading.executors import store
+
+        rows = []
+        for info in infos:
+            try:
+                rows.append(self._columns(info))
+            except NeedsError as error:
+                raise WorkflowError(f"job {info.job.jobid} ({name_of(info.job)}): {error}") from error
+        with transaction(self.database) as session:
+            for info, columns in zip(infos, rows, strict=True):
+                store.add_job(session, owner=self.owner, **columns)
+                info.external_jobid = columns["token"]
+        self.controller.ring()
+
+    def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
+        from lading.executors.columns import hint_columns
+        from lading.executors.store import State
+        from lading.hooks.spool.command import CommandWork
+        from lading.scheduling.hints.hints import Hints
+        from snakemake_executor_plugin_lading.needs import needs_of
+
+        job, aux = info.job, info.aux
+        config, given = needs_of(job, self.workflow, self.options, self.tries.get(key_of(job)))
+        columns = {**hint_columns(Hints.from_config(config), self.settings), **given}
+        token, name = str(uuid.uuid4()), name_of(job)
+        log_path = f"{name}/{job.jobid}-{token}.log"
+        aux["log"] = self.place.logs / log_path
+        aux["had"] = columns["memory_limit"], columns["time_limit"]
+        arguments, environment = aux["work"]
+        work = CommandWork(
+            arguments,
+            folder=self._folder(),
+            environment=environment,
+            log_folder=str(self.place.logs),
+            log_path=log_path,
+        )
+        return {
+            **columns,
+            "token": token,
+            "kind": "Command",
+            "subject": self.run_id,
+            "workload": json.dumps(work.to_workload()),
+            "state": State.QUEUED,
+            "priority": max(-MOST_PRIORITY, min(MOST_PRIORITY, int(getattr(job, "priority", 0) or 0))),
+            "unreported": False,
+            "news": 0,
+            "dag_id": self.dag_id,
+            "run_id": self.run_id,
+            "task_id": name,
+            "map_index": int(number_of(job)),
+            "try_number": int(job.attempt),
+        }
+
+    def _folder(self) -> str:
+        """Where jobs run: here, unless the files of this machine are not theirs."""
+        is_shared = self.workflow.storage_settings.assume_common_workdir
+        return str(self.workflow.workdir_init) if is_shared else ""
+
+    def ended(self) -> dict[str, EndedJob]:
+        """The jobs that have ended and are not reported yet, by token."""
+        from sqlalchemy import select
+
+        from lading.executors.store import ENDED, JobRow, State, unreported
+        from lading.executors.store import mark_reported as mark
+
+        with self.database.connect() as connection:  # the most frequent question: without the ORM
+            news = select(JobRow.token).where(JobRow.owner == self.owner, JobRow.unreported.is_(True)).limit(1)
+            if connection.execute(news).first() is None:
+                return {}
+        with transaction(self.database) as session:
+            rows = unreported(session, self.owner, MOST_ENDS)
+            mark(session, [row for row in rows if row.state not in ENDED])
+            session.flush()
+            session.expunge_all()
+        return {
+            row.token: EndedJob(row.state == State.SUCCEEDED, row.cause, words_of(row), row)
+            for row in rows
+            if row.state in ENDED
+        }
+
+    def reported(self, ended: Mapping[str, EndedJob]) -> None:
+        """Remember that Snakemake has taken ends in, and what is left to come."""
+        from lading.executors.store import mark_reported
+
+        if ended:
+            with transaction(self.database) as session:
+                mark_reported(session, [each.row for each in ended.values()])
+        if ended and time.monotonic() >= self.next_plan:
+            self.next_plan = time.monotonic() + SECONDS_BETWEEN_PLANS
+            dag = self.workflow.dag
+            self._note_rules([job for job in dag.needrun_jobs() if not dag.finished(job)])
+
+    def waits(self) -> set[str]:
+        """Why jobs of this run wait, as sentences; the same reason with other numbers once."""
+        from sqlalchemy import select
+
+        from lading.executors.store import JobRow, State
+
+        mine = JobRow.run_id == self.run_id, JobRow.state == State.QUEUED, JobRow.reason.is_not(None)
+        with transaction(self.database) as session:
+            found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
+        # That others go first, and that the machine is full, is what jobs wait for all the time.
+        return {NUMBERS.sub("…", str(reason)) for code, reason in found if reason.meaning.kind != "turn"}
+
+    def may_run_again(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
+        """Whether a job that has failed is submitted again without a try of its own; what it had is remembered."""
+        from lading.scheduling.hints.retries import INFRASTRUCTURE
+
+        key = key_of(info.job)
+        self.tries[key] = (end.cause, *info.aux["had"])
+        if end.cause not in INFRASTRUCTURE or self.resubmitted.get(key, 0) >= self.options.infrastructure_retries:
+            return False
+        self.resubmitted[key] = self.resubmitted.get(key, 0) + 1
+        return True
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        """Have jobs ended; those that wait have ended at once."""
+        from lading.executors.store import Change, State, apply, find
+        from lading.scheduling.reasons import because
+
+        reason, now = because("unwanted"), time.time()
+        end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": now}
+        with transaction(self.database) as session:
+            found = find(session, tokens)
+            begun = (State.PLACED, State.RUNNING)
+            apply(session, [Change(each, {"cancel": reason} if at in begun else end) for each, at in found.items()])
+        self.controller.ring()
+
+    def stop(self) -> None:
+        """This workflow is over: its controller ends, unless another workflow or a machine still needs it."""
+        from lading.executors.store import instances
+        from snakemake_executor_plugin_lading import rules
+
+        if self._presence is None:
+            return
+        with transaction(self.database) as session:
+            rules.drop(session, self.run_id)
+            is_work = instances.count_living(session) > 0
+        self._presence.end()
+        self._presence = None
+        if is_work:
+            # It releases them in its own time, and ends a minute after the last one.
+            self.logger.info("Lading: the controller goes on until what was launched is released")
+        else:
+            self.controller.stop()
+        self.place.environment(self.run_id).unlink(missing_ok=True)
+
+    def _note_rules(self, jobs: Iterable[Any]) -> None:
+        """Store what is to come, for sites that launch machines."""
+        from snakemake_executor_plugin_lading import rules
+        from snakemake_executor_plugin_lading.needs import foreseen
+
+        dag = self.workflow.dag
+        found: dict[str, tuple[set[str], dict[str, Any], set[int]]] = {}
+        for job in jobs:
+            if job.is_local:
+                continue
+            name = name_of(job)
+            upstream, _, left = found.setdefault(name, (set(), foreseen(job, self.workflow, self.options), set()))
+            left.add(int(job.jobid))
+            upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
+        with transaction(self.database) as session:
+            rules.drop(session, self.run_id)
+            rules.save(session, self.run_id, found)
+
+
+def _lives(path: Path, has_ended: Any) -> bool:
+    return path.exists() and not has_ended(path)
+
+
+def name_of(job: Any) -> str:
+    """What a job's task is called: its rule, or its group."""
+    name = f"group-{job.groupid}" if job.is_group() else str(job.rule.name)
+    return re.sub(r"[^\w.-]", "_", name)[:LONGEST_NAME]
+
+
+def number_of(job: Any) -> int:
+    """The number of a job in its workflow; that of a group is the lowest one of its jobs."""
+    return min(each.jobid for each in job.jobs) if job.is_group() else job.jobid
+
+
+def key_of(job: Any) -> str:
+    """By what the tries of one job are known."""
+    return f"{name_of(job)} {number_of(job)}"
+
+
+def arguments_of(command: str) -> list[str]:
+    """A command line as a program with its arguments: of itself where it is that simple, else by a shell."""
+    if "&&" not in command:
+        arguments = shlex.split(command)
+        if arguments[1:3] == ["-m", "snakemake"]:
+            return arguments
+    return ["/bin/sh", "-c", command]
+
+
+def words_of(row: Any) -> str:
+    """How a job has ended, as a sentence."""
+    return ": ".join(str(part) for part in (row.cause, row.reason) if part)

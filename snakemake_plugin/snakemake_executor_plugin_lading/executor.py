@@ -1,0 +1,102 @@
+"""The executor: Snakemake's side. The engine is imported when the executor of a workflow is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+if TYPE_CHECKING:
+    from snakemake_executor_plugin_lading.engine import EndedJob, Engine
+
+# How often the store is asked for jobs that have ended, seconds: at once while they end all the time.
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
+class Executor(RemoteExecutor):
+    """Gives the jobs that are ready to Lading, all at once, and takes their ends back."""
+
+    def __post_init__(self) -> None:
+        from snakemake_executor_plugin_lading.engine import Engine, EngineError
+
+        self.pause = SHORTEST_PAUSE
+        self.told: set[str] = set()
+        self.is_cancelled = False
+        try:
+            self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
+            self.engine.start()
+        except EngineError as error:
+            raise WorkflowError(str(error)) from error
+
+    def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
+        """Submit jobs: one transaction for all of them."""
+        for job in jobs:
+            self.run_job_pre(job)
+        infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
+        for info in infos:
+            info.aux["work"] = self.work(info.job)
+        self.engine.submit(infos)
+        for info in infos:
+            self.report_job_submission(info)
+
+    def work(self, job: JobExecutorInterface) -> tuple[list[str], dict[str, str]]:
+        """The command of a job, and its environment: its own where it is a mere shell command, else Snakemake."""
+        from snakemake_executor_plugin_lading import direct
+        from snakemake_executor_plugin_lading.engine import arguments_of
+
+        if not self.executor_settings.always_snakemake and direct.is_direct(job, self.workflow):
+            direct.prepare(job, self.workflow)
+            return direct.command(job, self.workflow)
+        return arguments_of(self.format_job_exec(job)), {}
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        self.run_jobs([job])
+
+    async def check_active_jobs(
+        self, active_jobs: Sequence[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Report the jobs that have ended; the others are given back."""
+        if not active_jobs:
+            return
+        self.engine.keep_controller()
+        ended: dict[str, EndedJob] = self.engine.ended()
+        for words in self.engine.waits() - self.told:
+            self.told.add(words)
+            self.logger.info(f"Lading: {words}")
+        has_news = False
+        again: list[SubmittedJobInfo] = []
+        for info in active_jobs:
+            end = ended.get(str(info.external_jobid))
+            if end is None:
+                yield info
+                continue
+            has_news = True
+            if end.succeeded:
+                self.report_job_success(info)
+            elif not self.is_cancelled and self.engine.may_run_again(info, end):
+                self.logger.info(f"Lading: job {info.job.jobid} is submitted again: {end.words}")
+                again.append(info)
+            else:
+                logs = [str(path) for path in (info.aux["log"],) if os.path.exists(path)]
+                self.report_job_error(info, msg=f"Lading: {end.words}. ", aux_logs=logs)
+        if again:
+            self.engine.submit(again)
+            for info in again:
+                yield info
+        self.engine.reported(ended)
+        self.pause = SHORTEST_PAUSE if has_news else min(LONGEST_PAUSE, 1.5 * self.pause)
+        self.next_seconds_between_status_checks = self.pause
+
+    def cancel_jobs(self, active_jobs: Sequence[SubmittedJobInfo]) -> None:
+        """Have jobs ended; those that wait never start."""
+        self.is_cancelled = True
+        self.engine.cancel([str(info.external_jobid) for info in active_jobs])
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.engine.stop()

@@ -1,0 +1,130 @@
+"""What a job of Snakemake's asks for, as Lading's hints: its threads and its resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lading.operators.resources import resources
+from lading.scheduling.hints.hints import HintError, Hints
+
+# What Snakemake itself needs in a job, beside what the rule's command uses, MiB.
+OVERHEAD = 256
+MB, MIB = 10**6, 2**20
+# By how much the next attempt has more of what the one before had too little, unless its rule asks for more by itself.
+FACTOR = 2
+LIMITS = ("rules", "all", "none")
+# The resources that count GPUs; the first that a job has counts.
+GPUS = ("gpu", "gpus", "nvidia_gpu")
+
+
+class NeedsError(ValueError):
+    """What a job asks for makes no sense; the text names it."""
+
+
+def limits_of(text: str) -> str:
+    """Whose memory and runtime are limits.
+
+    :raises NeedsError: it is none of what is valid
+    """
+    if text not in LIMITS:
+        raise NeedsError(f"--lading-limits {text!r} is not valid; valid: {', '.join(LIMITS)}")
+    return text
+
+
+def executor_config(**hints: Any) -> dict[str, Any]:
+    """Hints as the engine takes them; those that are None are left out.
+
+    :raises NeedsError: one of them is not valid
+    """
+    config = resources(**{name: value for name, value in hints.items() if value is not None})
+    try:
+        Hints.from_config(config)
+    except HintError as error:
+        raise NeedsError(str(error)) from error
+    return config
+
+
+def needs_of(
+    job: Any, workflow: Any, options: Any, last: tuple[str | None, int | None, int | None] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a job asks for: hints, and the columns that differ from what these say.
+
+    :param last: of its last try the cause of the failure, and the memory and the time that it had; None: this is the
+        first
+    :raises NeedsError: it makes no sense
+    """
+    asked = job.resources
+    memory, disk = _size(asked, "mem"), _size(asked, "disk")
+    seconds = None if (minutes := _number(asked, "runtime")) is None else round(60 * minutes)
+    gpus = next((found for name in GPUS if (found := _number(asked, name)) is not None), None)
+    its_own = {name for name in ("mem", "disk", "runtime") if is_given(job, workflow, name)}
+    limited = {"rules": its_own, "all": {"mem", "runtime"}, "none": set()}[options.limits]
+    cause, had_memory, had_seconds = last or (None, None, None)
+    if memory is not None and cause == "out_of_memory" and had_memory is not None:
+        memory = max(memory, FACTOR * had_memory - OVERHEAD)
+    if seconds is not None and cause == "time_limit" and had_seconds is not None:
+        seconds = max(seconds, FACTOR * had_seconds)
+    config = executor_config(
+        cpus=max(_number(asked, "_cores") or 0, 0.1),
+        memory=memory or None,
+        disk=disk if "disk" in its_own else None,
+        gpus=gpus or None,
+        time=seconds,
+        site=_text(asked, "lading_site") or options.site,
+        queue=_text(asked, "lading_queue"),
+        hurry=options.hurry,
+        finish_by=options.finish_by,
+    )
+    is_limited = memory is not None and "mem" in limited
+    columns: dict[str, Any] = {"memory_limit": memory + OVERHEAD if memory is not None and is_limited else None}
+    if "runtime" not in limited:
+        columns["time_limit"] = None
+    return config, columns
+
+
+def foreseen(job: Any, workflow: Any, options: Any) -> dict[str, Any]:
+    """What a job that is to come will ask for, as hints, as far as that is known before its inputs are there."""
+    try:
+        return needs_of(job, workflow, options, None)[0]
+    except Exception:  # a function of its inputs, which are not there yet, may raise anything
+        return executor_config(hurry=options.hurry, finish_by=options.finish_by)
+
+
+def is_given(job: Any, workflow: Any, name: str) -> bool:
+    """Whether the rule of a job, or one of its group, gives a resource itself: it is not Snakemake's default."""
+    jobs = job.jobs if job.is_group() else [job]
+    default = workflow.resource_settings._parsed_default_resources
+    return any(
+        key in each.rule.resources and not _is_same(each.rule.resources, default, key)
+        for each in jobs
+        for key in (name, f"{name}_mb", f"{name}_mib")
+    )
+
+
+def _is_same(given: Any, default: Any, key: str) -> bool:
+    if default is None or key not in default:
+        return False
+    return given[key] is default[key] or (given[key].raw is not None and given[key].raw == default[key].raw)
+
+
+def _size(asked: Any, name: str) -> int | None:
+    """An amount of memory or disk in MiB, rounded up; None: none is asked for."""
+    if (mib := _number(asked, f"{name}_mib")) is not None:
+        return int(-(-mib // 1))
+    if (mb := _number(asked, f"{name}_mb")) is not None:
+        return int(-(-mb * MB // MIB))
+    return None
+
+
+def _number(asked: Any, name: str) -> float | None:
+    value = asked.get(name)
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise NeedsError(f"resource {name} is {value!r}, which is no number") from None
+
+
+def _text(asked: Any, name: str) -> str | None:
+    return None if (value := asked.get(name)) is None else str(value)

@@ -1,0 +1,275 @@
+"""Snakemake as the orchestrator of Lading's engine."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone, tzinfo
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.deployment.deployment import Deployment, DeploymentIdentity, Login, OpenSocket
+from snakemake_executor_plugin_lading.place import Place, transaction
+
+if TYPE_CHECKING:
+    import paramiko
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import Session
+
+    from lading.executors.orchestrator.orchestrator import (
+        DagPast,
+        DagStructure,
+        ExpectedGang,
+        Forecaster,
+        MetricsBackend,
+        Roster,
+        TaskNote,
+    )
+    from lading.executors.store.gangs.runs import DagRunKey
+    from lading.executors.store.run_rows import RunKey, RunRequest
+
+RUNNER = "snakemake_executor_plugin_lading.runner"
+SSH_PORT = 22
+
+
+class SnakemakeDeployment(Deployment):
+    """The folder of a workflow: connections are those of ``~/.ssh/config`` and of boto3."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def runner_options(self) -> list[str]:
+        return ["--runner", RUNNER]
+
+    def log_folder(self) -> Path:
+        return self.place.logs
+
+    def identity(self) -> DeploymentIdentity:
+        return DeploymentIdentity(
+            self.place.secret(), str(self.place.database), f"{socket.gethostname()}:{self.place.root}"
+        )
+
+    def api_url(self) -> str:
+        return ""
+
+    def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
+        return ConfigLogin(to, timeout, keepalive, open_socket)
+
+    def ssh_fault(self, name: str, error: BaseException) -> tuple[str | None, bool]:
+        return f"~/.ssh/config cannot be used for host {name!r}: {error}", isinstance(error, (ValueError, OSError))
+
+    def aws_client(self, aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError as error:
+            raise ImportError(f"boto3 is missing ({error}): pip install boto3") from error
+        session = boto3.Session(profile_name=aws_conn_id if self.has_connection(aws_conn_id) else None)
+        return session.client(service, region_name=region, config=Config(**options))
+
+    def has_connection(self, name: str) -> bool:
+        import boto3
+
+        return name in boto3.Session().available_profiles
+
+
+class ConfigLogin(Login):
+    """A login at a host as ``ssh`` would find it: by ``~/.ssh/config``, keys, agents and ``known_hosts``."""
+
+    def __init__(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> None:
+        import paramiko
+
+        self.to, self.timeout, self.keepalive, self.open_socket = to, timeout, keepalive, open_socket
+        self.made: Any = None
+        self.is_abandoned = False
+        if not isinstance(to, str):
+            self.username, self.remote_host, self.port = to.user, to.host, to.port
+            self.proxy, self.files = to.proxy_command, []
+            return
+        path = Path("~/.ssh/config").expanduser()
+        found = paramiko.SSHConfig.from_path(str(path)).lookup(to) if path.exists() else paramiko.SSHConfig().lookup(to)
+        self.username = found.get("user")
+        self.remote_host, self.port = found["hostname"], int(found.get("port", SSH_PORT))
+        self.files = found.get("identityfile", [])
+        self.proxy = found.get("proxycommand")
+        if self.proxy is None and (jump := found.get("proxyjump")) and jump.lower() != "none":
+            self.proxy = f"ssh -o BatchMode=yes -W {self.remote_host}:{self.port} {jump}"
+
+    def open(self) -> paramiko.SSHClient:
+        import paramiko
+
+        client = paramiko.SSHClient()
+        options: dict[str, Any] = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), self.timeout)
+        if isinstance(self.to, str):
+            client.load_system_host_keys()
+            options["key_filename"] = [str(Path(each).expanduser()) for each in self.files] or None
+        else:
+            kind, key = self.to.host_key.split()[:2]
+            known = self.remote_host if self.port == SSH_PORT else f"[{self.remote_host}]:{self.port}"
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{known} {kind} {key}")
+            if entry is None or entry.key is None:
+                raise ValueError(f"the key of {known} makes no sense")
+            client.get_host_keys().add(known, kind, entry.key)
+            options["pkey"] = paramiko.Ed25519Key.from_private_key(io.StringIO(self.to.private_key))
+            options |= {"look_for_keys": False, "allow_agent": False}
+        if self.proxy:
+            self.made = paramiko.ProxyCommand(self.proxy)
+        else:
+            self.made = self.open_socket(self.remote_host, self.port, self.timeout)
+        if self.is_abandoned:
+            self.made.close()
+            raise OSError("it was closed while it was opened")
+        client.connect(self.remote_host, self.port, self.username, sock=self.made, **options)
+        transport = client.get_transport()
+        assert transport is not None
+        transport.set_keepalive(self.keepalive)
+        return client
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+        if self.made is not None:
+            self.made.close()
+
+    def where_keys_are(self) -> str:
+        return "~/.ssh/known_hosts"
+
+
+class NoMetrics:
+    """Snakemake has no backend for metrics."""
+
+    def incr(self, stat: str, *, tags: dict[str, Any] | None = None) -> None:
+        """Nothing is counted."""
+
+    def gauge(self, stat: str, value: float, *, tags: dict[str, Any] | None = None) -> None:
+        """Nothing is shown."""
+
+    def timing(self, stat: str, dt: float, *, tags: dict[str, Any] | None = None) -> None:
+        """Nothing is timed."""
+
+    def timer(self, stat: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
+    """The orchestrator of a store. The engine's modules are imported here, after the deployment was named."""
+    from sqlalchemy import or_, select
+
+    from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
+    from lading.executors.orchestrator.presence import has_ended
+    from lading.executors.store import JobRow, State
+    from lading.executors.store.leases import DatabaseNow
+    from lading.hooks.files import child_processes
+    from snakemake_executor_plugin_lading import rules
+
+    not_begun = (State.QUEUED, State.ATTEMPTED, State.PLACED)
+
+    def living() -> set[int]:
+        files = schedulers_folder.iterdir() if schedulers_folder.is_dir() else ()
+        return {int(path.name) for path in files if path.name.isdecimal() and not has_ended(path)}
+
+    class RuleForecaster(Forecaster):
+        """Rules are tasks, their jobs mapped instances."""
+
+        zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
+
+        def read_structures(
+            self, session: Session, runs: Iterable[DagRunKey]
+        ) -> Mapping[DagRunKey, DagStructure | None]:
+            found: dict[DagRunKey, DagStructure | None] = {}
+            for run in runs:
+                its_rules = rules.of_run(session, run.run_id)
+                tasks = {each.name: DagTask(upstream=tuple(json.loads(each.upstream))) for each in its_rules}
+                found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
+            return found
+
+        def past(self, session: Session, dag_id: str) -> DagPast:
+            return DagPast()
+
+        def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+            return {}
+
+        def is_ours(self, executor: str | None, team: str | None) -> bool:
+            return True
+
+    class SnakemakeOrchestrator(Orchestrator):
+        """What the tables of the workflows in a folder say."""
+
+        def session(self) -> AbstractContextManager[Session]:
+            return transaction(engine)
+
+        def unwanted(self, session: Session) -> Sequence[str]:
+            # Nothing takes the ends of what a dead Snakemake has submitted.
+            waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
+            owners = set(session.scalars(select(JobRow.owner).where(*waiting).distinct()))
+            if not (dead := owners - living()):
+                return []
+            gone = or_(JobRow.owner.in_([each for each in dead if each is not None]), JobRow.owner.is_(None))
+            return session.scalars(select(JobRow.token).where(*waiting, gone)).all()
+
+        def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
+            before = JobRow.kind == "Command", JobRow.state.in_(not_begun), JobRow.queued_at < DatabaseNow() - seconds
+            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*before, JobRow.cancel.is_(None))
+            alive = living()
+            found = [(token, state) for token, state, owner in session.execute(query) if owner not in alive]
+            return found[:most]
+
+        def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
+            return set()  # a job speaks through its site alone
+
+        def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
+            return bool(living() - {except_for})
+
+        def controller_command(self) -> list[str]:
+            return child_processes.python_command(
+                "snakemake_executor_plugin_lading", "controller", str(schedulers_folder.parent)
+            )
+
+        def forecaster(self) -> Forecaster:
+            return RuleForecaster()
+
+        def unfinished(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
+            return {run: self._rows(session, run) for run in runs}
+
+        def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
+            fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
+            fields |= {"executor": None, "pool": None, "pool_slots": 1}
+            return [
+                SimpleNamespace(**fields, task_id=rule.name, map_index=number)
+                for rule in rules.of_run(session, run.run_id)
+                for number in json.loads(rule.left)
+            ]
+
+        def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
+            return {each.name: json.loads(each.hints) for each in rules.of_run(session, run.run_id)}
+
+        def pools(self, session: Session) -> Mapping[str, int]:
+            return {}
+
+        def rosters(self, session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
+            return {}  # no rule has jobs that start together: a group is one job
+
+        def run_requests(self, session: Session) -> Mapping[RunKey, RunRequest]:
+            return {}
+
+        def reporting(self, session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
+            return None
+
+        def note(self, session: Session, notes: Iterable[TaskNote]) -> None:
+            """The reasons in the rows say the same; Snakemake has no event log."""
+
+        def metrics(self) -> MetricsBackend:
+            return NoMetrics()
+
+    return SnakemakeOrchestrator()
+
+
+def environment_of(place: Place, run_id: str) -> str:
+    """The variables of the jobs of a run as JSON; they travel with each job and are in no table."""
+    try:
+        return place.environment(run_id).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,117 @@
+"""The folder in which Lading keeps what belongs to a workflow, and the store in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.orm import Session
+
+from lading.hooks.files.safe_files import make_private, private_opener, write_atomically
+
+# How long one process waits for another that writes, seconds.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder, and what is in it.
+
+    :param root: absolute
+    """
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        return self.root / "store.db"
+
+    @property
+    def logs(self) -> Path:
+        """Below which each job has its log."""
+        return self.root / "logs"
+
+    @property
+    def options(self) -> Path:
+        """What the controller goes by, see :class:`Options`."""
+        return self.root / "options.json"
+
+    def environment(self, run_id: str) -> Path:
+        """The variables of the jobs of a run, which may be secrets."""
+        return self.root / "environments" / f"{run_id}.json"
+
+    def secret(self) -> str:
+        """What no other folder has: the keys of machines that are launched are derived from it."""
+        path = self.root / "secret"
+        if not path.exists():
+            with self.locked():
+                if not path.exists():
+                    write_atomically(path, secrets.token_hex(32))
+        return path.read_text(encoding="ascii")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from making the same things at the same time."""
+        make_private(self.root)
+        with open(self.root / "lock", "ab", opener=private_opener) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def connect(self) -> Engine:
+        """The store; one process after the other creates or migrates its tables.
+
+        :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
+        """
+        from lading.executors.migrations.own_database import ensure_own_tables
+        from snakemake_executor_plugin_lading.rules import metadata
+
+        with self.locked():
+            if not self.database.exists():
+                os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            engine = create_engine(f"sqlite:///{self.database}", connect_args={"timeout": PATIENCE})
+            event.listen(engine, "connect", _configure)
+            ensure_own_tables(engine)
+            metadata.create_all(engine)
+        return engine
+
+
+def _configure(connection: Any, record: object) -> None:
+    # Readers and the one writer do not wait for each other, and all of them are processes of one machine.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a controller goes by: as the workflow that has started it says.
+
+    :param sites_file: absolute; None: one site, this machine
+    """
+
+    sites_file: str | None = None
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Options:
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls()
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Session]:
+    """A session that is committed when it ends well."""
+    with Session(engine, expire_on_commit=False) as session:
+        yield session
+        session.commit()

@@ -1,0 +1,46 @@
+"""How a process becomes one that works for the workflows of a folder: Snakemake's, and the controller's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from lading.executors.settings import Settings
+from lading.hooks.deployment import current as deployment
+from lading.scheduling.resources import Resources
+from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, make_orchestrator
+
+if TYPE_CHECKING:
+    from snakemake_executor_plugin_lading.place import Options, Place
+
+SECONDS_TO_SHUT_DOWN = 30
+DAYS_KEPT = 30
+# What a job is packed by that says nothing of it.
+DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
+
+
+def settings(place: Place, options: Options) -> Settings:
+    """What the engine goes by."""
+    return Settings(
+        sites_file=None if options.sites_file is None else Path(options.sites_file),
+        state_folder=place.root,
+        default_resources=DEFAULT_RESOURCES,
+        on_shutdown="cancel",
+        shutdown_seconds=SECONDS_TO_SHUT_DOWN,
+        job_retention_days=DAYS_KEPT,
+    )
+
+
+def join(place: Place) -> Engine:
+    """Name the deployment and the orchestrator of this process, and open the store.
+
+    :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
+    """
+    deployment.use(SnakemakeDeployment(place))
+    engine = place.connect()
+    from lading.executors.orchestrator import current as orchestrator
+
+    orchestrator.use(make_orchestrator(engine, place.root / "schedulers"))
+    return engine

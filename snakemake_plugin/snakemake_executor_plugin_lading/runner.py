@@ -1,0 +1,104 @@
+"""How a job of Snakemake's runs on a node: the node agent has imported Snakemake once, and forks a process per job.
+
+``python -m snakemake`` takes a second or two of CPU before it does anything; here a job has it at once. What is no such
+command, or is for another Python, runs as any other command does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Any
+
+from lading.executors.agent import process_tree
+from lading.executors.agent.supervisor import AgentJob
+from lading.executors.agent.tasks import command_runner
+from lading.executors.agent.tasks.command_runner import failure, open_log
+from lading.hooks.spool.command import CommandWork
+
+# What a job's Snakemake imports on its way; found by comparing sys.modules in one.
+MODULES = (
+    "snakemake.cli",
+    "snakemake.api",
+    "snakemake.workflow",
+    "snakemake.dag",
+    "snakemake.executors.local",
+    "snakemake.scheduling.job_scheduler",
+    "snakemake.scheduling.greedy",
+    "snakemake.scheduling.milp",
+    "snakemake.report.html_reporter",
+)
+
+
+def preload() -> None:
+    """Import what every job needs, so that a fork of this process has it."""
+    for module in MODULES:
+        with contextlib.suppress(ImportError):  # of another version; a job imports what it needs itself
+            importlib.import_module(module)
+
+
+def run(workload: dict[str, Any], job: AgentJob) -> None:
+    """Run a command to its end.
+
+    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    """
+    arguments = workload.get("arguments")
+    is_ours = isinstance(arguments, list) and arguments[1:3] == ["-m", "snakemake"] and arguments[0] == sys.executable
+    if not is_ours or "snakemake.cli" not in sys.modules:
+        command_runner.run(workload, job)
+        return
+    command = CommandWork.from_workload(workload)
+    log = open_log(command)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _become(command, log)
+    if log is not None:
+        os.close(log)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        process_tree.send(process_tree.descendants(os.getpid()), number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    if job.cause() is not None:  # it was asked to end before there was anything to pass that on to
+        pass_on(signal.SIGTERM, None)
+    _, status = os.waitpid(pid, 0)
+    job.task_has_ended()
+    if (code := os.waitstatus_to_exitcode(status)) != 0:
+        raise failure(code)
+
+
+def _become(command: CommandWork, log: int | None) -> None:
+    """Turn this fork into ``python -m snakemake``. Never returns."""
+    code = 1
+    try:
+        gc.enable()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if log is not None:
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+        if command.folder:
+            os.chdir(command.folder)
+        os.environ.update(command.environment)
+        sys.argv = ["snakemake", *command.arguments[3:]]
+        from snakemake.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

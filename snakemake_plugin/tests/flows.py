@@ -1,0 +1,111 @@
+"""Workflows in folders of their own, run by ``snakemake`` as a user would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SNAKEMAKE = Path(sys.executable).parent / "snakemake"
+# A machine that is busy with something else is slow; that is no failure, seconds.
+PATIENCE = 120.0
+
+
+class Workflow:
+    """A workflow in a folder.
+
+    :param folder: in which it is made
+    :param snakefile: its rules
+    """
+
+    def __init__(self, folder: Path, snakefile: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "Snakefile").write_text(snakefile)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+        """Start ``snakemake``."""
+        command = [str(SNAKEMAKE), "--executor", "lading", "--jobs", "100", *options]
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *options: str, status: int = 0, **environment: str) -> str:
+        """Run ``snakemake`` to its end; returns what it has printed."""
+        process = self.start(*options, **environment)
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == status, said
+        return said
+
+    def jobs(self, columns: str = "task_id, state, cause") -> list[tuple[Any, ...]]:
+        """The rows of all jobs, in the order in which they were queued."""
+        database = sqlite3.connect(f"file:{self.lading / 'store.db'}?mode=ro", uri=True, timeout=60)
+        try:
+            return database.execute(f"SELECT {columns} FROM lading_job ORDER BY queued_at, token").fetchall()
+        finally:
+            database.close()
+
+    @property
+    def lading(self) -> Path:
+        return self.folder / ".snakemake/lading"
+
+    def processes(self) -> list[int]:
+        """The processes that belong to it: its controller, its node agent and all that these have started."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                text = path.read_bytes().decode(errors="replace") + os.readlink(path.parent / "cwd")
+            except OSError:
+                continue
+            if str(self.folder) in text and path.parent.name != str(os.getpid()):
+                found.append(int(path.parent.name))
+        return found
+
+    def process(self, words: str) -> int:
+        """The one process of it whose command has these words."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for pid in self.processes():
+                try:
+                    if words in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
+                        return pid
+                except OSError:
+                    continue
+            time.sleep(0.05)
+        raise AssertionError(f"no process has {words!r}")
+
+    def clean_up(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Wait for something to be so."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it does not become so"
+        time.sleep(0.05)

@@ -1,0 +1,166 @@
+"""Workflows that Lading runs on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flows import Workflow, wait_until
+
+Make = Callable[[str], Workflow]
+
+MEMORY = """
+rule all:
+    input: "script.txt", "learnt.txt", "grown.txt"
+
+# A rule with Python in it needs Snakemake where it runs.
+rule script:
+    output: "script.txt"
+    threads: 2
+    resources: mem_mb=200
+    run:
+        import os
+        with open(output[0], "w") as file:
+            file.write(f"{threads} {os.environ['SECRET_OF_A_RUN']}")
+
+# It says how much more a further attempt has.
+rule grown:
+    output: "grown.txt"
+    retries: 1
+    resources: mem_mb=lambda wildcards, attempt: 50 + 600 * (attempt - 1)
+    shell: "python3 -c 'import time; a = bytes([1]) * (450 << 20); time.sleep(1)'; echo {resources.mem_mb} > {output}"
+
+# It does not, so that it has twice what it had.
+rule learnt:
+    output: "learnt.txt"
+    retries: 1
+    resources: mem_mb=150
+    shell: "python3 -c 'kept = bytes([1]) * (450 << 20); import time; time.sleep(1)' && echo ok > {output}"
+
+envvars: "SECRET_OF_A_RUN"
+"""
+
+FAILS = """
+rule all:
+    input: "a.txt", "b.txt"
+rule a:
+    output: "a.txt"
+    shell: "echo half > {output}; echo what went wrong >&2; exit 3"
+rule b:
+    output: "b.txt"
+    resources: runtime="2s"
+    shell: "sleep 600; touch {output}"
+"""
+
+# Each job writes when it begins and when it ends.
+COUNTS = """
+rule all:
+    input: "all.txt"
+rule one:
+    output: "out/{i}.txt"
+    shell: "echo begin {wildcards.i} $$ >> journal; sleep 0.2; until [ -e go ]; do sleep 0.1; done; "
+        "echo end {wildcards.i} $$ >> journal; touch {output}"
+rule merge:
+    input: expand("out/{i}.txt", i=range(2))
+    output: "all.txt"
+    shell: "cat {input} > {output}"
+"""
+
+
+def journal(flow: Workflow) -> list[list[str]]:
+    path = flow.folder / "journal"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def begun(flow: Workflow) -> int:
+    return sum(what == "begin" for what, *_ in journal(flow))
+
+
+def test_jobs_have_what_they_ask_for_and_more_after_too_little_memory(make: Make) -> None:
+    flow = make(MEMORY)
+    flow.run(SECRET_OF_A_RUN="s3cr3t")
+    assert (flow.folder / "script.txt").read_text() == "2 s3cr3t"
+    assert (flow.folder / "grown.txt").read_text() == "650\n"
+    rows = flow.jobs("task_id, try_number, state, cause, cpus, memory, memory_limit, run_id")
+    ends = {(task, number): (state, cause) for task, number, state, cause, *_ in rows}
+    assert ends == {
+        ("script", 1): ("succeeded", None),
+        ("grown", 1): ("failed", "out_of_memory"),
+        ("grown", 2): ("succeeded", None),
+        ("learnt", 1): ("failed", "out_of_memory"),
+        ("learnt", 2): ("succeeded", None),
+    }
+    asked = {(task, number): (cpus, memory, limit) for task, number, _, _, cpus, memory, limit, _ in rows}
+    assert asked["script", 1] == (2.0, 191, 191 + 256), "MB are MiB, rounded up, and Snakemake itself needs some"
+    assert asked["learnt", 2][2] == 2 * asked["learnt", 1][2]
+    assert len({run for *_, run in rows}) == 1
+    kept = [path for path in flow.lading.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+    assert kept == [], "what may be a secret is not kept"
+    assert flow.processes() == []
+
+
+def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
+    flow = make(FAILS)
+    said = flow.run("--keep-going", "--show-failed-logs", status=1)
+    assert "Lading: error: the task's process ended with exit code 3" in said
+    assert "what went wrong" in said
+    assert "Lading: time_limit: " in said
+    assert not (flow.folder / "a.txt").exists()
+    assert sorted(flow.jobs()) == [("a", "failed", "error"), ("b", "failed", "time_limit")]
+    assert flow.processes() == []
+
+
+def test_what_a_killed_snakemake_has_left_runs_on_or_is_ended_and_nothing_runs_at_the_same_time(make: Make) -> None:
+    flow = make(COUNTS)
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    second = flow.start("--rerun-incomplete")
+    wait_until(lambda: begun(flow) == 4)
+    pids = {number: pid for what, number, pid in journal(flow)[:2]}
+    assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")], "the first ones have been ended before"
+    (flow.folder / "go").touch()
+    second.communicate(timeout=120)
+    assert second.returncode == 0
+    assert sorted(number for what, number, _ in journal(flow) if what == "end") == ["0", "1"]
+    assert flow.processes() == []
+
+
+@pytest.mark.parametrize("victim", ["snakemake_executor_plugin_lading\0controller", "lading.executors.agent"])
+def test_a_workflow_goes_on_without_its_controller_and_its_agent(make: Make, victim: str) -> None:
+    flow = make(COUNTS)
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    os.kill(flow.process(victim), signal.SIGKILL)
+    (flow.folder / "go").touch()
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode == 0, said
+    assert sorted(journal_of_ends(flow)) == ["0", "1"], "nothing has run twice"
+    assert begun(flow) == 2
+
+
+def journal_of_ends(flow: Workflow) -> list[str]:
+    return [number for what, number, _ in journal(flow) if what == "end"]
+
+
+def test_an_interrupted_workflow_leaves_no_process(make: Make) -> None:
+    flow = make(COUNTS)
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    snakemake.send_signal(signal.SIGINT)
+    snakemake.communicate(timeout=120)
+    assert snakemake.returncode != 0
+    assert {state for _, state, _ in flow.jobs()} == {"cancelled"}
+    wait_until(lambda: flow.processes() == [])
+
+
+def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> None:
+    flow = make(COUNTS)
+    assert "there is no file" in flow.run("--lading-sites-file", str(tmp_path / "none.toml"), status=1)
+    assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
+    assert "is no hurry" in flow.run("--lading-hurry", "soon", status=1)
