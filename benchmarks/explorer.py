@@ -71,8 +71,8 @@ def base_rows(now: float) -> list[dict[str, Any]]:
 
 def fill(engine: Engine, jobs: int, now: float) -> None:
     """Fill the table, and make its indexes then."""
+    from lading.executors.migrations import db_manager  # noqa: F401 - it names all modules that have tables
     from lading.executors.store import JobRow, metadata
-    from lading.executors.store.gangs import tables  # noqa: F401 - each of these modules has its own tables
 
     table = JobRow.__table__
     metadata.create_all(engine)

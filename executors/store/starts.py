@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
+SECONDS_OF_SITE = 7 * 86400.0
 WAITED = JobRow.started_at - JobRow.queued_at
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
@@ -40,7 +41,7 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     waiting = [job for job in jobs if job.state in WAITING]
     unsaid = [job for job in waiting if job.planned_start is None]
     tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
-    sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None})
+    sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)
     found = {}
     for job in waiting:
         past = []
@@ -64,14 +65,15 @@ def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[t
     return found
 
 
-def waits_of_sites(session: Session, sites: Iterable[str]) -> dict[str, list[float]]:
-    """How long the last batch jobs at sites have waited since they were queued, seconds, by site."""
+def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[str, list[float]]:
+    """How long the batch jobs at sites that began last have waited since they were queued, seconds, by site."""
     found = {}
     for site in sorted(sites):
-        # By when they were queued, for which there is an index.
-        query = select(WAITED).where(JobRow.site == site, JobRow.submitted_at.is_not(None))
-        rows = session.scalars(query.order_by(JobRow.queued_at.desc()).limit(MOST_OF_SITE))
-        found[site] = [max(0.0, seconds) for seconds in rows if seconds is not None]
+        # The index of starts has the sites.
+        begun = (JobRow.site == site, JobRow.started_at >= now - SECONDS_OF_SITE)
+        last = select(WAITED, JobRow.submitted_at).where(*begun).order_by(JobRow.started_at.desc()).limit(MOST_OF_SITE)
+        rows = session.execute(last)
+        found[site] = [max(0.0, seconds or 0.0) for seconds, submitted in rows if submitted is not None]
     return found
 
 

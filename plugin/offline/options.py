@@ -146,6 +146,11 @@ PLAN_OPTIONS = (
 SIMULATE_OPTIONS = (
     option("--jobs", metavar="FILE", help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]"),
     option(
+        "--shares",
+        metavar="FILE",
+        help="a sites file with [[shares]]: what they get of --max-instances machines, beside the same without shares",
+    ),
+    option(
         "--workflow",
         nargs="+",
         metavar="FILE",

@@ -14,6 +14,7 @@ from typing import IO, Any
 from lading.plugin.offline import chart
 from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.share_simulation import simulate_shares
 from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
@@ -88,6 +89,12 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
     offline_market = market(args)
     given = read_jobs(args, offline_market) if args.workflow is None else read_workflows(args, offline_market)
+    if args.shares is not None:
+        if args.workflow is not None:
+            raise UsageError("--shares is for a table of jobs; give --jobs FILE in the place of --workflow")
+        target = out or sys.stdout
+        number = args.max_instances
+        return simulate_shares(given.arrivals, args.shares, number, offline_market.offered, args.output, target)
     refuse_idle_options(args, given.policies)
     total = sum(each.job.count for each in given.arrivals)
     reports = []

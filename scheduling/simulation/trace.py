@@ -16,7 +16,18 @@ from lading.scheduling.text import csv_tables
 from lading.scheduling.text.printable import shortened
 
 REQUIRED = ("name", "cpus", "memory_mib")
-OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count", "task", "max_instances")
+OPTIONAL = (
+    "gpus",
+    "disk_gib",
+    "arch",
+    "instance_type",
+    "time_seconds",
+    "count",
+    "task",
+    "max_instances",
+    "team",
+    "dag",
+)
 TRACE = ("arrival_seconds", "duration_seconds")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
 # Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name; in a
@@ -197,6 +208,8 @@ def job(row: csv_tables.Row, catalogue: Catalogue) -> PlannedJob:
         arch=_arch(row) if row.cells.get("arch") else (None if kind else DEFAULT_ARCH),
         instance_type=kind,
         task=row.text("task", "") or None,
+        team=row.text("team", "") or None,
+        dag_id=row.text("dag", "") or None,
     )
     if job.resources == Resources():
         raise row.fault(

@@ -30,10 +30,9 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 INDICES = {
     "lading_job_queued": ("queued_at", "token"),
-    "lading_job_dag": ("dag_id", "queued_at", "state", "cause"),
-    "lading_job_place": ("location", "started_at"),
-    "lading_job_site": ("site", "queued_at"),
-    "lading_job_outcome": ("state", "ended_at", "queued_at", "cause"),
+    "lading_job_dag": ("dag_id", "queued_at"),
+    "lading_job_place": ("location",),
+    "lading_job_cause": ("cause", "ended_at"),
     "lading_job_native": ("native_id",),
     "lading_job_node": ("node",),
 }

@@ -41,7 +41,6 @@ LAST = 1e300
 LAST_CHARACTER = "\U0010ffff"
 BEGINNINGS = ("native_id", "node", "location")
 INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
-CAN_HAVE_CAUSES = [each.value for each in State if each is not State.SUCCEEDED]
 RAN = JobRow.ended_at - JobRow.started_at
 
 SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"]
@@ -132,8 +131,8 @@ class JobChoice:
             for name in ("run_id", "task_id", "reason_limit")
             if (value := getattr(self, name)) is not None
         ]
-        if self.cause and not self.state:
-            found.append(JobRow.state.in_(CAN_HAVE_CAUSES))  # by which an index finds it
+        if by is None and [*self.state] == [State.FAILED.value]:
+            found.append(JobRow.cause.is_not(None))  # by which an index finds it: none has failed by nothing
         if self.location is not None:
             found.append(or_(JobRow.location == self.location, JobRow.node == self.location))
         if self.since is not None:
@@ -278,8 +277,8 @@ def find_jobs(
     if number <= MOST_COUNTED:
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
-        # They are looked at as they were queued until enough are found: those of one Dag or site, or all.
-        by = next((name for name in ("dag_id", "site") if len(getattr(choice, name)) == 1), "")
+        # They are looked at as they were queued until enough are found: those of one Dag, or all.
+        by = "dag_id" if len(choice.dag_id) == 1 else ""
         found = wide(session, [*choice.conditions(sight, by), *more], value, sort, order, beyond, limit + 1)
     shown = found[:limit]
     end = Place(seen_at, shown[-1][1], shown[-1][0]) if len(found) > limit else None

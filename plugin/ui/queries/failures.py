@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, State, usage
-from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag
+from lading.executors.store import JobRow, usage
+from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.reason_codes import CAUSES, remedy_at
@@ -115,7 +115,7 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     names = ("cause", "site", "node", "dag_id", "task_id")
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
     by: Any = select(*columns, JobRow.ended_at, JobRow.reason)
-    failed = by.where(JobRow.state == State.FAILED, JobRow.ended_at >= since).subquery()
+    failed = by.where(*failed_since(since)).subquery()
     keys = [failed.c[name] for name in names]
     sums = {
         "jobs": func.count(),

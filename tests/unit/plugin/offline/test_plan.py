@@ -214,7 +214,7 @@ def test_columns_that_are_not_read_are_named(folder: Folder) -> None:
         "jobs.csv:1: not read: 'counts'",
         "running.csv:1: not read: 'gpus'",
     ]
-    assert said[1][1].endswith("time_seconds, count, task, max_instances")
+    assert said[1][1].endswith("time_seconds, count, task, max_instances, team, dag")
     assert folder.run("plan", JOBS, "--policy", "greedy")[2] == ""
 
 
