@@ -1,7 +1,8 @@
 """How long Snakemake takes for many short jobs: with Lading's executor, and with its own on the same machine.
 
 ``python -m benchmarks.snakemake_jobs``, after ``make .environments/snakemake/installed``. Lading's site has as many
-cpus as Snakemake's own executor has cores, so as many of the jobs, which sleep, are at work at a time. The runs alternate.
+cpus as Snakemake's own executor has cores, so as many of the jobs, which sleep, are at work
+at once. The runs alternate.
 """
 
 from __future__ import annotations
