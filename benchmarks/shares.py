@@ -1,8 +1,9 @@
-"""What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS]]]
+"""What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS [TASKS]]]]
 
 First the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they go)
 with shares and without, in turn; then a day of four teams on machines that they all want, with Jain's index among those
-of equal weight, and the utilization beside what it is without shares.
+of equal weight, and the utilization beside what it is without shares. TASKS are those of each team, 1500 if not given;
+there are as many machines as these keep busy.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ JOB: dict[str, Any] = {
 
 
 def main() -> None:
-    given = [int(each) for each in sys.argv[1:4]]
-    sizes = [*given, *[10_000, 50, 100][len(given) :]]
+    given = [int(each) for each in sys.argv[1:5]]
+    *sizes, tasks = [*given, *[10_000, 50, 100, 1500][len(given) :]]
     for is_mixed in (False, True):
         tick(*sizes, is_mixed=is_mixed)
-    day()
+    day(tasks)
 
 
 def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
@@ -100,12 +101,12 @@ def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
     )
 
 
-def day() -> None:
+def day(tasks: int) -> None:
     """Compare a day of four teams with shares and without."""
-    machines = [Resources(8, 32_000)] * 8
+    machines = [Resources(8, 32_000)] * max(1, round(8 * tasks / 1500))
     table = Shares(tuple(Share(name, Who(team=name)) for name in ("night", "day1", "day2", "burst")))
     for seed in range(3):
-        jobs = four_teams(seed)
+        jobs = four_teams(seed, tasks)
         fair, without = contend(jobs, machines, table), contend(jobs, machines, None)
         print(
             f"a day of four teams, seed {seed}: {len(jobs):,} jobs, contended for {fair.contended / HOUR:.1f} h, "
@@ -114,7 +115,7 @@ def day() -> None:
         )
 
 
-def four_teams(seed: int, number: int = 1500) -> list[ContendingJob]:
+def four_teams(seed: int, number: int) -> list[ContendingJob]:
     """One team that computes at night, two by day, and one with a large Dag every six hours."""
     chance, jobs = random.Random(seed), []
     for team, hours in (("night", (0, 8)), ("day1", (7, 19)), ("day2", (8, 20)), ("burst", (0, 24))):

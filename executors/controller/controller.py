@@ -52,6 +52,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.shares.bounds import ShareBounds
 
 log = logging.getLogger(__name__)
 
@@ -310,7 +311,8 @@ class Controller:
         sites = self.views(seen, now, is_work=is_work)
         self.shares.count(seen, sites, now)
         if is_work:
-            together = self._together(sites, now) if any_wait else GangOutcome(sites)
+            bounds = self.shares.bounds()
+            together = self._together(sites, now, bounds) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
@@ -329,7 +331,7 @@ class Controller:
                     now,
                     wanted=together.wanted,
                     foreseen=foreseen,
-                    bounds=self.shares.bounds(),
+                    bounds=bounds,
                 )
             self.shares.learn(waiting, assignment, now)
             for name, absence in self.turned_away.items():
@@ -348,13 +350,19 @@ class Controller:
             decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
-    def _together(self, sites: Sequence[SiteView], now: float) -> GangOutcome:
+    def _together(self, sites: Sequence[SiteView], now: float, bounds: ShareBounds | None) -> GangOutcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         if not self.leadership.may_look_ahead:
             self.gangs.ahead = None
         with open_session() as session:
             return self.gangs.decide(
-                session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
+                session,
+                sites,
+                now,
+                by_dag=self.by_dag,
+                database_ahead=self.leadership.database_ahead,
+                terms=self.shares.terms,
+                bounds=bounds,
             )
 
     def _waiting(self, now: float) -> tuple[list[WaitingJob], list[AtWork]]:

@@ -15,7 +15,7 @@ from lading.executors.orchestrator import current
 from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
-from lading.executors.store.fair_queue import FairTurns, FirstJobs
+from lading.executors.store.fair_queue import NO_TERMS, FairTurns, FirstJobs, TenantTerms
 from lading.hooks.site import Site
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
@@ -143,6 +143,13 @@ class FairShares:
         if (known := self._known.get(tenant)) is None:
             known = self._known[tenant] = self.shares.of(Tenant.of(*tenant))
         return known
+
+    def terms(self, row: Any) -> TenantTerms:
+        """What a row's job goes by."""
+        if not self.is_on:
+            return NO_TERMS
+        tenant = Tenant.of(row.team, row.dag_id, row.dag_owner, row.dag_tags)
+        return TenantTerms(self.share(row), *self.budgets.terms(tenant))
 
     def load(self, session: Session) -> None:
         """Read what shares have used, when the controller begins to act."""

@@ -19,7 +19,7 @@ from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
-from lading.scheduling.shares.table import Shares
+from lading.scheduling.shares.table import OTHERS, Shares
 from lading.scheduling.shares.usage import Standing
 from lading.scheduling.shares.who import Tenant, Who
 
@@ -50,8 +50,11 @@ class TenantTerms(NamedTuple):
     """
 
     share: str
-    budgets: tuple[Budget, ...]
-    held: Reason | None
+    budgets: tuple[Budget, ...] = ()
+    held: Reason | None = None
+
+
+NO_TERMS = TenantTerms(OTHERS)
 
 
 @dataclass(slots=True)
