@@ -126,13 +126,15 @@ def load(
     :param terms: what the jobs go by of the tenant that a row has
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
-    members = [
-        GangMember(
-            replace(
-                queue.as_waiting(row, by_dag, database_ahead=database_ahead),
-                share=terms(row).share,
-                budgets=terms(row).budgets,
-            ),
+    of_tenants: dict[tuple[Any, ...], TenantTerms] = {}
+
+    def member(row: Any) -> GangMember:
+        tenant = row.team, row.dag_id, row.dag_owner, row.dag_tags
+        if (its_own := of_tenants.get(tenant)) is None:
+            its_own = of_tenants[tenant] = terms(row)
+        job = queue.as_waiting(row, by_dag, database_ahead=database_ahead)
+        return GangMember(
+            replace(job, share=its_own.share, budgets=its_own.budgets),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),
@@ -145,10 +147,10 @@ def load(
             row.state in (State.QUEUED, State.ATTEMPTED) and row.sizing is None and row.cancel is None,
             row.cancel is not None,
             row.stage,
-            terms(row).held,
+            its_own.held,
         )
-        for row in session.execute(query)
-    ]
+
+    members = [member(row) for row in session.execute(query)]
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
     started = [row.token for row in gangs.values() if row.started_at is not None]
