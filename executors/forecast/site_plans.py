@@ -29,7 +29,7 @@ from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
-from lading.executors.store.starts import note_plans
+from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -49,6 +49,7 @@ from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
@@ -315,11 +316,19 @@ class SitePlans:
 
     :param ring: called when a plan has been made for which no tick has waited
     :param waits: for how long allocations have waited in their queues
+    :param is_spent: whether a budget of a tenant is spent, so that nothing is launched before its jobs wait
     """
 
-    def __init__(self, settings: Settings, ways: Ways, ring: Callable[[], None], waits: PastWaits) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ways: Ways,
+        ring: Callable[[], None],
+        waits: PastWaits,
+        is_spent: Callable[[Tenant], bool] = lambda tenant: False,
+    ) -> None:
         self.live_runs = LiveRuns(settings, ways)
-        self.ring, self.waits = ring, waits
+        self.ring, self.waits, self.is_spent = ring, waits, is_spent
         self.plans: dict[str, SitePlan] = {}
         self.work: dict[str, AllocationWork] = {}
         self.coming: dict[str, ComingWork] = {}
@@ -332,8 +341,8 @@ class SitePlans:
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
-        self.planned: Mapping[str, float] = {}
-        """When jobs were planned to start, by token, as it was stored last."""
+        self.planned: Mapping[str, float] | None = None
+        """When jobs are planned to start, by token, as it is stored; None: that was not read yet."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
@@ -341,8 +350,6 @@ class SitePlans:
         """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
-        self.spent_dags: Collection[str] = ()
-        """Those for which nothing is launched before their jobs wait, for a budget of theirs is spent."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -433,6 +440,8 @@ class SitePlans:
                 self.trouble.begin(trouble, error, traceback=True)
                 continue
             self.trouble.end(trouble)
+        if spent := frozenset(self.live_runs.of_tenants(self.is_spent)):
+            found = {name: replace(work, not_ahead=spent) for name, work in found.items()}
         return found
 
     def read(
@@ -475,8 +484,8 @@ class SitePlans:
             return
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
-        note_plans(session, starts, self.planned, time.time())
-        self.planned = dict(starts)
+        before = stored_plans(session) if self.planned is None else self.planned
+        self.planned = note_plans(session, starts, before, time.time())
         self.has_noted = bool(forecasts)
 
     def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
@@ -506,7 +515,7 @@ class SitePlans:
         self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, tuple[Budget, ...]]
     ) -> ForeseenActions:
         """The same with what the runs of steps that are to come may cost."""
-        spent = {run_name(*run) for run in self.live_runs.known if run[0] in self.spent_dags}
+        spent = self.live_runs.of_tenants(self.is_spent)
         if not (limited := self.live_runs.with_budget | budgets.keys() | spent):
             return actions
         runs = {name: step.job.run for name, step in forecast.steps.items()}

@@ -33,6 +33,7 @@ from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_TO_BEGIN
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment, format_time
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class AheadRequests:
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
     :param is_planned: whether what is to come of a task of a run is launched at a site by its forecast
+    :param is_spent: whether a budget of a tenant is spent, so that nothing is launched for it
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class AheadRequests:
         latency: Callable[[], float],
         ways: Ways,
         is_planned: IsPlanned = lambda run, task_id, site: False,
+        is_spent: Callable[[Tenant], bool] = lambda tenant: False,
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
-        self.is_planned = is_planned
+        self.is_planned, self.is_spent = is_planned, is_spent
         self.dags = current.orchestrator().forecaster()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
@@ -147,6 +150,8 @@ class AheadRequests:
         """Find out what is asked for for a run; returns what is said of it."""
         run, asked_at, notes = here.run, self.asked_at[here.run], list[TaskNote]()
         self.found[run] = []
+        if live and self.is_spent(Tenant.of(live[0].team, run.dag_id, live[0].dag_owner, live[0].dag_tags)):
+            return notes
         try:
             self.found[run] = here.ask(self._steps(session, run), rows, live)
         except SQLAlchemyError:

@@ -28,18 +28,21 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.forecast.site_plans import Foreseen, SitePlans
+from lading.executors.forecast.site_plans import NOTHING, Foreseen, SitePlans
 from lading.executors.orchestrator import airflow_run_requests, airflow_runs
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import FORECAST
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
@@ -400,3 +403,18 @@ def test_of_hints_that_cannot_be_read_the_jobs_of_the_run_are_known_alone(
     assert {task_id for task_id, some in house.jobs().items() if some} == {"a"}
     assert house.live_runs.without_structure == {"d r"}
     assert "What the tasks of some runs ask for cannot be read" in caplog.text
+
+
+def test_nothing_is_launched_ahead_for_whom_a_budget_is_spent(house: House, tmp_path: Path) -> None:
+    fresh(house)
+    house.job("a")
+    spent: set[str | None] = set()
+    plans = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits(), lambda tenant: tenant.dag_id in spent)
+    with Session(house.engine) as session:
+        [run] = plans.read(session, [CLOUD], NOW, by_dag=False)
+    forecast = Forecast({"b": WorkflowStep(PlannedJob("b", Resources(), run=run.name), 60.0)}, {})
+    asked = ForeseenActions(replace(NOTHING, launched_for={"m": ("b",)}), True)
+    assert plans._within_budgets(asked, forecast, {}).not_ahead == frozenset()
+    spent.add("d")
+    assert plans._within_budgets(asked, forecast, {}).not_ahead == {"b"}
+    plans.close()
