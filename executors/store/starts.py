@@ -101,8 +101,9 @@ def note_plans(
 
 def stored_plans(session: Session) -> dict[str, float]:
     """When waiting jobs are planned to start, as an earlier controller may have stored it; by token."""
-    query = select(JobRow.token, JobRow.planned_start).where(JobRow.state.in_(WAITING))
-    return {token: at for token, at in session.execute(query.where(JobRow.planned_start.is_not(None)))}
+    waiting = JobRow.state.in_(WAITING), JobRow.planned_start.is_not(None)
+    query = select(JobRow.token, JobRow.planned_start).where(*waiting)
+    return {token: at for token, at in session.execute(query) if at is not None}
 
 
 def say(session: Session, now: float) -> int:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from lading.executors import controller_process as process
 from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
-from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.store import JobRow, State, fair_queue, requests, share_rows, usage
 from lading.executors.store.fair_queue import FairTurns
