@@ -27,7 +27,7 @@ def first_steps() -> None:
     def hungry() -> int:
         """Its first try is ended for its memory; the second may have twice as much."""
         eaten = bytearray(b"x") * (300 * MIB)
-        time.sleep(3)
+        time.sleep(30)  # a busy machine may take seconds to see it
         return len(eaten) // MIB
 
     total(square.expand(number=list(range(1, 9))))  # type: ignore[arg-type]  # an XComArg stands for what will be returned

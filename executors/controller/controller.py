@@ -109,7 +109,6 @@ class Controller:
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
         self.budgets = Budgets(settings)
-        spent = self.budgets.is_spent_for
         self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
@@ -128,7 +127,7 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits, spent)
+        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits, self.budgets.terms)
         ahead = AheadRequests(
             settings,
             self.durations,
@@ -136,7 +135,7 @@ class Controller:
             lambda: self.metrics.latency,
             ways,
             self.site_plans.is_planned,
-            spent,
+            self.budgets.terms,
         )
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)

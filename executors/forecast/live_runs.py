@@ -235,10 +235,6 @@ class LiveRuns:
         limited = (run for run, known in self.known.items() if any(ask.has_budget for ask in known.asks.values()))
         return {run_name(*run) for run in limited}
 
-    def of_tenants(self, is_meant: Callable[[Tenant], bool]) -> set[str]:
-        """The names of the live runs of some tenants."""
-        return {run_name(*run) for run, known in self.known.items() if is_meant(known.tenant)}
-
     def _forget(self, rows: Iterable[Any], now: float) -> None:
         gone = [run for run, known in self.known.items() if abs(now - known.seen_at) > SECONDS_UNTIL_FORGOTTEN]
         for run in gone:

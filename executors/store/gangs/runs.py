@@ -34,7 +34,6 @@ def live(session: Session) -> dict[DagRunKey, list[Any]]:
     columns = (
         JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.state, JobRow.site, JobRow.location, JobRow.queued_at,
         JobRow.started_at, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.nodes,
-        JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
         func.coalesce(JobRow.queue, JobRow.queue_hint).label("queue"),
     )  # fmt: skip
     asleep = (GangRow.token == JobRow.gang) & (GangRow.stage == Stage.ATTEMPTED)

@@ -23,7 +23,7 @@ from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import LocationRow
 from lading.scheduling.reasons import because
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
+from lading.scheduling.shares.budgets import BudgetTerms, PeriodBudget, Unit
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Mean, Standing
 from lading.scheduling.shares.who import Who
@@ -196,7 +196,7 @@ def test_what_is_not_lent_stays_free(engine: Engine, tmp_path: Path) -> None:
 def test_where_none_of_many_may_start_none_is_read(engine: Engine) -> None:
     queue(engine, "b", 20, team="b")
     used = because("budget_spent_cpu_hours", budget="b", spent=2.0, most=1.0, until=NOW)
-    fair = FairTurns(Shares(), Standing(), NOW, held=lambda tenant: used)
+    fair = FairTurns(Shares(), Standing(), NOW, budgets=lambda tenant: BudgetTerms((), used))
     with Session(engine) as session:
         assert fair_queue.first(session, 5, fair, {}) == ([], True)
 

@@ -264,8 +264,6 @@ def test_what_will_find_no_room_is_asked_for_as_much_sooner_as_allocations_wait(
     [asked] = decided(coming, "b", live=FULL).launches
     assert asked.jobs == ("b",), "it is asked for already, as the member of a gang"
     assert decided(coming, live=FULL).ahead == {"b": NOW + 500}
-    spent = replace(coming, not_ahead=coming.known)
-    assert (decided(spent, live=FULL).launches, decided(spent, live=FULL).ahead) == ((), {})
 
 
 def test_what_is_not_certain_is_asked_for_ahead_where_its_hint_says_so() -> None:
