@@ -127,7 +127,7 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
+        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits, self.budgets.terms)
         ahead = AheadRequests(
             settings,
             self.durations,
@@ -135,6 +135,7 @@ class Controller:
             lambda: self.metrics.latency,
             ways,
             self.site_plans.is_planned,
+            self.budgets.terms,
         )
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
