@@ -1,4 +1,4 @@
-"""``snakemake-lading jobs | sites | cost | explain | top``: the store of a workflow, by the commands of Lading itself."""
+"""``snakemake-lading``: the store of a workflow, by the commands of Lading itself that read it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--store",
             default=".",
-            help="The folder of the workflow, its --lading-state-folder, or the URL of the store (default: this folder)",
+            help="The workflow's folder, its --lading-state-folder, or the URL of the store (default: this folder)",
         )
         for option in given:
             each.add_argument(*option.flags, **option.settings)
@@ -192,7 +192,11 @@ def complete(args: argparse.Namespace) -> None:
         if (job := session.scalars(youngest).first()) is None:
             known = session.scalars(select(JobRow.task_id).distinct().order_by(JobRow.task_id))
             rules = ", ".join(map(str, known)) or "none"
-            asked = {"rule": getattr(args, "task_id", None), "job": getattr(args, "map_index", None), "run": args.run_id}
+            asked = {
+                "rule": getattr(args, "task_id", None),
+                "job": getattr(args, "map_index", None),
+                "run": args.run_id,
+            }
             named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
             raise SystemExit(f"no job is known{f' of {named}' if named else ''}; rules with jobs: {rules}")
         args.dag_id = job.dag_id

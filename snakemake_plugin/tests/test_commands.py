@@ -66,7 +66,9 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
     assert "succeeded" in steps
     assert "0 running, 0 waiting" in asked(here, "top", "--once")
 
-    assert "no job is known of rule nothing; rules with jobs: fails, works" in asked(here, "explain", "nothing", status=1)
+    assert "no job is known of rule nothing; rules with jobs: fails, works" in asked(
+        here, "explain", "nothing", status=1
+    )
     assert "there is no store" in asked(tmp_path, "jobs", status=1)
     assert not (tmp_path / ".snakemake").exists(), "to look makes nothing"
 
