@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -17,7 +16,7 @@ from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Taken, Tick
 from lading.executors.orchestrator import current
 from lading.executors.store import State
-from lading.executors.store.fair_queue import NO_TERMS, TenantTerms
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import EndedMember, GangMember
 from lading.executors.store.gangs.tables import HoldRow
@@ -92,7 +91,7 @@ class GangController:
         *,
         by_dag: bool,
         database_ahead: float = 0.0,
-        terms: Callable[[Any], TenantTerms] = lambda row: NO_TERMS,
+        fair: FairTurns | None = None,
         bounds: ShareBounds | None = None,
     ) -> GangOutcome:
         """What is to be done about gangs.
@@ -101,10 +100,10 @@ class GangController:
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
         :param database_ahead: seconds by which the database's clock is ahead of this one's
-        :param terms: what jobs go by of the tenant that a row has
+        :param fair: the budgets of their jobs; None: there are none
         :param bounds: what is left for the jobs of each share, of which members take theirs; None: all there is
         """
-        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead, terms=terms)
+        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead, fair=fair)
         held: dict[Where, Resources] = {}
         for row in known.holds:
             if row.state in ("asked", "held"):
@@ -267,6 +266,8 @@ class GangTick:
 
     def _is_barred(self) -> bool:
         """Whether it waits for its share or a budget, which members are told; no room is looked for meanwhile."""
+        if self.memory.row.started_at is not None:
+            return False  # what has begun goes on
         why = next((each.held for each in self.ready if each.held is not None), None)
         if why is None and self.gang.stage is not Stage.TRYING:  # of which partitions may have room by now
             why = self._beyond_share() or self._unpaid()

@@ -19,7 +19,7 @@ from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
-from lading.scheduling.shares.table import OTHERS, Shares
+from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Standing
 from lading.scheduling.shares.who import Tenant, Who
 
@@ -50,11 +50,8 @@ class TenantTerms(NamedTuple):
     """
 
     share: str
-    budgets: tuple[Budget, ...] = ()
-    held: Reason | None = None
-
-
-NO_TERMS = TenantTerms(OTHERS)
+    budgets: tuple[Budget, ...]
+    held: Reason | None
 
 
 @dataclass(slots=True)
@@ -192,7 +189,8 @@ def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, flo
         return list(session.execute(groups.in_order(groups.UNLIMITED))), False
     if rests:
         return _by_rest(session, most, fair, rests), True
-    wanted = _wanted(totals, most, fair)
+    if not (wanted := _wanted(totals, most, fair)):  # none of them may start; no condition at all would mean all rows
+        return [], True
     number = func.row_number().over(partition_by=JobRow.dag_id, order_by=groups.ORDER).label("number")
     dag_id = JobRow.dag_id.label("its_dag")
     numbered = select(JobRow.token, dag_id, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
-from lading.executors.store.fair_queue import NO_TERMS, TenantTerms
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
@@ -35,7 +35,7 @@ class GangMember:
     :param key: its task and its map index
     :param is_ready: whether it waits, and what it asks for is known
     :param stage: what is stored of the files that are brought to where it runs; None: none are
-    :param held: why it may not start for a budget; None: it may
+    :param held: the budget for which it may not start; None: it may
     """
 
     job: WaitingJob
@@ -112,29 +112,17 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
-def load(
-    session: Session,
-    *,
-    by_dag: bool,
-    database_ahead: float = 0.0,
-    terms: Callable[[Any], TenantTerms] = lambda row: NO_TERMS,
-) -> GangRecords:
+def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0, fair: FairTurns | None = None) -> GangRecords:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param terms: what the jobs go by of the tenant that a row has
+    :param fair: the budgets of their jobs; their turn is before all others. None: there are none
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
-    of_tenants: dict[tuple[Any, ...], TenantTerms] = {}
-
-    def member(row: Any) -> GangMember:
-        tenant = row.team, row.dag_id, row.dag_owner, row.dag_tags
-        if (its_own := of_tenants.get(tenant)) is None:
-            its_own = of_tenants[tenant] = terms(row)
-        job = queue.as_waiting(row, by_dag, database_ahead=database_ahead)
-        return GangMember(
-            replace(job, share=its_own.share, budgets=its_own.budgets),
+    members = [
+        GangMember(
+            _as_waiting(row, by_dag, database_ahead, fair),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),
@@ -147,10 +135,10 @@ def load(
             row.state in (State.QUEUED, State.ATTEMPTED) and row.sizing is None and row.cancel is None,
             row.cancel is not None,
             row.stage,
-            its_own.held,
+            None if fair is None else fair.terms(row).held,
         )
-
-    members = [member(row) for row in session.execute(query)]
+        for row in session.execute(query)
+    ]
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
     started = [row.token for row in gangs.values() if row.started_at is not None]
@@ -171,6 +159,11 @@ def load(
     ]
     session.expunge_all()
     return GangRecords(members, gangs, holds, ended)
+
+
+def _as_waiting(row: Any, by_dag: bool, database_ahead: float, fair: FairTurns | None) -> WaitingJob:
+    job = queue.as_waiting(row, by_dag, database_ahead=database_ahead)
+    return job if fair is None else replace(job, share=fair.terms(row).share, budgets=fair.terms(row).budgets)
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from sqlalchemy.orm import Session
 from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_threads
-from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import RequestKind
@@ -466,7 +466,7 @@ def with_file(house: House, folder: Path, file: str) -> None:
     """A controller with these tables in its sites file."""
     path = folder / "sites.toml"
     path.write_text(f'[sites.lab]\nkind = "fake"\n{file}')
-    house.settings = make_settings(house.settings.state_folder, sites_file=path)
+    house.settings = replace(house.settings, sites_file=path)
     house.begin()
 
 
@@ -495,23 +495,28 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     assert sorted(lab.at) == ["c0-t", "c1-t"]
 
 
-def test_a_gang_whose_cpu_hours_are_used_waits_until_the_budget_is_lifted(
-    house: House, lab: HoldingSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_gang_whose_cpu_hours_are_used_waits_for_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite
 ) -> None:
-    monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
-    with_file(house, tmp_path, '[[budgets]]\nname = "d"\ndag = "d"\ncpu_hours = 1\n')
-    house.queue("old", gang=None, run="before")
+    path = tmp_path / "sites.toml"
+    path.write_text('[sites.lab]\nkind = "fake"\n[[budgets]]\ndag = "d"\ncpu_hours = 1\n')
+    house.settings = replace(house.settings, sites_file=path)
+    house.begin()
+    house.queue("head", "workers.0")
+    house.queue("used", gang=None)
+    del house.to_come["used", -1]
+    spent = {"state": State.SUCCEEDED, "started_at": time.time() - 3600, "ended_at": time.time()}
     with Session(house.engine) as session:
-        ended = {"state": State.SUCCEEDED, "started_at": time.time() - 7200, "ended_at": time.time(), "gang": None}
-        session.execute(update(JobRow).values(**ended))
+        session.execute(update(JobRow).where(JobRow.token == "used-r").values(**spent))
         session.commit()
-    house.to_come.clear()
-    house.queue("a.0", "a.1")
-    house.tick(6)
-    assert (reasons(house), lab.held) == (dict.fromkeys(("a0", "a1"), "budget_spent_cpu_hours"), {})
+    house.tick(4)
+    jobs = house.jobs()
+    assert {jobs[name].state for name in ("head", "workers0")} == {QUEUED}
+    assert {jobs[name].reason_code for name in ("head", "workers0")} == {"budget_spent_cpu_hours"}
+    assert lab.held == {}
     with Session(house.engine) as session:
-        requests.ask(session, RequestKind.LIFT, "d", "ann")
+        requests.ask(session, RequestKind.LIFT, "Dags d", "ann")
         session.commit()
     house.controller.requests.next_look = 0.0
     house.tick(6)
-    assert sorted(lab.at) == ["a0-r", "a1-r"]
+    assert {house.states()[name] for name in ("head", "workers0")} == {RUNNING}
