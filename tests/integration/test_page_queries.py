@@ -276,6 +276,7 @@ def explored(session: Session, sort: Any = "queued", order: Any = "desc", **choi
     while True:
         page = find_jobs(session, EVERYTHING, JobChoice(**choice), NOW, sort, order, 3, after)
         found += [job.id for job in page.jobs]
+        assert len(found) == len({*found}), "no page repeats what another one has"
         if (after := page.after) is None:
             assert page.matching == len(found)
             return found
