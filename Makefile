@@ -69,9 +69,10 @@ lint: .venv/locked  ## check formatting, lint and spelling
 	@echo 'codespell'
 	@$(BIN)/codespell
 
-types: .venv/installed  ## check types, strictly
+types: .venv/installed .environments/snakemake/installed  ## check types, strictly
 	@echo 'mypy'
 	@$(BIN)/mypy --no-error-summary
+	@cd snakemake_plugin && ../$(BIN)/mypy --no-error-summary
 
 format: .venv/locked  ## format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix .
@@ -147,7 +148,7 @@ clean:  ## remove all that make has made
 	    .environments/snakemake/bin/pip install --quiet --no-deps --require-hashes -r snakemake_plugin/requirements.lock)
 	@touch $@
 
-.environments/snakemake/installed: .environments/snakemake/locked .venv/installed $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '*.py')
+.environments/snakemake/installed: .environments/snakemake/locked .venv/installed $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '*.py') snakemake_plugin/pyproject.toml
 	$(call quietly,installing the executor for Snakemake, \
 	    .environments/snakemake/bin/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && cd snakemake_plugin && \
 	    ../.environments/snakemake/bin/pip install --quiet --no-deps --no-index --no-build-isolation --force-reinstall . && \

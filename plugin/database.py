@@ -1,16 +1,17 @@
-"""The way of commands to Airflow's database."""
+"""The way of commands to the database."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from airflow.utils.session import create_session
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from lading.executors.orchestrator.current import open_session
+from lading.plugin.command_host import host
 
-from lading.executors.migrations.db_manager import LadingDBManager
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 
 def read_connections() -> None:
@@ -20,11 +21,7 @@ def read_connections() -> None:
 
 def store_fault(session: Session) -> str | None:
     """What keeps the tables from being read, and what to do; None: nothing."""
-    try:
-        migrated = LadingDBManager(session).check_migration()
-    except SQLAlchemyError as error:
-        return f"the database cannot be read: {error}"
-    return None if migrated else "the tables are missing or old; run `airflow db migrate`"
+    return host().store_fault(session)
 
 
 @contextmanager
@@ -33,7 +30,7 @@ def reading_store() -> Iterator[Session]:
 
     :raises SystemExit: it cannot be read; its text says why, and what to do
     """
-    with create_session(scoped=False) as session:
+    with open_session() as session:
         if (fault := store_fault(session)) is not None:
             raise SystemExit(f"store: {fault}")
         yield session

@@ -17,7 +17,6 @@ from lading.executors.settings import Settings
 from lading.executors.store import share_rows
 from lading.executors.store.fair_queue import FairTurns, FirstJobs
 from lading.hooks.site import Site
-from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob, key
@@ -27,7 +26,7 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.budgets import BudgetUse, Unit
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, budget_terms
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, UseHistory, entitled
 from lading.scheduling.shares.who import Tenant
@@ -65,50 +64,45 @@ class Budgets:
     def __init__(self, settings: Settings) -> None:
         self.table = budgets_of(settings.sites_file)
         self.found: Sequence[BudgetUse] = ()
+        self._facts = current.orchestrator().forecaster().facts
+        self._needs_tags = any(each.who.tag is not None for each in self.table)
         self._next_look = 0.0
-        self._of: dict[Tenant, tuple[Budget, ...]] = {}
+        self._is_first = True
+        self._terms: dict[Tenant, BudgetTerms] = {}
 
     def look(self, session: Session, now: float, *, is_asked: bool = False) -> None:
         """Sum up now and then what was spent, store it, and warn where much of it is.
 
         :param is_asked: whether one was lifted meanwhile, or holds again
         """
-        if not self.table or (time.monotonic() < self._next_look and not is_asked):
+        # Where the sites file has none any more, those of an earlier controller are forgotten.
+        if not (self.table or self._is_first) or (time.monotonic() < self._next_look and not is_asked):
             return
+        self._is_first = False
         begun = time.monotonic()
-        facts = current.orchestrator().forecaster().facts
-        tags = partial(_tags, session, facts)
+        # A question for each Dag, where any budget goes by that.
+        tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
         self.found = share_rows.spending(session, self.table, now, tags)
         for each in share_rows.save_spending(session, self.found, now):
             text = said(each)
             log.warning("%s", text)
             current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
-        self._of.clear()
+        self._terms.clear()
         # Where that takes long it is done less often.
         self._next_look = begun + max(SECONDS_BETWEEN_NOTES, 10 * (time.monotonic() - begun))
 
-    def of(self, tenant: Tenant) -> tuple[Budget, ...]:
-        """What bounds launches for a tenant's jobs."""
+    def terms(self, tenant: Tenant) -> BudgetTerms:
+        """What they allow a tenant's jobs: those that wait, and those that are still to come."""
         if not self.found:
-            return ()
-        if (known := self._of.get(tenant)) is None:
-            its = (each.for_launches for each in self.found if each.budget.who.meets(tenant))
-            known = self._of[tenant] = tuple(each for each in its if each is not None)
+            return NO_BUDGETS
+        if (known := self._terms.get(tenant)) is None:
+            known = self._terms[tenant] = budget_terms(self.found, tenant)
         return known
 
     @property
     def any_spent(self) -> bool:
         """Whether one of them is spent."""
         return any(each.is_spent for each in self.found)
-
-    def held(self, tenant: Tenant) -> Reason | None:
-        """Why a tenant's jobs may not start: the cpu-hours of a budget are used; None: they may."""
-        its = (each for each in self.found if each.budget.unit is Unit.CPU_HOURS and each.is_spent)
-        return next((each.reason for each in its if each.budget.who.meets(tenant)), None)
-
-    def is_spent_for(self, tenant: Tenant) -> bool:
-        """Whether a budget of a tenant is spent, so that nothing is launched for it."""
-        return any(each.is_spent and each.budget.who.meets(tenant) for each in self.found)
 
 
 class FairShares:
@@ -147,6 +141,7 @@ class FairShares:
         self.first = FirstJobs()
         self._known: dict[Any, str] = {}
         self._next_note = 0.0
+        self._is_first = True
 
     def share(self, row: Any) -> str:
         """The share of a row's job."""
@@ -160,6 +155,9 @@ class FairShares:
         if self.history is None and len(self.shares.table) > 1:
             means, at = share_rows.means(session)
             self.history = UseHistory(self.shares.half_life, means, at)
+        elif self.history is None and self._is_first:  # the sites file has none any more
+            share_rows.save_means(session, {}, 0.0)
+        self._is_first = False
 
     def count(self, answers: Sequence[SiteAnswer], sites: Sequence[SiteView], now: float) -> None:
         """Count what each share has. Of a site that does not answer it is what it was.
@@ -234,9 +232,7 @@ class FairShares:
                 float(max((each.memory for each in sizes), default=0)),
                 max((each.gpus for each in sizes), default=0.0),
             )
-            self.fair = FairTurns(
-                self.shares, self.standing, now, self.apart, largest, self.budgets.of, self.budgets.held, self.first
-            )
+            self.fair = FairTurns(self.shares, self.standing, now, self.apart, largest, self.budgets.terms, self.first)
         return self.fair
 
     def bounds(self) -> ShareBounds | None:
@@ -305,6 +301,10 @@ def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], 
     """The tags that a Dag has now, as JSON."""
     tags: str | None = facts(session, dag_id).get("dag_tags")
     return tags
+
+
+def _no_tags(_: str) -> None:
+    """The same where no budget goes by tags."""
 
 
 def said(spending: BudgetUse) -> str:

@@ -70,6 +70,8 @@ class AllocationWork:
         *,
         pools: Mapping[str, int],
         is_blind: bool,
+        held: Collection[str] = (),
+        not_ahead: Collection[str] = (),
     ) -> ComingWork:
         """What is to come.
 
@@ -78,17 +80,20 @@ class AllocationWork:
         :param now: epoch seconds
         :param pools: how many slots each of Airflow's pools has
         :param is_blind: whether it is not known of some other run of a Dag
+        :param held: the runs whose jobs may not start; ``not_ahead``: those for which nothing is asked for before their
+            jobs wait
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
         its = site_forecast(self.at_site.values(), pools)
         _, held_up = self.held_up.update(its, now)
+        left_out = [*held_up, *its.of_runs(held)]
         there = {each.name for each in site.launched}
         self.foreseen = {name: value for name, value in self.foreseen.items() if name in there}
         for name, are_known in located(its.forecast, known).items():
             if name in there:
                 self.foreseen[name] = self.foreseen.get(name, True) and are_known
         return ComingWork(
-            its.forecast.without(held_up) if held_up else its.forecast,
+            its.forecast.without(left_out) if left_out else its.forecast,
             {token: name for name, token in its.waiting.items()},
             frozenset(known),
             frozenset(name for name, value in self.foreseen.items() if value),
@@ -96,6 +101,7 @@ class AllocationWork:
             site.name,
             waits,
             self.begins.measure(site.launched, now),
+            frozenset(not_ahead),
         )
 
 

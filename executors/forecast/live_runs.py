@@ -32,6 +32,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -65,7 +66,7 @@ class KnownRun:
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
     :param asks: its tasks as their hints have them
-    :param team: that of its Dag; None: it has none
+    :param tenant: whose it is
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
@@ -81,7 +82,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
-    team: str | None = None
+    tenant: Tenant = Tenant()  # noqa: RUF009 - a tuple, which nothing changes
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
     version: int = 0
@@ -223,7 +224,7 @@ class LiveRuns:
             run_name(*run)
             for run, known in self.known.items()
             if any(
-                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor, known.team)
+                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor, known.tenant.team)
                 for row in known.rows
             )
         }
@@ -280,7 +281,8 @@ class LiveRuns:
             known.jobs, known.read_at = jobs[run], now
             if run in structures:
                 known.structure = structures[run]
-                known.team = self.dags.facts(session, run.dag_id).get("team")
+                facts = self.dags.facts(session, run.dag_id)
+                known.tenant = Tenant.of(facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags"))
                 try:
                     known.asks = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
@@ -340,7 +342,7 @@ class LiveRuns:
             rest = [each for each in its_rows if each.map_index not in have_come]
             if rest and known.structure is not None and task_id not in doomed:
                 site, need = (None, None) if ask.job is None else first_sites.find(ask.job)
-                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask), known.team)
+                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask), known.tenant.team)
                 jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:

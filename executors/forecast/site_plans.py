@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
-from lading.executors.store.starts import note_plans
+from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -49,6 +49,8 @@ from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
+from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
@@ -139,18 +141,27 @@ class SitePlan:
         self.spending = Spending()
 
     def next_actions(
-        self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
+        self,
+        its: SiteForecast,
+        site: SiteView,
+        market: MachineMarket,
+        now: float,
+        *,
+        is_blind: bool = False,
+        held: Collection[str] = (),
     ) -> ForeseenActions:
         """What is to be done now.
 
         :param its: what is to come at the site
         :param now: epoch seconds
         :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
+        :param held: the runs whose jobs may not start, so that they are in no plan
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
         unqueued, held_up = self.held_up.update(its, now)
-        forecast = its.forecast.without(held_up) if held_up else its.forecast
+        left_out = [*held_up, *its.of_runs(held)]
+        forecast = its.forecast.without(left_out) if left_out else its.forecast
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
@@ -315,9 +326,17 @@ class SitePlans:
 
     :param ring: called when a plan has been made for which no tick has waited
     :param waits: for how long allocations have waited in their queues
+    :param budgets: what they allow a tenant's jobs
     """
 
-    def __init__(self, settings: Settings, ways: Ways, ring: Callable[[], None], waits: PastWaits) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ways: Ways,
+        ring: Callable[[], None],
+        waits: PastWaits,
+        budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS,
+    ) -> None:
         self.live_runs = LiveRuns(settings, ways)
         self.ring, self.waits = ring, waits
         self.plans: dict[str, SitePlan] = {}
@@ -332,8 +351,8 @@ class SitePlans:
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
-        self.planned: Mapping[str, float] = {}
-        """When jobs were planned to start, by token, as it was stored last."""
+        self.planned: Mapping[str, float] | None = None
+        """When jobs are planned to start, by token, as it is stored; None: that was not read yet."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
@@ -341,8 +360,9 @@ class SitePlans:
         """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
-        self.spent_dags: Collection[str] = ()
-        """Those for which nothing is launched before their jobs wait, for a budget of theirs is spent."""
+        self.budgets = budgets
+        self.terms: Mapping[str, BudgetTerms] = {}
+        """What budgets allow the live runs that have some, by the names of the runs."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -390,20 +410,24 @@ class SitePlans:
             return Foreseen(coming=self.coming)
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
-        budgets = {run_name(job.dag_id, job.run_id): job.budgets for job in waiting if job.budgets}
+        self.terms = self._terms()
+        held = self._held()
+        waiting = list(waiting)
+        budgets = self._budgets(waiting)
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
             trouble = TROUBLE.format(site=name)
             try:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
-                actions = plan.next_actions(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
+                is_blind = not blind.isdisjoint(its.forecast.began)
+                actions = plan.next_actions(its, site, market, now, is_blind=is_blind, held=held)
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue
             self.trouble.end(trouble)
-            found[name] = self._within_budgets(actions, its.forecast, budgets)
+            found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
         if by_forecast:
             ends: dict[str, float] = {}
             for plan in self.plans.values():
@@ -427,7 +451,15 @@ class SitePlans:
             work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
             try:
                 found[site.name] = work.coming_work(
-                    runs, site, self.waits.launches, known, now, pools=self.live_runs.pools, is_blind=bool(unclear)
+                    runs,
+                    site,
+                    self.waits.launches,
+                    known,
+                    now,
+                    pools=self.live_runs.pools,
+                    is_blind=bool(unclear),
+                    held=self._held(),
+                    not_ahead=[name for name, terms in self.terms.items() if not terms.may_launch],
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
                 self.trouble.begin(trouble, error, traceback=True)
@@ -475,8 +507,8 @@ class SitePlans:
             return
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
-        note_plans(session, starts, self.planned, time.time())
-        self.planned = dict(starts)
+        before = stored_plans(session) if self.planned is None else self.planned
+        self.planned = note_plans(session, starts, before, time.time())
         self.has_noted = bool(forecasts)
 
     def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
@@ -502,15 +534,44 @@ class SitePlans:
         """Whether a run lives of which jobs may be to come, though none waits."""
         return self.is_used and bool(self.live_runs.known)
 
+    def _terms(self) -> dict[str, BudgetTerms]:
+        terms = ((run_name(*run), self.budgets(known.tenant)) for run, known in self.live_runs.known.items())
+        return {name: its_own for name, its_own in terms if its_own != NO_BUDGETS}
+
+    def _held(self) -> frozenset[str]:
+        """The runs whose jobs may not start."""
+        return frozenset(name for name, terms in self.terms.items() if terms.held is not None)
+
+    def _budgets(self, waiting: Iterable[WaitingJob]) -> dict[str, tuple[Budget, ...]]:
+        """What live runs may cost, by their names, as far as it is known what they have cost."""
+        limited, found = self.live_runs.with_budget, {}
+        for name, terms in self.terms.items():
+            if terms.held is None and name not in limited:
+                found[name] = terms.launches
+        for job in waiting:
+            name = run_name(job.dag_id, job.run_id)
+            # What a run may cost itself is known of its jobs that wait and have a limit.
+            if job.budgets and (name not in limited or any(each.name == name for each in job.budgets)):
+                found[name] = job.budgets
+        return found
+
     def _within_budgets(
-        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, tuple[Budget, ...]]
+        self,
+        actions: ForeseenActions,
+        its: SiteForecast,
+        budgets: Mapping[str, tuple[Budget, ...]],
+        looked_at: Container[str],
     ) -> ForeseenActions:
-        """The same with what the runs of steps that are to come may cost."""
-        spent = {run_name(*run) for run in self.live_runs.known if run[0] in self.spent_dags}
-        if not (limited := self.live_runs.with_budget | budgets.keys() | spent):
+        """The same with what the runs of steps may cost: of those that are to come, and of jobs that wait and were not
+        looked at in this tick, as behind many others.
+
+        :param looked_at: the tokens of those that were, which have their budgets themselves
+        """
+        if not (limited := self.live_runs.with_budget | budgets.keys() | self.terms.keys()):
             return actions
-        runs = {name: step.job.run for name, step in forecast.steps.items()}
-        names = [name for some in actions.actions.launched_for.values() for name in some if runs.get(name) in limited]
+        runs = {its.waiting.get(name, name): step.job.run for name, step in its.forecast.steps.items()}
+        launched_for = (name for some in actions.actions.launched_for.values() for name in some)
+        names = [name for name in launched_for if name not in looked_at and runs.get(name) in limited]
         if not names:
             return actions
         known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}

@@ -33,6 +33,8 @@ from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_TO_BEGIN
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
+from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment, format_time
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class AheadRequests:
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
     :param is_planned: whether what is to come of a task of a run is launched at a site by its forecast
+    :param budgets: what they allow a tenant's jobs
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class AheadRequests:
         latency: Callable[[], float],
         ways: Ways,
         is_planned: IsPlanned = lambda run, task_id, site: False,
+        budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS,
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
-        self.is_planned = is_planned
+        self.is_planned, self.budgets = is_planned, budgets
         self.dags = current.orchestrator().forecaster()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
@@ -120,12 +124,16 @@ class AheadRequests:
                 here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
                 outlook.notes += self._look_at(session, here, coming.get(run, ()), live[run])
         for run, upcoming in self.found.items():
+            if not upcoming or not (terms := self._terms(session, run)).may_launch:
+                continue
             have_come = {row.task_id for row in live.get(run, ())}
             for coming_job in upcoming if have_come else ():
                 if coming_job.task_id not in have_come:
                     # All of them are known, so none that may still arrive is waited for.
                     since = self.asked_at[run][coming_job.partition] - LONGEST_ARRIVAL
-                    outlook.wanted.setdefault(coming_job.site, []).append(replace(coming_job.job, queued_at=since))
+                    outlook.wanted.setdefault(coming_job.site, []).append(
+                        replace(coming_job.job, queued_at=since, budgets=terms.launches)
+                    )
         return outlook
 
     def _known(self, session: Session, sites: Sequence[SiteView], by_dag: bool, database_ahead: float) -> AheadHistory:
@@ -147,6 +155,8 @@ class AheadRequests:
         """Find out what is asked for for a run; returns what is said of it."""
         run, asked_at, notes = here.run, self.asked_at[here.run], list[TaskNote]()
         self.found[run] = []
+        if not self._terms(session, run).may_launch:
+            return notes
         try:
             self.found[run] = here.ask(self._steps(session, run), rows, live)
         except SQLAlchemyError:
@@ -157,6 +167,11 @@ class AheadRequests:
             asked_at[partition] = here.now
             notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])
         return notes
+
+    def _terms(self, session: Session, run: DagRunKey) -> BudgetTerms:
+        """What budgets allow the jobs of a run."""
+        facts = self.dags.facts(session, run.dag_id)
+        return self.budgets(Tenant.of(facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags")))
 
     def _steps(self, session: Session, run: DagRunKey) -> dict[str, GangTask]:
         """The tasks of a run; read once."""

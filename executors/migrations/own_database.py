@@ -14,7 +14,7 @@ from lading.executors.store import data, metadata, run_rows, share_rows  # noqa:
 from lading.executors.store.gangs import tables  # noqa: F401
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
 HERE = Path(__file__).parents[1]
 VERSION_TABLE = "alembic_version_lading"
@@ -47,3 +47,15 @@ def ensure_own_tables(engine: Engine) -> None:
         else:
             command.upgrade(config, "head")
         connection.commit()
+
+
+def own_tables_fault(connection: Connection) -> str | None:
+    """Why the tables cannot be read, and what to do; None: they are as this version has them."""
+    head = ScriptDirectory.from_config(Config(str(HERE / "alembic.ini"))).get_current_head()
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    if (revision := context.get_current_revision()) == head:
+        return None
+    return (
+        f"the tables of {connection.engine.url} are of another version of Lading, at revision {revision!r} and not "
+        f"{head!r}: use the version that runs the workflows there"
+    )

@@ -16,6 +16,7 @@ from lading.executors.store import JobRow, explained, groups
 from lading.executors.store.groups import equals_or_null
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Standing
@@ -71,8 +72,7 @@ class FairTurns:
     :param now: epoch seconds, from which turns are counted: jobs that are placed later come behind
     :param apart: of the jobs that found no place last: what is alike of them, by their tokens
     :param largest: what the largest machine has: cpus, MiB and GPUs
-    :param budgets: what launches for a tenant's jobs are bounded by besides the budgets of their runs
-    :param held: why a tenant's jobs may not start; None: they may
+    :param budgets: what they allow a tenant's jobs, besides the budgets of their runs
     :param first: which jobs come first, from tick to tick
     :ivar turns: those of the jobs that were put in order, by their tokens
     """
@@ -82,8 +82,7 @@ class FairTurns:
     now: float
     apart: Mapping[str, int] = field(default_factory=dict)
     largest: Need = (0.0, 0.0, 0.0)
-    budgets: Callable[[Tenant], tuple[Budget, ...]] = lambda tenant: ()
-    held: Callable[[Tenant], Reason | None] = lambda tenant: None
+    budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS
     first: FirstJobs = field(default_factory=FirstJobs)
     turns: dict[str, float] = field(default_factory=dict)
     _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class FairTurns:
         key = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._terms.get(key)) is None:
             tenant = Tenant.of(*key)
-            known = self._terms[key] = TenantTerms(self.shares.of(tenant), self.budgets(tenant), self.held(tenant))
+            known = self._terms[key] = TenantTerms(self.shares.of(tenant), *self.budgets(tenant))
         return known
 
     def explain_held(self, session: Session, before: float) -> None:
@@ -166,7 +165,8 @@ def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, flo
         return list(session.execute(groups.in_order(groups.UNLIMITED))), False
     if rests:
         return _by_rest(session, most, fair, rests), True
-    wanted = _wanted(totals, most, fair)
+    if not (wanted := _wanted(totals, most, fair)):  # none of them may start; no condition at all would mean all rows
+        return [], True
     number = func.row_number().over(partition_by=JobRow.dag_id, order_by=groups.ORDER).label("number")
     dag_id = JobRow.dag_id.label("its_dag")
     numbered = select(JobRow.token, dag_id, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()

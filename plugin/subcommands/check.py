@@ -6,7 +6,6 @@ Or, with ``--policy``, what the accounts of sites must be allowed.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import tempfile
 import uuid
@@ -24,20 +23,16 @@ from airflow.models.team import Team
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.session import create_session
-from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.controller.sites_file import difference
-from lading.executors.controller_process import current_lease, lives
 from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings
-from lading.executors.store import Lease
 from lading.hooks.files.host import existing
 from lading.hooks.site import Check, Site
 from lading.plugin.database import read_connections, store_fault
-from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.controller_state import controller_finding
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.hints.places import is_named
 from lading.scheduling.job import PlannedJob
@@ -299,33 +294,6 @@ def here_finding(sites: Mapping[str, Site[Any]]) -> Check:
         "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
         "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
         warns=True,
-    )
-
-
-def controller_finding(settings: Settings) -> Check:
-    """Which controller acts, and whether it goes by this sites file; none is well before Airflow's scheduler starts."""
-    try:
-        lease = current_lease()
-    except SQLAlchemyError:
-        return Check("controller", False, "cannot be determined: the store cannot be read")
-    if lease is None or not lives(lease):
-        return Check("controller", True, "none acts now; Airflow's scheduler starts one")
-    message = f"pid {lease.pid} on {lease.host} acts"
-    if lease.host != socket.gethostname():
-        return Check("controller", True, f"{message}; whether it goes by this sites file can be checked there alone")
-    older = older_than_the_file(settings, lease)
-    return Check("controller", older is None, f"{message}, {older}" if older else message)
-
-
-def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
-    """As text: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
-    message = difference(edition(settings), settings.sites_file)
-    if message is None:
-        return None
-    again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
-    return (
-        f"but it is older than the sites file and still uses what it has read: {message}; when `airflow lading check` "
-        f"finds the file valid: {again}. Running tasks are not affected"
     )
 
 

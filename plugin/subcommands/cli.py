@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime, timezone
 
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
@@ -15,54 +14,15 @@ from airflow.cli.cli_config import (
     lazy_load_command,
 )
 
-from lading.plugin.offline.options import COMMANDS
-from lading.scheduling.text.printable import shortened
+from lading.plugin.offline.options import COMMANDS, Option
+from lading.plugin.subcommands import options
+from lading.plugin.subcommands.options import count, day, map_index, utf8_name
 from lading.scheduling.text.units import parse_time
 
-STATES = ("queued", "attempted", "placed", "running", "succeeded", "failed", "cancelled")
 
-# The largest number that a column of integers takes in each database.
-LARGEST = 2**31 - 1
-
-
-def whole_number(text: str, least: int) -> int:
-    """A whole number that the store can be asked for."""
-    try:
-        number = int(text)
-    except ValueError:  # also of digits that are too many for Python
-        number = least - 1
-    if not least <= number <= LARGEST:
-        raise argparse.ArgumentTypeError(
-            f"{shortened(text)} is no whole number from {least} to {LARGEST:_}".replace("_", ",")
-        )
-    return number
-
-
-def count(text: str) -> int:
-    """How many of something; what is counted is counted from 1."""
-    return whole_number(text, 1)
-
-
-def day(text: str) -> float:
-    """The beginning of a day in UTC, epoch seconds: what is kept for long is kept by such days."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is no day; valid: such as 2026-11-01") from None
-
-
-def map_index(text: str) -> int:
-    """Which instance of a mapped task; -1: it is not mapped."""
-    return whole_number(text, -1)
-
-
-def utf8_name(text: str) -> str:
-    """A name that the store can be asked for: a shell hands on any bytes, and databases take text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is no text in UTF-8, as names are") from None
-    return text
+def arg(option: Option) -> Arg:
+    """An option as Airflow takes it."""
+    return Arg(option.flags, **option.settings)
 
 
 ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
@@ -79,11 +39,12 @@ ARG_POLICY = Arg(
     action="store_true",
     help="Only print the least that the account of each of these sites must be allowed, for kind ec2 a policy of IAM",
 )
-ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
+ARG_STATE = arg(options.STATE)
+ARG_RUN = arg(options.RUN_ID)
+ARG_LIMIT = arg(options.LIMIT)
+ARG_GROUPS = arg(options.GROUPS)
 ARG_DAG = Arg(("--dag-id",), type=utf8_name, help="Only jobs of this Dag")
 ARG_TEAM = Arg(("--team",), type=utf8_name, help="Only jobs of the Dags of this team of Airflow's")
-ARG_RUN = Arg(("--run-id",), type=utf8_name, help="Only jobs of this run")
-ARG_LIMIT = Arg(("--limit",), type=count, default=50, help="At most so many jobs, the youngest (default: 50)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),
@@ -131,21 +92,11 @@ ARG_SINCE = Arg(
 ARG_UNTIL = Arg(
     ("--to",), dest="until", type=day, help="With --by: until the beginning of this day, in UTC (default: until now)"
 )
-ARG_COST_OUTPUT = Arg(
-    ("-o", "--output"),
-    choices=("table", "json", "yaml", "plain", "csv"),
-    default="table",
-    help="How it is printed (default: table)",
-)
+ARG_COST_OUTPUT = arg(options.OUTPUT)
+ARG_RUNS = arg(options.RUNS)
+ARG_ONCE = arg(options.ONCE)
+ARG_SECONDS = arg(options.SECONDS)
 ARG_COST_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run: its tasks (default: all runs that are known)")
-ARG_RUNS = Arg(("--limit",), type=count, default=100, help="At most so many runs, the youngest (default: 100)")
-ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
-ARG_SECONDS = Arg(("--seconds",), type=count, default=3, help="Seconds between two looks (default: 3)")
-ARG_GROUPS = Arg(
-    ("--groups",),
-    action="store_true",
-    help="One line for the jobs of one task and run that ask for the same, with how many are in which state",
-)
 
 
 def age(text: str) -> int:
@@ -173,7 +124,6 @@ ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only list what woul
 MODULES = {
     "bootstrap": "lading.plugin.subcommands.instances",
     "controller": "lading.plugin.service",
-    "wake": "lading.plugin.subcommands.jobs",
 }
 
 
@@ -293,7 +243,7 @@ def get_commands() -> list[GroupCommand]:
                         name,
                         offline.text,
                         lazy_load_command("lading.plugin.offline.command.airflow_command"),
-                        tuple(Arg(option.flags, **option.settings) for option in offline.options),
+                        tuple(map(arg, offline.options)),
                         "Changes nothing. The command `lading` does the same.",
                     )
                     for name, offline in COMMANDS.items()

@@ -6,16 +6,9 @@ import csv
 import sys
 from typing import Any
 
-from airflow import settings
-from airflow.cli.simple_table import AirflowConsole
-
+from lading.plugin.command_host import host
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import in_zone
-
-
-def console() -> AirflowConsole:
-    """Airflow's tables, in which what is in square brackets is a section of its configuration and no colour."""
-    return AirflowConsole(markup=False, emoji=False)
 
 
 def show(rows: list[dict[str, Any]], output: str) -> None:
@@ -30,13 +23,13 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         writer.writeheader()
         writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     elif output == "json":
-        console().print_as_json(data)
+        host().console().print_as_json(data)
     elif output == "yaml":
         # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
-        console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
+        host().console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])
     else:
         texts = [{name: each if each is None else readable(each) for name, each in row.items()} for row in rows]
-        console().print_as(texts, output)
+        host().console().print_as(texts, output)
 
 
 def as_cell(value: object) -> object:
@@ -49,7 +42,7 @@ def as_cell(value: object) -> object:
 
 def readable(value: object) -> str:
     """What users read of a value: printable, and its times in the zone of ``[core] default_timezone``."""
-    return printable(in_zone(value, settings.TIMEZONE) if isinstance(value, str) else value)
+    return printable(in_zone(value, host().zone()) if isinstance(value, str) else value)
 
 
 def without_surrogates(value: Any) -> Any:

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow.utils import cli as airflow_cli
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.settings import Settings
 from lading.executors.store import JobRow
 from lading.executors.store.bills import BillKey, bill, oldest, running
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
@@ -28,8 +26,7 @@ from lading.scheduling.insight.periods import Period, begin
 MOST_NAMES = 10
 
 
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
+@as_command
 def cost(args: Namespace) -> None:
     """Print a row per run, per task of one run, or per team, Dag, owner or site; status 1 if nothing is known of it."""
     if args.by is not None:
@@ -146,7 +143,7 @@ def format_parts(parts: Mapping[str, float]) -> str:
 
 def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
     """Why there is nothing to print, and what there is."""
-    kept = f"Jobs are kept for {Settings.load().job_retention_days} days ([lading] job_retention_days)."
+    kept = f"Jobs are kept for {host().settings().job_retention_days} days{host().option('job_retention_days')}."
     if run_id is not None and (runs := totals_by_run(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
         return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"

@@ -9,20 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow.utils import cli as airflow_cli
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
-from lading.executors.orchestrator import airflow_run_requests
-from lading.executors.settings import Settings
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.starts import accuracy, expected_starts
 from lading.hooks.site import LocationState, Site
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
@@ -45,11 +42,10 @@ from lading.scheduling.text.units import format_moment
 SECONDS_OF_ACCURACY = 7 * 86400.0
 
 
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
+@as_command
 def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with what the sites have now, and its state."""
-    settings = Settings.load()
+    settings = host().settings()
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
         query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
@@ -70,7 +66,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
 
     :param sites: by name, in the order of the sites file
     """
-    most = most_nodes(Settings.load())
+    most = most_nodes(host().settings())
     views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
     waits = as_it_asked(job)
     complain_of_silence(views)
@@ -85,7 +81,7 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
         steps.append(together(session, job, views, Ways(rules, rank, filters)))
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
-    if (terms := airflow_run_requests.terms(session, str(job.dag_id)).get(str(job.run_id))) is not None:
+    if (terms := host().terms(session, str(job.dag_id), str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
     steps += start_step(session, job)
     for number, step in enumerate([*steps, outcome(job)], start=1):

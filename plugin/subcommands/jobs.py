@@ -1,34 +1,31 @@
-"""``airflow lading jobs`` and ``wake``: the jobs that the store has, and a new attempt now for those that sleep."""
+"""``airflow lading jobs``: the jobs that the store has."""
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from airflow.utils import cli as airflow_cli
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State
-from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.starts import expected_starts
-from lading.hooks.files.bell import Bell
+from lading.plugin.command_host import as_command
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.resources import format_resources
 from lading.scheduling.text.units import format_moment
 
+# The kinds of jobs that are tries of a task, or of a rule.
+OF_TASKS = ("ExecuteTask", "Command")
 
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
+
+@as_command
 def jobs(args: Namespace) -> None:
     """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
     with reading_store() as session:
@@ -76,7 +73,7 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = 
         "team": job.team,
         "dag_id": job.dag_id,
         "run_id": job.run_id,
-        "task_id": job.task_id if job.kind == "ExecuteTask" else job.kind,
+        "task_id": job.task_id if job.kind in OF_TASKS else job.kind,
         "map_index": job.map_index,
         "try_number": job.try_number,
         "state": job.state,
@@ -150,18 +147,3 @@ def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
         }
         for (dag_id, run_id, task_id, resources), members in groups.items()
     ]
-
-
-@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
-def wake(args: Namespace) -> None:
-    """Wake gangs and jobs; status 1 if nothing sleeps that was named."""
-    with reading_store() as session:
-        number = rows.wake(session, args.dag_id, args.run_id, args.gang)
-    if not number:
-        named = " ".join(filter(None, (args.dag_id, args.run_id, args.gang and f"--gang {args.gang}")))
-        print(f"nothing sleeps until its next attempt of: {named}; see `airflow lading jobs --state attempted`")
-        sys.exit(1)
-    Bell(Settings.load().controller_bell).ring()
-    print(f"{number} woken; room is looked for at once")

@@ -6,27 +6,23 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.exceptions import AirflowConfigException
-from airflow.utils import cli as airflow_cli
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import func, select
 
-from lading.executors.settings import Settings
 from lading.executors.store import JobRow, LocationRow, State
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
-from lading.plugin.subcommands.check import controller_finding
 from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.controller_state import controller_finding
 from lading.scheduling.resources import Resources, format_resources
 
 
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
+@as_command
 def sites(args: Namespace) -> None:
     """Print the locations as the controller saw them last, with what is in use."""
     with reading_store() as session:
-        controller = controller_finding(Settings.load())
+        controller = controller_finding(host().settings())
         if not controller.good:
             complain(f"controller: {controller.message}")
         used = in_use(session)
@@ -41,8 +37,8 @@ def sites(args: Namespace) -> None:
 def tables() -> dict[str, PublishedSite]:
     """What is known of each site by its table; nothing where that cannot be read, as ``airflow lading check`` says."""
     try:
-        return known_sites(Settings.load())
-    except (AirflowConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        return known_sites(host().settings())
+    except (OSError, ValueError, KeyError, TypeError) as error:
         complain(f"What the tables of the sites say cannot be read: {error}")
         return {}
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 
-from airflow.utils import cli as airflow_cli
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lading.plugin.command_host import as_command
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
 from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGroups, summary, waits
@@ -23,8 +22,7 @@ from lading.scheduling.text.units import format_count, format_time
 NARROW = (0, 1, 0, 0)
 
 
-@airflow_cli.suppress_logs_and_warning
-@providers_configuration_loaded
+@as_command
 def top(args: Namespace) -> None:
     """Show how things are, again every few seconds on a terminal until Ctrl-C, once elsewhere."""
     console = Console()

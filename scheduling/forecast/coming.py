@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -101,6 +101,10 @@ class SiteForecast:
     waiting: Mapping[str, str] = field(default_factory=dict)
     come: AbstractSet[str] = frozenset()
     ready: AbstractSet[str] = frozenset()
+
+    def of_runs(self, runs: Container[str | None]) -> list[str]:
+        """The steps of these runs that have not begun there."""
+        return [name for name, step in self.forecast.steps.items() if step.begun is None and step.job.run in runs]
 
     def unqueued(self) -> list[str]:
         """The steps that Airflow could have begun or queued and has not, as far as is known here: their runs and pools

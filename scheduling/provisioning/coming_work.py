@@ -56,6 +56,7 @@ class ComingWork:
     :param foreseen: the allocations in which only jobs of such runs have been
     :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
     :param site: its name; ``waits``: for how long allocations have waited in their queues
+    :param not_ahead: the runs for which nothing is asked for before their jobs wait, for a budget of theirs is spent
     :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
     """
 
@@ -67,6 +68,7 @@ class ComingWork:
     site: str = ""
     waits: QueueWaits = field(default_factory=QueueWaits)
     begins_in: float | None = None
+    not_ahead: frozenset[str] = frozenset()
 
     @property
     def margin(self) -> float:
@@ -171,9 +173,10 @@ def early(
     :returns: each with when it is to begin, epoch seconds
     """
     come, waits = {*coming.tokens.values(), *wanting}, dict[str, float]()
+    runs = coming.known - coming.not_ahead
     known: dict[tuple[str | None, float], float] = {}
     for name, step in coming.forecast.steps.items():
-        is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in coming.known
+        is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in runs
         if is_to_come and step.ahead is not False and step.parents:
             kind, cpus = step.job.instance_type, step.job.resources.cpus
             if (kind, cpus) not in known:

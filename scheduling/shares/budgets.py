@@ -7,6 +7,7 @@ on its first day.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, get_args
@@ -14,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason, because
-from lading.scheduling.shares.who import Who
+from lading.scheduling.shares.who import Tenant, Who
 
 Period = Literal["day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
@@ -111,3 +112,30 @@ class BudgetUse(NamedTuple):
         if self.budget.unit is not Unit.USD or self.lifted_by is not None:
             return None
         return Budget(self.budget.name, self.budget.most, self.spent, self.per_hour, self.until)
+
+
+class BudgetTerms(NamedTuple):
+    """What budgets allow the jobs of a tenant.
+
+    :param launches: what launches for them are bounded by
+    :param held: why they may not start; None: they may
+    """
+
+    launches: tuple[Budget, ...] = ()
+    held: Reason | None = None
+
+    @property
+    def may_launch(self) -> bool:
+        """Whether anything may be launched for them, also before they wait."""
+        return self.held is None and all(each.spent < each.most for each in self.launches)
+
+
+NO_BUDGETS = BudgetTerms()
+
+
+def budget_terms(uses: Iterable[BudgetUse], tenant: Tenant) -> BudgetTerms:
+    """What budgets allow the jobs of a tenant, who may have several."""
+    its = [each for each in uses if each.budget.who.meets(tenant)]
+    launches = tuple(each for each in (one.for_launches for one in its) if each is not None)
+    spent = (each.reason for each in its if each.budget.unit is Unit.CPU_HOURS and each.is_spent)
+    return BudgetTerms(launches, next(spent, None))

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.files.safe_files import make_private, write_atomically
 from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
-from snakemake_executor_plugin_lading.place import Options, Place, transaction
+from snakemake_executor_plugin_lading.place import FOLDER, Options, Place, transaction
 from snakemake_executor_plugin_lading.process import join, settings
 
 if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-FOLDER = Path(".snakemake/lading")
 # So many ends are taken in at a time.
 MOST_ENDS = 1000
 # Jobs of a Snakemake that was killed are ended before this one begins, within so many seconds.
@@ -348,7 +347,7 @@ def name_of(job: Any) -> str:
 
 def number_of(job: Any) -> int:
     """The number of a job in its workflow; that of a group is the lowest one of its jobs."""
-    return min(each.jobid for each in job.jobs) if job.is_group() else job.jobid
+    return int(min(each.jobid for each in job.jobs) if job.is_group() else job.jobid)
 
 
 def key_of(job: Any) -> str:

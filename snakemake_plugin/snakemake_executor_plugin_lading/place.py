@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 
 from lading.hooks.files.safe_files import make_private, private_opener, write_atomically
 
+# Beside a workflow, where nothing else is said, and in it the file of the store.
+FOLDER, STORE = Path(".snakemake/lading"), "store.db"
 # How long one process waits for another that writes, seconds.
 PATIENCE = 60.0
 
@@ -32,7 +34,7 @@ class Place:
 
     @property
     def database(self) -> Path:
-        return self.root / "store.db"
+        return self.root / STORE
 
     @property
     def logs(self) -> Path:
@@ -76,10 +78,15 @@ class Place:
         with self.locked():
             if not self.database.exists():
                 os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            engine = create_engine(f"sqlite:///{self.database}", connect_args={"timeout": PATIENCE})
-            event.listen(engine, "connect", _configure)
+            engine = self.open()
             ensure_own_tables(engine)
             metadata.create_all(engine)
+        return engine
+
+    def open(self) -> Engine:
+        """The store as it is."""
+        engine = create_engine(f"sqlite:///{self.database}", connect_args={"timeout": PATIENCE})
+        event.listen(engine, "connect", _configure)
         return engine
 
 

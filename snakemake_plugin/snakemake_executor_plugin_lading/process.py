@@ -33,13 +33,14 @@ def settings(place: Place, options: Options) -> Settings:
     )
 
 
-def join(place: Place) -> Engine:
+def join(place: Place, *, only_reads: bool = False) -> Engine:
     """Name the deployment and the orchestrator of this process, and open the store.
 
+    :param only_reads: whether the store is left as it is: no table is made or migrated
     :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
     """
     deployment.use(SnakemakeDeployment(place))
-    engine = place.connect()
+    engine = place.open() if only_reads else place.connect()
     from lading.executors.orchestrator import current as orchestrator
 
     orchestrator.use(make_orchestrator(engine, place.root / "schedulers"))

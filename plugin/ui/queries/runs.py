@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
@@ -391,6 +390,8 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
 
 def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
     """What a run goes by; None: it has ended, or Airflow does not know it."""
+    from lading.executors.orchestrator import airflow_run_requests
+
     if (found := airflow_run_requests.terms(session, dag_id, run_id).get(run_id)) is None:
         return None
     request, forecast = found

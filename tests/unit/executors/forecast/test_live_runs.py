@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -39,8 +40,11 @@ from lading.scheduling.gangs.room import Ways
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.plan import FORECAST
+from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.provisioning import decide
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit, budget_terms
+from lading.scheduling.shares.who import Who
 from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
 from tests.services.packing import catalogue
@@ -400,3 +404,50 @@ def test_of_hints_that_cannot_be_read_the_jobs_of_the_run_are_known_alone(
     assert {task_id for task_id, some in house.jobs().items() if some} == {"a"}
     assert house.live_runs.without_structure == {"d r"}
     assert "What the tasks of some runs ask for cannot be read" in caplog.text
+
+
+NEAR_THE_END = {"started_at": NOW - 60, "time_limit": 100.0}
+MACHINE = Location("m", Resources(2, 4096), Resources(2, 512), instance_type="small", usd_per_hour=0.36)
+FULL_CLOUD = replace(CLOUD, launched=[MACHINE])
+
+
+def budget(unit: Unit, spent: float, lifted_by: str | None = None) -> BudgetUse:
+    return BudgetUse(PeriodBudget("d", Who(dag="d"), 10.0, unit), spent, 0.0, NOW - 9000, NOW + 9000, lifted_by)
+
+
+def foreseen(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch, *uses: BudgetUse) -> list[tuple[str, ...]]:
+    """The jobs of each machine that is launched for what is to come, and for what waits and is not looked at."""
+    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)
+    plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), partial(budget_terms, uses))
+    with Session(house.engine) as session:
+        found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False).actions["cloud"]
+    plans.close()
+    made = decide([], [MACHINE], FULL_CLOUD.market, None, InstanceLimits(), now=NOW, foreseen=found)
+    return [tuple(sorted(name.removeprefix("d r ") for name in each.jobs)) for each in made.launches]
+
+
+def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh(house)
+    house.job("a", **NEAR_THE_END)
+    without = foreseen(house, tmp_path, monkeypatch)
+    assert without, "while a runs a machine is launched for what comes after it"
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 2.0)) == without
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0)) == []
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.CPU_HOURS, 10.0)) == []
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0, "ann")) == without, "it was lifted"
+    others = BudgetUse(PeriodBudget("e", Who(dag="e"), 1.0), 1.0, 0.0, NOW - 9000, NOW + 9000)
+    assert foreseen(house, tmp_path, monkeypatch, others) == without
+
+
+def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh(house)
+    house.job("b", State.QUEUED)
+    without = foreseen(house, tmp_path, monkeypatch)
+    assert "r-b" in {name for names in without for name in names}
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 2.0))
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0)) == []
+    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.CPU_HOURS, 10.0)) == []

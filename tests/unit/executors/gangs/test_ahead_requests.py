@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit, budget_terms
+from lading.scheduling.shares.who import Who
 from tests.clusters.dag_runs import NOW, add_run, job, task
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
@@ -96,6 +99,23 @@ def test_it_is_asked_for_at_its_start_less_the_predicted_wait(
     assert asks(300) == ["hpc b -1"], "it is to start at 600 s, and it takes 300 s until there is room"
     assert asks(301) == ["hpc b -1"]
     assert asks(1000) == ["hpc b -1"], "c finds the room that was asked for for b"
+
+
+def test_where_a_budget_of_its_dag_is_spent_nothing_is_asked_for(
+    session: Session, asks: Asks, ahead: AheadRequests
+) -> None:
+    def use(unit: Unit, spent: float) -> BudgetUse:
+        return BudgetUse(PeriodBudget("d", Who(dag="d"), 10.0, unit), spent, 0.0, NOW, NOW + 9000)
+
+    running_a(session)
+    task(session, "b", "a")
+    for unit in Unit:
+        ahead.budgets = partial(budget_terms, [use(unit, 10.0)])
+        assert asks(300) == []
+    ahead.budgets = partial(budget_terms, [use(Unit.USD, 9.0)])
+    assert asks(301) == ["hpc b -1"]
+    ahead.budgets = partial(budget_terms, [use(Unit.USD, 10.0)])
+    assert asks(302) == [], "it was asked for while some was left"
 
 
 @pytest.mark.parametrize("off_by", OFFSETS)

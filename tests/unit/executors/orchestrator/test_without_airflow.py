@@ -21,6 +21,7 @@ ROOMS = ("agent", "controller", "forecast", "gangs", "locality", "orchestrator",
 roots = ["lading.hooks", "lading.operators.staged", *(f"lading.executors.{room}" for room in ROOMS)]
 roots.append("lading.executors.migrations.versions")
 modules = ["lading.executors.host", "lading.executors.columns", "lading.executors.settings", "lading.plugin.serving"]
+modules += [f"lading.plugin.subcommands.{each}" for each in ("jobs", "sites", "cost", "explain", "top")]
 for root in roots:
     path = getattr(importlib.import_module(root), "__path__", ())
     modules += [each.name for each in pkgutil.walk_packages(path, f"{root}.")]

@@ -17,7 +17,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Lease
 from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
-from lading.plugin.subcommands import check
+from lading.plugin.subcommands import check, controller_state
 from lading.plugin.subcommands.check import (
     container_began_at,
     controller_finding,
@@ -190,8 +190,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(check, "current_lease", lambda: lease)
-    monkeypatch.setattr(check, "lives", lambda lease: True)
+    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
     settings = replace(settings, sites_file=path)
@@ -220,8 +220,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
-    monkeypatch.setattr(check, "current_lease", lambda: lease)
-    monkeypatch.setattr(check, "lives", lambda lease: True)
+    monkeypatch.setattr(controller_state, "current_lease", lambda: lease)
+    monkeypatch.setattr(controller_state, "lives", lambda lease: True)
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
         assert controller_finding(settings).good

@@ -9,7 +9,8 @@ import pytest
 from airflow.cli.cli_config import ActionCommand
 
 from lading.executors.store import State
-from lading.plugin.subcommands.cli import MODULES, STATES, get_commands
+from lading.plugin.subcommands.cli import MODULES, get_commands
+from lading.plugin.subcommands.options import STATES
 
 
 def test_the_states_of_the_command_line_are_those_of_the_store() -> None:

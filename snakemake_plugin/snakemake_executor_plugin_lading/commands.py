@@ -1,0 +1,225 @@
+"""``snakemake-lading``: the store of a workflow, by the commands of Lading itself that read it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone, tzinfo
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from snakemake_executor_plugin_lading.place import FOLDER, STORE, Options, Place
+from snakemake_executor_plugin_lading.process import join, settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from sqlalchemy.orm import Session
+
+    from lading.executors.settings import Settings
+    from lading.executors.store.run_rows import RunTerms
+
+PROGRAM = "snakemake-lading"
+# Of a pipe or a file: a row is a line, as far as that goes.
+WIDTH = 200
+
+
+class StoreError(Exception):
+    """There is no store where one was named; the text says where it was looked for."""
+
+
+def place_of(text: str) -> Place:
+    """The place of a store.
+
+    :param text: the folder of a workflow, a folder of ``--lading-state-folder``, the file of the store, or its URL
+    :raises StoreError: there is none
+    """
+    if "://" in text:
+        url = urlsplit(text)
+        if not url.scheme.startswith("sqlite") or url.netloc:
+            raise StoreError(f"{text!r} is no store; valid: a folder, or a URL such as sqlite:////data/lading/{STORE}")
+        text = url.path[1:]
+    path = Path(text or ".").expanduser().absolute()
+    looked_at = [path.parent] if path.name == STORE else [path / FOLDER, path]
+    for folder in looked_at:
+        if (folder / STORE).is_file():
+            return Place(folder)
+    where = ", ".join(str(folder / STORE) for folder in looked_at)
+    raise StoreError(f"there is no store ({where}); --store names the workflow's folder or its --lading-state-folder")
+
+
+def make_host(place: Place) -> Any:
+    """The program around the commands. The engine is imported here, after the deployment was named."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from lading.executors.migrations.own_database import own_tables_fault
+    from lading.executors.store.run_rows import RunForecastRow, RunTerms
+    from lading.plugin.command_host import Command, CommandHost
+    from snakemake_executor_plugin_lading import rules
+
+    class SnakemakeHost(CommandHost):
+        program = PROGRAM
+        starter = "Snakemake"
+
+        def run(self, command: Command, args: argparse.Namespace) -> None:
+            logging.disable(logging.WARNING)
+            command(args)
+
+        def settings(self) -> Settings:
+            return settings(place, Options.read(place.options))
+
+        def option(self, name: str) -> str:
+            return ""
+
+        def store_fault(self, session: Session) -> str | None:
+            try:
+                return own_tables_fault(session.connection())
+            except SQLAlchemyError as error:
+                return f"{place.database} cannot be read: {error}"
+
+        def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
+            if not rules.of_run(session, run_id):
+                return None
+            return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
+
+        def zone(self) -> tzinfo:
+            return datetime.now().astimezone().tzinfo or timezone.utc
+
+        def console(self) -> Printer:
+            return Printer()
+
+    return SnakemakeHost()
+
+
+class Printer:
+    """Prints rows."""
+
+    def print_as_json(self, rows: Sequence[dict[str, Any]]) -> None:
+        print(json.dumps(rows))
+
+    def print_as_yaml(self, rows: Sequence[dict[str, Any]]) -> None:
+        import yaml
+
+        print(yaml.safe_dump(list(rows), sort_keys=False), end="")
+
+    def print_as(self, rows: Sequence[dict[str, Any]], output: str) -> None:
+        """Print texts.
+
+        :param output: ``table``, or ``plain``: without lines and colours
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        if not rows:
+            print("No data found")
+            return
+        style = box.ASCII_DOUBLE_HEAD if output == "table" else None
+        table = Table(box=style, show_edge=False, pad_edge=False)
+        for name in rows[0]:
+            table.add_column(Text(name), overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(str(each)) for each in row.values()))
+        _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What can be typed."""
+    from lading.plugin.subcommands import options
+
+    top = argparse.ArgumentParser(prog=PROGRAM, description="Show what Lading does for a Snakemake workflow.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, *given: Any) -> argparse.ArgumentParser:
+        each = commands.add_parser(name, help=text, description=text)
+        each.add_argument(
+            "--store",
+            default=".",
+            help="The workflow's folder, its --lading-state-folder, or the URL of the store (default: this folder)",
+        )
+        for option in given:
+            each.add_argument(*option.flags, **option.settings)
+        return each
+
+    command(
+        "jobs", "List jobs, the youngest first",
+        options.STATE, options.RUN_ID, options.LIMIT, options.GROUPS, options.OUTPUT,
+    )  # fmt: skip
+    command("sites", "List sites and their locations", options.OUTPUT)
+    cost = command("cost", "What runs, or the rules of one run, took and cost", options.RUNS, options.OUTPUT)
+    cost.add_argument("run_id", nargs="?", type=options.utf8_name, help="One run: its rules (default: all runs)")
+    explain = command("explain", "Say step by step where a job goes, and why")
+    explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
+    explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
+    explain.add_argument("--run-id", type=options.utf8_name, help="The run (default: the last one)")
+    command("top", "Show what runs, what waits and why, until Ctrl-C", options.ONCE, options.SECONDS)
+    return top
+
+
+def complete(args: argparse.Namespace) -> None:
+    """Find what Airflow's users name and these need not: the workflow, and of the job to explain its run and number.
+
+    :raises SystemExit: there is no such job; its text says which there are
+    """
+    from sqlalchemy import select
+
+    from lading.executors.store import JobRow
+    from lading.plugin.database import reading_store
+
+    args.team = args.by = args.since = args.until = None
+    args.verbose = False
+    if args.command not in ("cost", "explain"):
+        args.dag_id = None
+        return
+    wanted = [JobRow.dag_id.is_not(None)]
+    wanted += [JobRow.run_id == args.run_id] if args.run_id else []
+    if args.command == "explain":
+        wanted += [JobRow.task_id == args.task_id]
+        wanted += [JobRow.map_index == args.map_index] if args.map_index is not None else []
+    with reading_store() as session:
+        youngest = select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(1)
+        if (job := session.scalars(youngest).first()) is None:
+            known = session.scalars(select(JobRow.task_id).distinct().order_by(JobRow.task_id))
+            rules = ", ".join(map(str, known)) or "none"
+            asked = {
+                "rule": getattr(args, "task_id", None),
+                "job": getattr(args, "map_index", None),
+                "run": args.run_id,
+            }
+            named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+            raise SystemExit(f"no job is known{f' of {named}' if named else ''}; rules with jobs: {rules}")
+        args.dag_id = job.dag_id
+        if args.command == "explain":
+            args.run_id, args.map_index = job.run_id, job.map_index
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    args = parser().parse_args(argv)
+    try:
+        place = place_of(args.store)
+    except StoreError as error:
+        sys.exit(str(error))
+    join(place, only_reads=True)
+    from lading.plugin import command_host
+
+    command_host.use(make_host(place))
+    complete(args)
+    run: Callable[[argparse.Namespace], None]
+    run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
+    run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Shares and budgets where machines are bought: what is launched for whom, on a clock that is moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import controller_process as process
+from lading.executors import store
+from lading.executors.controller import controller, housekeeping, leadership, site_threads
+from lading.executors.controller.controller import Controller
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.store import JobRow, State, durations, requests
+from lading.executors.store.requests import RequestKind
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import InstanceLimits
+from tests.clusters.bought import BoughtSite, Clock
+from tests.clusters.sites import make_settings, make_store, rest
+from tests.services.packing import catalogue
+
+TICK, BOOT, IDLE, HOUR = 10.0, 60.0, 60.0, 3600.0
+MINUTES = 300.0
+TYPES = catalogue(small=(2, 4096, 0.36))
+
+
+class House:
+    """A controller with one site of machines of two cpus, at 0.36 USD per hour."""
+
+    def __init__(self, folder: Path, engine: Engine, file: str, **limits: Any) -> None:
+        self.engine, self.clock, self.lengths = engine, Clock(), dict[str, float]()
+        market = MachineMarket(
+            TYPES, policy="hours", idle_seconds=IDLE, boot_seconds=BOOT, limits=InstanceLimits(**limits)
+        )
+        self.site = BoughtSite(folder, market, self.clock, self.lengths, "hours")
+        path = folder / "sites.toml"
+        path.write_text(f'[sites.cloud]\nkind = "bought"\n{file}')
+        self.folder, self.path = folder, path
+
+    def begin(self) -> None:
+        settings = make_settings(self.folder, sites_file=self.path)
+        self.made = Controller({"cloud": self.site}, lambda subject, seconds: "", settings, False, lambda _: None)
+        self.made.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
+
+    def queue(self, *names: str, seconds: float = 10 * HOUR, **columns: Any) -> None:
+        """Jobs each of which takes a machine, of the team that their names begin with."""
+        with Session(self.engine) as session:
+            for name in names:
+                self.lengths[name] = seconds
+                known: dict[str, Any] = {
+                    "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 0,
+                    "queued_at": self.clock.now, "cpus": 2.0, "memory": 512, "disk": 0, "gpus": 0.0,
+                    "dag_id": f"dag_{name[0]}", "run_id": "run", "task_id": name, "team": name[0],
+                }  # fmt: skip
+                store.add_job(session, token=name, **{**known, **columns})
+            session.commit()
+
+    def run(self, seconds: float) -> None:
+        until = self.clock.now + seconds
+        while self.clock.now < until:
+            self.clock.now += TICK
+            self.site.advance()
+            self.made.threads.request_observations()
+            rest(self.made.threads)
+            self.made.tick()
+            rest(self.made.threads)
+
+    def job(self, name: str) -> JobRow:
+        with Session(self.engine, expire_on_commit=False) as session:
+            return session.scalars(select(JobRow).where(JobRow.token == name)).one()
+
+    def ask(self, kind: RequestKind, target: str) -> None:
+        with Session(self.engine) as session:
+            requests.ask(session, kind, target, "ann")
+            session.commit()
+
+    @property
+    def begun(self) -> set[str]:
+        return set(self.site.diary.begun)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[House]]:
+    """Where a test puts its house, whose threads end with it."""
+    houses: list[House] = []
+    yield houses
+    for each in houses:
+        each.made.threads.end()
+        each.made.site_plans.close()
+
+
+def house(made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, **limits: Any) -> House:
+    engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
+    found = House(folder, engine, file, **limits)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
+    monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
+    monkeypatch.setattr(time, "time", found.clock)
+    monkeypatch.setattr(time, "monotonic", found.clock)
+    monkeypatch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
+    found.begin()
+    made.append(found)
+    return found
+
+
+def test_for_whose_usd_are_spent_nothing_more_is_launched_until_the_next_period_or_a_lift(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(made, tmp_path, monkeypatch, '[[budgets]]\nteam = "b"\nusd = 0.02\nper = "month"\n')
+    here.queue("b0", seconds=MINUTES)
+    here.run(MINUTES + 3 * BOOT + IDLE)
+    assert here.job("b0").state == State.SUCCEEDED
+    assert (here.begun, here.site.machines) == ({"b0"}, {}), "what ran went on to its end, for 0.03 USD"
+    here.queue("b1", "b2", "a1")
+    here.run(5 * BOOT)
+    assert here.begun == {"b0", "a1"}
+    assert len(here.site.diary.launches) == 2
+    for name in ("b1", "b2"):
+        reason = here.job(name).reason
+        assert reason is not None
+        assert reason.code == "budget_spent"
+        assert "0.03 of the 0.02 USD of the budget team b are spent: nothing more is launched until 1970-02-01" in str(
+            reason
+        )
+        assert "airflow lading budgets --lift NAME" in reason.meaning.remedy
+    here.ask(RequestKind.LIFT, "team b")
+    here.run(5 * BOOT)
+    assert here.begun == {"b0", "a1", "b1", "b2"}
+    here.queue("b3")
+    here.ask(RequestKind.RESTORE, "team b")
+    here.run(5 * BOOT)
+    assert "b3" not in here.begun, "it holds again"
+    assert {"b1", "b2"} <= {token for each in here.site.machines.values() for token in each.ends}, "these go on"
+
+
+def test_whose_usd_are_spent_may_use_what_is_there_and_paid_for(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(made, tmp_path, monkeypatch, '[[budgets]]\nteam = "b"\nusd = 0.02\nper = "month"\n')
+    here.queue("b0", seconds=MINUTES)
+    here.run(MINUTES)
+    here.queue("b1", "a1")
+    here.run(BOOT + 20 * TICK)
+    assert here.job("b0").state == State.SUCCEEDED
+    assert here.begun == {"b0", "a1", "b1"}
+    assert len(here.site.diary.launches) == 2, "for b0 and for a1"
