@@ -162,5 +162,7 @@ def test_an_interrupted_workflow_leaves_no_process(make: Make) -> None:
 def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> None:
     flow = make(COUNTS)
     assert "there is no file" in flow.run("--lading-sites-file", str(tmp_path / "none.toml"), status=1)
+    (flow.folder / "bad.toml").write_text("[sites.here]\nkind = 'nothing'\n")
+    assert "[sites.here]" in flow.run("--lading-sites-file", "bad.toml", status=1)
     assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
     assert "is no hurry" in flow.run("--lading-hurry", "soon", status=1)
