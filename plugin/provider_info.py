@@ -33,11 +33,9 @@ def options() -> dict[str, dict[str, str | None]]:
             example="/etc/lading/sites.toml",
         ),
         "state_folder": _option(
-            "The folder for Lading's own files on this machine, as an absolute path: the spools of the node agents, "
-            "the controller's log, what the sites have. Only Airflow's user may read it; "
-            "one that belongs to another user is refused. "
-            "All of Airflow's processes on one machine need the same one, on a local disk; no other machine may share "
-            "it.",
+            "The folder for Lading's own files on this machine, as an absolute path. Only Airflow's user may read it; "
+            "one that belongs to another user is refused. All of Airflow's processes on one machine need the same one, "
+            "on a local disk; no other machine may share it.",
             example="/var/lib/lading",
         ),
         "start_controller": _option(
@@ -48,10 +46,9 @@ def options() -> dict[str, dict[str, str | None]]:
             example="False",
         ),
         "default_cpus": _option(
-            "How many processors a task without a ``cpus`` hint is packed by. It may be a fraction, is more than 0, "
-            "and does not limit what the task uses. ``auto`` is 0.25, and less where this machine alone takes tasks "
-            "that name no site and has too few processors for as many of them as ``[core] parallelism`` allows: its "
-            "processors are divided by that then.",
+            "How many processors a task without a ``cpus`` hint is packed by; it does not limit what the task uses. A "
+            "fraction is allowed, more than 0. ``auto`` is 0.25; if only this machine takes tasks that name no site, "
+            "its processors divided by ``[core] parallelism`` if that is less.",
             example="1",
         ),
         "default_memory": _option(
@@ -95,20 +92,17 @@ def options() -> dict[str, dict[str, str | None]]:
             example="0",
         ),
         "input_roots": _option(
-            "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``, "
-            "and from which it brings files that tasks stage: absolute paths and beginnings of addresses of object "
-            "stores (with the connection where addresses name one), with commas between them. Links and dots in a path "
-            "are resolved before it is compared. Without it sizes are looked up everywhere: every author of Dags can "
-            "find out by a hint whether a file exists and how large it is, with the rights of the controller's user. "
-            "That is harmless only where tasks run as that user.",
+            "Where the controller looks up the sizes of inputs, for hints like ``2 * input_size``, and reads files "
+            "that tasks stage: absolute paths and beginnings of addresses of object stores (with the connection where "
+            "addresses name one), with commas between them. Links and dots in a path are resolved first. Without it, "
+            "authors of Dags can find out whether any file exists and how large it is, with the rights of the "
+            "controller's user.",
             example="/data, /scratch, s3://genomes/reads",
         ),
         "order": _option(
-            "In which order jobs wait where no machines are bought: on this machine, on machines behind SSH, and for "
-            "batch clusters. Airflow's priority weight always comes first. ``priority``: those of one weight go by "
-            "arrival; ``critical_path``: by the longest rest of their run, as earlier runs predict it, so that runs "
-            "end earlier. With Airflow's default ``weight_rule`` few tasks of a Dag have one weight; ``absolute`` "
-            "leaves their order to this.",
+            "In which order jobs of one priority weight wait at sites that buy no machines. ``priority``: by arrival; "
+            "``critical_path``: by the longest rest of their run, as earlier runs predict it, so runs end earlier. It "
+            "matters most with the ``weight_rule`` ``absolute``, which gives many tasks one weight.",
             example="critical_path",
         ),
         "fair": _option(

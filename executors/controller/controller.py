@@ -309,13 +309,15 @@ class Controller:
         is_work = any_wait or self.site_plans.expects_jobs or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         self.shares.count(seen, sites, now)
+        if any_wait:
+            self.shares.begin(now)
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
                     self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
-            waiting, at_work = self._waiting(now) if any_wait else ([], [])
+            waiting, at_work = self._waiting() if any_wait else ([], [])
             with open_session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
@@ -354,10 +356,15 @@ class Controller:
             self.gangs.ahead = None
         with open_session() as session:
             return self.gangs.decide(
-                session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
+                session,
+                sites,
+                now,
+                by_dag=self.by_dag,
+                database_ahead=self.leadership.database_ahead,
+                fair=self.shares.fair,
             )
 
-    def _waiting(self, now: float) -> tuple[list[WaitingJob], list[AtWork]]:
+    def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with open_session() as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
@@ -369,7 +376,7 @@ class Controller:
                 durations=durations,
                 database_ahead=ahead,
                 rests=self.site_plans.rests,
-                fair=self.shares.begin(now),
+                fair=self.shares.fair,
             )
             self.turn += 1
             return found, [*queue.on_machines(session, found)]

@@ -64,7 +64,10 @@ class Budgets:
     def __init__(self, settings: Settings) -> None:
         self.table = budgets_of(settings.sites_file)
         self.found: Sequence[BudgetUse] = ()
+        self._facts = current.orchestrator().forecaster().facts
+        self._needs_tags = any(each.who.tag is not None for each in self.table)
         self._next_look = 0.0
+        self._is_first = True
         self._terms: dict[Tenant, BudgetTerms] = {}
 
     def look(self, session: Session, now: float, *, is_asked: bool = False) -> None:
@@ -72,11 +75,13 @@ class Budgets:
 
         :param is_asked: whether one was lifted meanwhile, or holds again
         """
-        if not self.table or (time.monotonic() < self._next_look and not is_asked):
+        # Where the sites file has none any more, those of an earlier controller are forgotten.
+        if not (self.table or self._is_first) or (time.monotonic() < self._next_look and not is_asked):
             return
+        self._is_first = False
         begun = time.monotonic()
-        facts = current.orchestrator().forecaster().facts
-        tags = partial(_tags, session, facts)
+        # A question for each Dag, where any budget goes by that.
+        tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
         self.found = share_rows.spending(session, self.table, now, tags)
         for each in share_rows.save_spending(session, self.found, now):
             text = said(each)
@@ -136,6 +141,7 @@ class FairShares:
         self.first = FirstJobs()
         self._known: dict[Any, str] = {}
         self._next_note = 0.0
+        self._is_first = True
 
     def share(self, row: Any) -> str:
         """The share of a row's job."""
@@ -149,6 +155,9 @@ class FairShares:
         if self.history is None and len(self.shares.table) > 1:
             means, at = share_rows.means(session)
             self.history = UseHistory(self.shares.half_life, means, at)
+        elif self.history is None and self._is_first:  # the sites file has none any more
+            share_rows.save_means(session, {}, 0.0)
+        self._is_first = False
 
     def count(self, answers: Sequence[SiteAnswer], sites: Sequence[SiteView], now: float) -> None:
         """Count what each share has. Of a site that does not answer it is what it was.
@@ -292,6 +301,10 @@ def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], 
     """The tags that a Dag has now, as JSON."""
     tags: str | None = facts(session, dag_id).get("dag_tags")
     return tags
+
+
+def _no_tags(_: str) -> None:
+    """The same where no budget goes by tags."""
 
 
 def said(spending: BudgetUse) -> str:

@@ -29,7 +29,7 @@ from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
-from lading.executors.store.starts import note_plans
+from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -351,8 +351,8 @@ class SitePlans:
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
-        self.planned: Mapping[str, float] = {}
-        """When jobs were planned to start, by token, as it was stored last."""
+        self.planned: Mapping[str, float] | None = None
+        """When jobs are planned to start, by token, as it is stored; None: that was not read yet."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
@@ -507,8 +507,8 @@ class SitePlans:
             return
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
-        note_plans(session, starts, self.planned, time.time())
-        self.planned = dict(starts)
+        before = stored_plans(session) if self.planned is None else self.planned
+        self.planned = note_plans(session, starts, before, time.time())
         self.has_noted = bool(forecasts)
 
     def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:

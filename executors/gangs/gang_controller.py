@@ -16,6 +16,7 @@ from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
 from lading.executors.orchestrator import current
 from lading.executors.store import State
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import EndedMember, GangMember
 from lading.executors.store.gangs.tables import HoldRow
@@ -81,7 +82,14 @@ class GangController:
         self.trouble = Trouble(log)
 
     def decide(
-        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+        self,
+        session: Session,
+        sites: Sequence[SiteView],
+        now: float,
+        *,
+        by_dag: bool,
+        database_ahead: float = 0.0,
+        fair: FairTurns | None = None,
     ) -> GangOutcome:
         """What is to be done about gangs.
 
@@ -89,8 +97,9 @@ class GangController:
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
         :param database_ahead: seconds by which the database's clock is ahead of this one's
+        :param fair: the budgets of their jobs; None: there are none
         """
-        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead)
+        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead, fair=fair)
         held: dict[Where, Resources] = {}
         for row in known.holds:
             if row.state in ("asked", "held"):
@@ -136,6 +145,9 @@ class GangTick:
     def take(self) -> None:
         """Take the gang as far as it gets."""
         token, out = self.memory.row.token, self.tick.outcome
+        if (why := self._held_back()) is not None:
+            self._say(self.ready, why)
+            return
         self.holds = [row for row in self.tick.known.holds if row.gang == token]
         events = self._events()
         self._step(events)
@@ -152,6 +164,12 @@ class GangTick:
     @property
     def ready(self) -> list[GangMember]:
         return [each for each in self.members if each.is_ready]
+
+    def _held_back(self) -> Reason | None:
+        """The budget for which no attempt begins, as its cpu-hours are used; what has begun goes on."""
+        if self.memory.row.started_at is not None or self.gang.stage not in (Stage.GATHERING, Stage.ATTEMPTED):
+            return None
+        return next((each.held for each in self.ready if each.held is not None), None)
 
     def of_partition(self, *names: str) -> list[GangMember]:
         """The members of partitions that are there."""

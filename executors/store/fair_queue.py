@@ -165,7 +165,8 @@ def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, flo
         return list(session.execute(groups.in_order(groups.UNLIMITED))), False
     if rests:
         return _by_rest(session, most, fair, rests), True
-    wanted = _wanted(totals, most, fair)
+    if not (wanted := _wanted(totals, most, fair)):  # none of them may start; no condition at all would mean all rows
+        return [], True
     number = func.row_number().over(partition_by=JobRow.dag_id, order_by=groups.ORDER).label("number")
     dag_id = JobRow.dag_id.label("its_dag")
     numbered = select(JobRow.token, dag_id, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()

@@ -77,11 +77,14 @@ def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[s
     return found
 
 
-def note_plans(session: Session, planned: Mapping[str, float], before: Mapping[str, float], now: float) -> None:
+def note_plans(
+    session: Session, planned: Mapping[str, float], before: Mapping[str, float], now: float
+) -> dict[str, float]:
     """Store when waiting jobs are planned to start, where that has changed.
 
     :param planned: by token, epoch seconds
-    :param before: what was stored last
+    :param before: what is stored
+    :returns: what is stored now, which a plan that slips a little each time must not follow
     """
     changed: dict[str, float | None] = dict.fromkeys(before.keys() - planned.keys())
     for token, at in planned.items():
@@ -93,6 +96,14 @@ def note_plans(session: Session, planned: Mapping[str, float], before: Mapping[s
         statement = update(job).where(job.c.token == bindparam("its_token"))
         statement = statement.values(planned_start=bindparam("at"), changed_at=job.c.changed_at)
         session.connection().execute(statement, [{"its_token": token, "at": at} for token, at in changed.items()])
+    return {token: at for token, at in {**before, **changed}.items() if at is not None}
+
+
+def stored_plans(session: Session) -> dict[str, float]:
+    """When waiting jobs are planned to start, as an earlier controller may have stored it; by token."""
+    waiting = JobRow.state.in_(WAITING), JobRow.planned_start.is_not(None)
+    query = select(JobRow.token, JobRow.planned_start).where(*waiting)
+    return {token: at for token, at in session.execute(query) if at is not None}
 
 
 def say(session: Session, now: float) -> int:

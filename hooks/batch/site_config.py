@@ -115,10 +115,10 @@ class BatchSiteConfig(TableModel):
     refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
     accounts: dict[str, str] = Field(
         default={},
-        description='As which other [accounts](teams.md#accounts) jobs run there: `{"team:genomics" = "hpc_genomics", '
-        '"dag:etl_*" = "hpc_etl"}`, each an Airflow SSH connection, or a table of all that is different for it '
-        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`); the first key that fits counts. '
-        "Whom none fits runs as the table's own `ssh_conn_id`; without one he has no place there.",
+        description='The [accounts](teams.md#accounts) as which jobs run there: `{"team:genomics" = "hpc_genomics", '
+        '"dag:etl_*" = "hpc_etl"}`, each an Airflow SSH connection, or a table of what is different for it '
+        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first key that fits counts, else '
+        "the table's own `ssh_conn_id`; without one such jobs have no place there.",
     )
     run_as: str | None = Field(default=None, exclude=True)
 

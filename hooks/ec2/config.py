@@ -97,9 +97,9 @@ class EC2Config(MachinesConfig):
     )
     hurry: Hurry = Field(
         1.0,
-        description="With the policy `forecast`: what the end of a run is worth whose tasks do not say it by the hint "
-        '`hurry`: at 1 ten per cent longer for ten per cent less is a draw, at 0 (`"cheap"`) only money counts; '
-        '`"balanced"` is 1, `"fast"` 10, and 100 the most.',
+        description="With the policy `forecast`: [what an early end is worth](hurry.md) to runs without the hint "
+        '`hurry`, 0 to 100: at 0 (`"cheap"`) only money counts, at 1 (`"balanced"`) ten per cent longer for ten per '
+        'cent less is a draw; `"fast"` is 10.',
     )
     expected_boot_time: Duration = Field(
         60,

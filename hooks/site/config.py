@@ -80,9 +80,9 @@ class SiteConfig(TableModel):
 
     attempts: Annotated[AttemptSchedule, PlainValidator(AttemptSchedule.parse)] | None = Field(
         None,
-        description="How often room is looked for where [jobs start together](gangs.md) whose hints do not say it, and "
-        'when: a number, or `{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`, which is what it is '
-        "without it. That of the first site counts to which they may go.",
+        description="The hint `attempts` of [gangs](gangs.md) without one: a number, or a table; the default is "
+        '`{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`. The first possible site with this key '
+        "counts.",
     )
 
     @field_validator("stage_schemes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Literal
+from unicodedata import combining, normalize
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, StrictBool, field_validator, model_validator
@@ -94,7 +95,7 @@ class ShareTable(WhoTable, KeptTable):
     def _has_something_to_keep(self) -> ShareTable:
         if not self.lend and not self.amounts and not self.sites:
             raise ValueError("lend = false: it keeps nothing; give cpus, memory, gpus, machines or usd_per_hour")
-        if self.its_name == OTHERS and self.who != Who():
+        if _compared(self.its_name) == _compared(OTHERS) and self.who != Who():
             raise ValueError(
                 f"name = {OTHERS!r} is that of the jobs that no share names; give another name, or leave out team, "
                 "dag, owner and tag"
@@ -177,7 +178,15 @@ def _new(name: str, taken: set[str]) -> str:
 
     :raises ValueError: one has it
     """
-    if name in taken:
-        raise ValueError(f"name = {name!r}: another one has it already; give each a name of its own")
-    taken.add(name)
+    if (compared := _compared(name)) in taken:
+        raise ValueError(
+            f"name = {name!r}: another one has it already, or one that differs in case, accents or blanks alone; give "
+            "each a name of its own"
+        )
+    taken.add(compared)
     return name
+
+
+def _compared(name: str) -> str:
+    """A name without what MySQL does not compare: case, accents, and blanks at the ends."""
+    return "".join(each for each in normalize("NFKD", name.casefold()) if not combining(each)).strip()

@@ -42,7 +42,7 @@ def shown() -> Group:
     """How things are now."""
     with reading_store() as session:
         now = time.time()
-        return screen(summary(session, now), waits(session, EVERYTHING, now))
+        return screen(summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
 
 
 def screen(things: Summary, why: WaitGroups) -> Group:

@@ -46,10 +46,18 @@ from lading.plugin.ui.access import (
 from lading.plugin.ui.queries.advice import Advice, Savings, advice, savings
 from lading.plugin.ui.queries.bill import BillPage, Split, bill_page
 from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
-from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, SortKey, csv_rows, find_jobs
+from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, Place, SortKey, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import FailureGroups, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
-from lading.plugin.ui.queries.now import Costs, Summary, WaitGroups, costs, summary, waits
+from lading.plugin.ui.queries.now import (
+    Costs,
+    Summary,
+    WaitGroups,
+    budgets_out_of_sight,
+    costs,
+    summary,
+    waits,
+)
 from lading.plugin.ui.queries.queue_waits import QueueWait, queue_waits
 from lading.plugin.ui.queries.runs import (
     MOST_RUNS,
@@ -92,7 +100,18 @@ Names = Annotated[
 # last job was sorted by, and its token.
 AfterTry = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
 NUMBER = r"-?[0-9]{1,310}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?"
-After = Annotated[str, Query(max_length=500, pattern=rf"^{NUMBER}:{NUMBER}:{NAME[1:]}")]
+
+
+def checked_place(text: str) -> str:
+    """Refuse what is no end of a page.
+
+    :raises ValueError: it is none
+    """
+    Place.of(text)
+    return text
+
+
+After = Annotated[str, Query(max_length=500, pattern=rf"^{NUMBER}:{NUMBER}:{NAME[1:]}"), AfterValidator(checked_place)]
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 
@@ -184,9 +203,9 @@ of_runs = APIRouter(
 
 
 @looks.get("/summary")
-def get_summary(session: SessionDep, may_act: ActsDep) -> Summary:
+def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
-    return summary(session, time.time()).model_copy(update={"may_act": may_act})
+    return summary(session, sight, time.time()).model_copy(update={"may_act": may_act})
 
 
 @looks.get("/costs")
@@ -271,6 +290,7 @@ def chosen(
     reason_limit: Name | None = None,
     queued_since: Time | None = None,
     queued_until: Time | None = None,
+    ended_since: Time | None = None,
 ) -> JobChoice:
     """Which jobs a user asks for."""
     return JobChoice(
@@ -287,6 +307,7 @@ def chosen(
         reason_limit=reason_limit,
         since=queued_since,
         until=queued_until,
+        ended_since=ended_since,
     )
 
 
@@ -331,10 +352,15 @@ def get_jobs_csv(sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
 
 
 @looks.get("/requests")
-def get_requests(session: SessionDep) -> list[OperatorRequest]:
-    """What was asked of sites within a day, latest first, and the outcome."""
+def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
+    """What was asked of sites within a day, latest first, and the outcome; of budgets what concerns those you see."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
-    return [OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
+    unseen = budgets_out_of_sight(session, sight)
+    return [
+        OperatorRequest.model_validate(row, from_attributes=True)
+        for row in rows
+        if row.kind not in requests.OF_BUDGETS or row.target not in unseen
+    ]
 
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)

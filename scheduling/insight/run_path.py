@@ -36,6 +36,19 @@ def order(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> list[s
         return sorted(wanted)
 
 
+def without(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> dict[str, set[str]]:
+    """What comes right before each of some tasks when all others are left out: those before a task that is left out,
+    such as one that Airflow ends without a job, come before those behind it.
+
+    :param names: of the tasks that stay
+    """
+    kept, before = set(names), dict[str, set[str]]()
+    for name in order(upstream, {*upstream, *kept}):
+        its = [{each} if each in kept else before.get(each, set()) for each in upstream.get(name, ())]
+        before[name] = set().union(*its)
+    return {name: before[name] for name in kept}
+
+
 def to_come(
     tasks: Mapping[str, Stretch], upstream: Mapping[str, Iterable[str]], now: float
 ) -> dict[str, tuple[float, float]]:

@@ -102,9 +102,11 @@ class BudgetUse(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """Why nothing more is launched."""
+        """Why nothing more is launched, by the hundredth: what still runs spends more each time it is summed up, and
+        thousands of waiting jobs would be given another reason."""
         code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
-        return because(code, budget=self.budget.name, spent=self.spent, most=self.budget.most, until=self.until)
+        spent = round(self.part, 2) * self.budget.most
+        return because(code, budget=self.budget.name, spent=spent, most=self.budget.most, until=self.until)
 
     @property
     def for_launches(self) -> Budget | None:

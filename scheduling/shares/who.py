@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
+
+# The pattern of Dags in the text of a :class:`Who`.
+_DAGS = re.compile(r"(?:^|, )Dags (.*?)(?=, owner |, tag |$)")
 
 
 class Tenant(NamedTuple):
@@ -61,3 +65,9 @@ class Who:
         """As it is shown: ``team a``, ``Dags etl_*``."""
         said = (("team", self.team), ("Dags", self.dag), ("owner", self.owner), ("tag", self.tag))
         return ", ".join(f"{name} {value}" for name, value in said if value is not None) or "everyone"
+
+
+def dag_pattern(text: str) -> str | None:
+    """The pattern of Dag ids in the text of a :class:`Who`; None: it has none."""
+    found = _DAGS.search(text)
+    return None if found is None else found[1]

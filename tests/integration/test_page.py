@@ -396,7 +396,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     page.get_by_label("Find a job").press("Enter")
     expect(jobs.locator("tbody tr").first).to_contain_text("genomes.align[7]")
     page.get_by_role("button", name="Take back find align[7]").click()
-    expect(matching).to_have_text(re.compile("^6,[0-9]{3} jobs"))
+    expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
     page.get_by_label("At which site").select_option("hpc")
@@ -514,8 +514,8 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
             rows = list(csv.reader(file))
         assert rows[0][0] == first[table]
         if table == "Jobs":
-            matching = page.get_by_test_id("matching").inner_text().split()[0].replace(",", "")
-            assert len(rows) - 1 == int(matching) > shown.count() == 25, "all of them, not those that are shown"
+            expect(page.get_by_test_id("matching")).to_have_text("more than 5,000 jobs")
+            assert len(rows) - 1 > 6000 > shown.count() == 25, "all of them, not those that are shown or counted"
             assert {"run_id", "cause", "started_at", "usd", "native_id"} <= set(rows[0])
         else:
             assert len(rows) - 1 == shown.count()

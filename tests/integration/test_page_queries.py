@@ -113,7 +113,7 @@ def test_what_a_user_sees_is_asked_of_the_database(session: Session) -> None:
 def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: Session) -> None:
     add_sites(session)
     add_work(session)
-    found = summary(session, NOW)
+    found = summary(session, EVERYTHING, NOW)
     assert (found.cpus_used, found.cpus_up, found.cpus_batch) == (12, 48, 1824)
     assert {site.name: (site.cpus_used, site.cpus_up, site.cpus_batch) for site in found.sites} == {
         "local": (4, 16, 0), "sge": (0, None, 1800), "hpc": (8, 32, 24),
@@ -133,7 +133,7 @@ def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None
     session.add(Capacity(site="lab", name="lab", cpus=8.0, memory=1, gpus=0.0, since=NOW - DAY))
     add(session, "there", site="lab", location="lab", started_at=NOW - 5)
     session.flush()
-    found = summary(session, NOW)
+    found = summary(session, EVERYTHING, NOW)
     assert (found.cpus_used, found.cpus_up, found.cpus_batch) == (1, 8, 0)
 
 
@@ -276,6 +276,7 @@ def explored(session: Session, sort: Any = "queued", order: Any = "desc", **choi
     while True:
         page = find_jobs(session, EVERYTHING, JobChoice(**choice), NOW, sort, order, 3, after)
         found += [job.id for job in page.jobs]
+        assert len(found) == len({*found}), "no page repeats what another one has"
         if (after := page.after) is None:
             assert page.matching == len(found)
             return found
@@ -298,12 +299,22 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
         ):  # fmt: skip
             assert "".join(sorted(explored(session, **choice))) == tokens, choice
     assert explored(session, "started", dag_id=("d",)) == list("9876543210")
+    assert explored(session, ended_since=NOW - 25) == ["F", "2", "1", "0"]
     assert explored(session, "ended", "asc", dag_id=("d",)) == list("9876543210")
     assert explored(session, "usd", dag_id=("d",)) == list("8527419630"), "what has no price is last"
     file = list(csv.DictReader(io.StringIO("".join(csv_rows(session, EVERYTHING, JobChoice(), NOW)))))
     assert [row["run_id"][-1] for row in file if row["dag_id"] == "d"] == list("9876543210")
     few = Sight(frozenset({"other"}))
     assert [job.id for job in find_jobs(session, few, JobChoice(state=("failed",)), NOW).jobs] == ["F"]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_jobs_with_the_same_share_of_memory_are_in_one_page_each(session: Session, order: str) -> None:
+    for number in range(10):  # a third has no end, neither as a decimal nor as a binary number
+        add(session, f"{number}", state=State.SUCCEEDED, peak_memory=[1000, 2000][number % 2], memory=3000)
+    session.flush()
+    found = explored(session, "memory_used", order, dag_id=("d",))
+    assert found == (list("0246813579") if order == "asc" else list("9753186420"))
 
 
 def test_many_jobs_are_found_as_few_are(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +344,7 @@ def test_failures_waits_starts_and_bills_are_the_same_on_every_database(session:
     session.flush()
     [group] = failures(session, EVERYTHING, NOW - DAY, NOW).groups
     assert (group.cause, group.site, group.node, group.jobs) == ("node_failure", "hpc", "n7", 2)
-    assert summary(session, NOW).failed == 2
+    assert summary(session, EVERYTHING, NOW).failed == 2
     wait = next(each for each in waits(session, EVERYTHING, NOW).groups if each.key == "max_allocations")
     assert (wait.params["most"], wait.site, wait.share, wait.jobs_per_hour) == (8, "hpc", 0.5, 8)
     assert "of site hpc" in wait.remedy

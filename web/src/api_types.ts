@@ -296,7 +296,7 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description What was asked of sites within a day, latest first, and the outcome.
+         * @description What was asked of sites within a day, latest first, and the outcome; of budgets what concerns those you see.
          */
         get: operations["get_requests_requests_get"];
         put?: never;
@@ -2109,6 +2109,7 @@ export interface operations {
                 after?: string | null;
                 cause?: string[] | null;
                 dag_id?: string[] | null;
+                ended_since?: number | null;
                 limit?: number;
                 location?: string | null;
                 order?: "desc" | "asc";
@@ -2182,6 +2183,7 @@ export interface operations {
             query?: {
                 cause?: string[] | null;
                 dag_id?: string[] | null;
+                ended_since?: number | null;
                 location?: string | null;
                 q?: string | null;
                 queued_since?: number | null;

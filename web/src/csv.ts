@@ -12,7 +12,7 @@ export function csv<Row>(all: readonly CsvColumn<Row>[], rows: readonly Row[]): 
   const columns = all.filter(({text}) => text !== false);
   const quoted = (value: unknown) => {
     const text = String(value ?? "");
-    const isFormula = typeof value === "string" && /^[=+\-@\t\r]/.test(text);
+    const isFormula = typeof value === "string" && /^[=+\-@\t\r\n]/.test(text);
     return `"${(isFormula ? `'${text}` : text).replaceAll('"', '""')}"`;
   };
   const line = (values: unknown[]) => values.map(quoted).join(",");

@@ -49,8 +49,7 @@ function zone(): string | undefined {
 
 // Making one takes longer than using it a hundred times.
 const formatters = new Map<string, Intl.DateTimeFormat>();
-function formatter(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
-  const timeZone = zone();
+function formatter(options: Intl.DateTimeFormatOptions, timeZone = zone()): Intl.DateTimeFormat {
   const key = JSON.stringify([timeZone, options]);
   let found = formatters.get(key);
   if (!found) formatters.set(key, (found = made({...options, timeZone, hourCycle: "h23"})));
@@ -68,6 +67,8 @@ function made(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
 export const clock = (seconds: number): string =>
   formatter({hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
 
+const minute = (seconds: number): string => formatter({hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+
 const SECONDS: Partial<Record<string, number>> = {hour: 3600, minute: 60, second: 1};
 /** When the day began in that time zone, seconds since the epoch. */
 export function midnight(): number {
@@ -83,6 +84,8 @@ export const date = (seconds: Maybe<number>): string =>
   isNone(seconds)
     ? NONE
     : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+/** The day of a bill, which is one of UTC: in another zone its beginning may be on the day before. */
+export const utcDay = (seconds: number): string => formatter({month: "short", day: "numeric"}, "UTC").format(seconds * 1000);
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
 // Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.
@@ -150,6 +153,6 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 
 /** When a job is expected to start, in a few characters. */
 export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
-  const at = until - now > 43200 ? date : (seconds: number) => clock(seconds).slice(0, 5);
+  const at = until - now > 43200 ? date : minute;
   return since <= now ? `by ${at(until)}` : `${at(since)} – ${at(until)}`;
 }

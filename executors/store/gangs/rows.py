@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
@@ -34,6 +35,7 @@ class GangMember:
     :param key: its task and its map index
     :param is_ready: whether it waits, and what it asks for is known
     :param stage: what is stored of the files that are brought to where it runs; None: none are
+    :param held: the budget for which it may not start; None: it may
     """
 
     job: WaitingJob
@@ -49,6 +51,7 @@ class GangMember:
     is_ready: bool
     is_cancelled: bool
     stage: str | None = None
+    held: Reason | None = None
 
     @property
     def token(self) -> str:
@@ -109,16 +112,17 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
-def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> GangRecords:
+def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0, fair: FairTurns | None = None) -> GangRecords:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
+    :param fair: the budgets of their jobs; their turn is before all others. None: there are none
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
         GangMember(
-            queue.as_waiting(row, by_dag, database_ahead=database_ahead),
+            _as_waiting(row, by_dag, database_ahead, fair),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),
@@ -131,6 +135,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Gang
             row.state in (State.QUEUED, State.ATTEMPTED) and row.sizing is None and row.cancel is None,
             row.cancel is not None,
             row.stage,
+            None if fair is None else fair.terms(row).held,
         )
         for row in session.execute(query)
     ]
@@ -154,6 +159,11 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Gang
     ]
     session.expunge_all()
     return GangRecords(members, gangs, holds, ended)
+
+
+def _as_waiting(row: Any, by_dag: bool, database_ahead: float, fair: FairTurns | None) -> WaitingJob:
+    job = queue.as_waiting(row, by_dag, database_ahead=database_ahead)
+    return job if fair is None else replace(job, share=fair.terms(row).share, budgets=fair.terms(row).budgets)
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, String, and_, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Double, String, and_, cast, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, State, usd_until
@@ -26,6 +27,7 @@ from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import as_estimate
+from lading.scheduling.text.printable import shortened
 
 # It is counted how many match, up to so many.
 MOST_COUNTED = 5_000
@@ -70,6 +72,7 @@ class JobChoice:
         a machine or of a node; of several words, apart by spaces, each must be found
     :param location: the name of a machine, an allocation or a node
     :param since: that were queued since then; ``until``: before
+    :param ended_since: that have ended since then
     """
 
     q: str | None = None
@@ -85,11 +88,13 @@ class JobChoice:
     reason_limit: str | None = None
     since: float | None = None
     until: float | None = None
+    ended_since: float | None = None
 
     @property
     def names_any(self) -> bool:
         """Whether it asks for more than a time: which jobs have something would say what they are."""
-        return any(getattr(self, each.name) for each in fields(self) if each.name not in ("since", "until"))
+        times = ("since", "until", "ended_since")
+        return any(getattr(self, each.name) for each in fields(self) if each.name not in times)
 
     def is_of_dags(self, sight: Sight) -> bool:
         """Whether the jobs of certain Dags are asked for, or no others may be seen."""
@@ -139,6 +144,8 @@ class JobChoice:
             found.append(JobRow.queued_at >= self.since)
         if self.until is not None:
             found.append(JobRow.queued_at < self.until)
+        if self.ended_since is not None:
+            found.append(JobRow.ended_at >= self.ended_since)
         found += [matches(word) for word in self.words]
         if self.names_any:
             found.append(sight.condition())
@@ -229,8 +236,14 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Place:
+        """
+        :raises ValueError: the text is no end of a page
+        """
         now, value, token = text.split(":", 2)
-        return cls(float(now), float(value), token)
+        place = cls(float(now), float(value), token)
+        if not (math.isfinite(place.now) and math.isfinite(place.value)):  # no such number goes into every database
+            raise ValueError(f"{shortened(text)} is not the end of a page; valid: what an earlier answer has as after")
+        return place
 
 
 def sort_value(key: SortKey, order: Order, now: float) -> Any:
@@ -243,7 +256,8 @@ def sort_value(key: SortKey, order: Order, now: float) -> Any:
         "ran": func.coalesce(JobRow.ended_at, now) - JobRow.started_at,
         "usd": usd_until(now),
         "cpus_used": JobRow.cpu_seconds / func.nullif(CPUS * RAN, 0),
-        "memory_used": JobRow.peak_memory * 1.0 / func.nullif(JobRow.memory, 0),
+        # Of decimals PostgreSQL has more digits than a page says where it ends: the next one would repeat or skip some.
+        "memory_used": cast(JobRow.peak_memory, Double) / func.nullif(JobRow.memory, 0),
     }
     value = values[key]
     return value if key == "queued" else func.coalesce(value, -1.0 if order == "desc" else LAST)
@@ -450,4 +464,4 @@ def lines(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else value

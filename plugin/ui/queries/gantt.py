@@ -5,7 +5,7 @@ Times are seconds since the epoch. None is what is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,17 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import DagRunState, State
 from pydantic import BaseModel
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.orchestrator.airflow_dags import Dags
 from lading.executors.store import JobRow
 from lading.executors.store.durations import Durations
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals
-from lading.scheduling.insight.run_path import Stretch, critical, to_come
+from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
 
-# Of a task so many tries are shown, those that were queued first.
-MOST_TRIES = 60
+# Of a task so many tries are shown, those that were queued first; fewer where those of all tasks would be too many.
+MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
 MOST_TASKS = 500
 SCHEDULING = "scheduling"
 
@@ -133,13 +133,14 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     }
     # What has no job yet.
     stretches |= {name: Stretch(None, None, None, lengths.get(name)) for name in pending if name not in tasks and live}
-    expected = to_come(stretches, upstream, now)
+    before_each = without(upstream, stretches)
+    expected = to_come(stretches, before_each, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
     ends |= {name: each[1] for name, each in expected.items()}
     # What is at work and of which it is not known how long it takes lasts until now at least.
     unknown = [name for name in stretches if name not in ends]
     lasting = {name: now for name in unknown if stretches[name].since is not None}
-    chain = critical({**ends, **lasting}, upstream)
+    chain = critical({**ends, **lasting}, before_each) if upstream else []
     last = last_run(session, dag_id, run_id, began)
     before = {} if last is None else tasks_took(session, dag_id, last.run_id)
     ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
@@ -158,7 +159,7 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
         tasks=[
             gantt_task(
                 name, tasks.get(name), upstream.get(name, ()), expected.get(name), name in chain,
-                ready_at(upstream.get(name, ()), ends, began), before.get(name),
+                ready_at(before_each[name], ends, began), before.get(name),
             )
             for name in names
         ],
@@ -169,7 +170,7 @@ def begin_of(stretch: Stretch, expected: tuple[float, float] | None) -> float:
     return stretch.since if stretch.since is not None else expected[0] if expected is not None else float("inf")
 
 
-def ready_at(upstream: Sequence[str], ends: Mapping[str, float], began: float | None) -> float | None:
+def ready_at(upstream: Iterable[str], ends: Mapping[str, float], began: float | None) -> float | None:
     """When all that comes before a task had ended, or will have."""
     known = [ends[name] for name in upstream if name in ends]
     return max(known, default=began)
@@ -220,8 +221,11 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
     found = {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
     number = func.row_number().over(partition_by=JobRow.task_id, order_by=(JobRow.queued_at, JobRow.token))
     numbered = select(JobRow.token, number.label("number")).where(*mine).subquery()
-    first = select(JobRow).join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= MOST_TRIES)
-    jobs = session.scalars(first.order_by(JobRow.queued_at, JobRow.token)).all()
+    most = min(MOST_TRIES, max(1, MOST_TRIES_OF_RUN // max(1, len(found))))
+    first = select(JobRow).join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= most)
+    # A workload may be long, and is not shown.
+    query = first.options(defer(JobRow.workload)).order_by(JobRow.queued_at, JobRow.token)
+    jobs = session.scalars(query.limit(MOST_TRIES_OF_RUN)).all()
     boots = boots_of(session, jobs)
     for job in jobs:
         found[str(job.task_id)].tries.append(

@@ -40,6 +40,7 @@ from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
+from lading.scheduling.shares.who import dag_pattern
 
 # Of each group so many reasons, Dags and places are named.
 MOST_SENTENCES = 3
@@ -120,15 +121,16 @@ class Summary(BaseModel):
     teams: list[TeamState]
     """Those that have jobs."""
     budgets: list[BudgetState] = []
+    """But those of Dags of which the user may read none."""
     may_act: bool = False
     """Whether the user may ask something of sites."""
 
 
-def summary(session: Session, now: float) -> Summary:
+def summary(session: Session, sight: Sight, now: float) -> Summary:
     """How things are now."""
     live, up, rates = live_jobs(session), what_is_up(session), queues(session)
     at_work = busy(live)
-    lease = store.lease(session)
+    lease, unseen = store.lease(session), budgets_out_of_sight(session, sight)
     sites = [
         site_state(session, row, live, at_work.get(row.name, CpusInUse()), up, rates.get(row.name))
         for row in site_rows(session)
@@ -159,12 +161,18 @@ def summary(session: Session, now: float) -> Summary:
                 lifted_by=each.lifted_by if each.is_lifted else None,
             )
             for each in share_rows.budgets(session)
+            if each.name not in unseen
         ],
         teams=[
             TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
             for each in teams(session)
         ],
     )
+
+
+def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
+    """The names of the budgets of Dags of which the user may read none."""
+    return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
 
 
 def count_failed(session: Session, since: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from sqlalchemy import ColumnElement, not_, or_, true
@@ -24,6 +25,15 @@ class Sight:
     def sees(self, dag_id: str | None) -> bool:
         """Whether a Dag is one of these; what belongs to no Dag all users may see."""
         return not dag_id or (dag_id not in self.hidden if self.dags is None else dag_id in self.dags)
+
+    def sees_any(self, pattern: str | None) -> bool:
+        """Whether a pattern of Dag ids may be shown: it is the id of no other Dag, and fits one of these.
+
+        :param pattern: None: of all Dags
+        """
+        if pattern is None or pattern in self.hidden:
+            return pattern is None
+        return self.dags is None or any(fnmatchcase(dag_id, pattern) for dag_id in self.dags)
 
     def condition(self) -> ColumnElement[bool]:
         """The condition for jobs of these Dags."""

@@ -374,15 +374,16 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         expect(page.get_by_text("waits for its machine").first).to_be_visible()
         batch_job = facts.locator("dt", has_text="Batch job").locator("xpath=following-sibling::dd[1]").inner_text()
         assert batch_job.isdigit()
-        page = window.open("/plugin/lading")
+        page = window.open("/plugin/lading?view=machines")
         page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
         tips = page.evaluate(
             "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
             " return chart.shown.spans.map((_, index) => chart.tip('machines', index)); }"
         )
         assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
+        page = window.open("/plugin/lading")
         expect(page.get_by_role("table", name="Sites")).to_contain_text("max_allocations = 1")
-        page.get_by_label("Which jobs").select_option("all")
+        page = window.open("/plugin/lading?view=jobs&dag=packed")
         expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
         if "LADING_PICTURES" in os.environ:
             window.picture(Path(os.environ["LADING_PICTURES"]) / "allocation.png")
@@ -418,7 +419,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
     cluster.wait_for_task("held", run, "holds", "running", timeout=240)
     with chromium() as browser:
         window = Window(browser, cluster.url, height=1300)
-        page = window.open("/plugin/lading")
+        page = window.open("/plugin/lading?view=machines")
         machines = page.get_by_role("table", name="Machines")
         row = machines.locator("tbody tr", has_text="packed/")
         expect(row).to_contain_text("1 / 1")

@@ -36,6 +36,8 @@ def test_shares_are_read_in_their_order() -> None:
         ({"team": "a", "sites": {"hpc": {}}}, "it keeps nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
         ({"name": "others", "team": "a"}, "is that of the jobs that no share names"),
         ({"team": "b"}, "name = 'team b': another one has it already"),
+        ({"name": "Téam B"}, "name = 'Téam B': another one has it already, or one that differs in case, accents"),
+        ({"name": "Others", "team": "a"}, "is that of the jobs that no share names"),
     ],
 )
 def test_what_is_wrong_with_a_share_is_said(table: dict[str, Any], words: str) -> None:

@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, date, day, midnight, percent, usd} from "../format";
+import {cost, count, cpuHours, date, iso, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -47,10 +47,12 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
       <div style={{display: "flex", alignItems: "end", gap: bill.periods.length > 60 ? 1 : 4, height: 130, minWidth: bill.periods.length * 4}}>
         {bill.periods.map((period, index) => {
           const shares = parts(bill.totals[index], inUsd), sum = whole(bill.totals[index], inUsd);
-          const text = `${day(period.since)}${period.is_whole ? "" : ", until now"}: ${inUsd ? usd(sum) : cpuHours(sum)} (${shares.filter(({value}) => value > 0).map(({title, text: said}) => `${title} ${said}`).join(", ") || "nothing"})`;
+          // A time in which nothing had a price has not cost 0 USD.
+          const said = inUsd ? cost(bill.totals[index].usd, bill.totals[index].cpu_hours) : cpuHours(sum);
+          const text = `${utcDay(period.since)}${period.is_whole ? "" : ", until now"}: ${said} (${shares.filter(({value}) => value > 0).map(({title, text: each}) => `${title} ${each}`).join(", ") || "nothing"})`;
           return (
             <div key={period.since} role="img" aria-label={text} title={text} style={{flex: "1 1 0", maxWidth: 60, display: "flex", flexDirection: "column-reverse", height: "100%", opacity: period.is_whole ? 1 : 0.75}}>
-              <div style={{height: 18, fontSize: 10, whiteSpace: "nowrap", overflow: "visible"}} aria-hidden>{index % every === 0 ? day(period.since) : ""}</div>
+              <div style={{height: 18, fontSize: 10, whiteSpace: "nowrap", overflow: "visible"}} aria-hidden>{index % every === 0 ? utcDay(period.since) : ""}</div>
               {shares.map(({key, value, color}) => <div key={key} style={{height: `${(value / most) * 84}%`, background: color, marginTop: value > 0 ? 1 : 0}} />)}
             </div>
           );
@@ -81,11 +83,11 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
-    {title: "How it was spent", cell: ({total}) => <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />, text: false},
+    {title: "How it was spent", cell: ({total}) => (inUsd && total.usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />), text: false},
     ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
     {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
     {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
-    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${date(period.since)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
+    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
   ];
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
@@ -102,7 +104,7 @@ function Saved() {
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <Section title="What would right sizes save?" more={<span data-testid="savings">{saved(found)} a month</span>}>
+    <Section title="What would right sizes save?" more={<span data-testid="savings">{saved(found)} a month{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
       <Table name="Savings" rows={found.tasks} columns={columns} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
     </Section>
   );
@@ -132,9 +134,12 @@ function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
+/** Of today and so many days before: bills are by days of UTC. */
+export const billSpan = (days: number, now: number) => ({since: (Math.floor(now / 86400) - days) * 86400, until: now});
+
 export function CostPage({chosen, summary}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
-  const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => ({since: midnight() - Number(days) * 86400, until: Date.now() / 1000}), days);
+  const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
   const more = (
     <Row>
       <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
@@ -149,7 +154,7 @@ export function CostPage({chosen, summary}: PageProps) {
       <Section title="What does it cost?" more={more}>
         <Trouble text={trouble} />
         <Tiles>
-          <Tile label="In this time" value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+          <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
           {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
           <Tile label="Running, not in the sums" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
         </Tiles>

@@ -47,7 +47,17 @@ export function parametersOf(chosen: Pick<Chosen, "get" | "all">): Parameters {
   for (const {name, parameter, many} of CHIPS) found[parameter] = many ? chosen.all(name) : chosen.get(name);
   return found;
 }
-const sinceOf = (within: string | null): Parameters => (within ? {queued_since: Math.floor(Date.now() / 1000 - Number(within))} : {});
+/** How far back, seconds as text; null: all the time, or what the address has is no such number. */
+export function withinOf(chosen: Pick<Chosen, "get">): string | null {
+  const within = chosen.get("within"), seconds = Number(within);
+  return seconds > 0 && seconds <= 3660 * 86400 ? within : null;
+}
+// Of failures it counts when they ended, as in the tile and in the groups that lead here.
+const byEnd = (chosen: Pick<Chosen, "all">) => chosen.all("state").join() === "failed";
+export function sinceOf(chosen: Pick<Chosen, "get" | "all">, now: number): Parameters {
+  const within = withinOf(chosen);
+  return within === null ? {} : {[byEnd(chosen) ? "ended_since" : "queued_since"]: Math.floor(now - Number(within))};
+}
 
 function stateOf(states: string[]): string {
   if (!states.length) return "";
@@ -60,8 +70,8 @@ function Chips({chosen}: {chosen: Chosen}) {
     if (name === "state" && stateOf(values) === "waiting" && values.length === WAITING.length) return [{name, title, text: "waiting", without: null as Choices[string]}];
     return values.map((value) => ({name, title, text: value, without: values.filter((each) => each !== value) as Choices[string]}));
   });
-  const within = chosen.get("within");
-  if (within) chips.push({name: "within", title: "queued in", text: `the ${withinText(within)}`, without: null});
+  const within = withinOf(chosen);
+  if (within) chips.push({name: "within", title: byEnd(chosen) ? "ended in" : "queued in", text: `the ${withinText(within)}`, without: null});
   if (!chips.length) return null;
   return (
     <div className="chips" role="group" aria-label="What is chosen">
@@ -87,7 +97,7 @@ function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
       <Select label="In which state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
       <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
       <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
-      <Select label="Since when" value={chosen.get("within") ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
+      <Select label="Since when" value={withinOf(chosen) ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
       <Input label="Of which Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
     </div>
   );
@@ -141,9 +151,10 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
 }
 
 export function JobsPage({chosen, summary}: PageProps) {
-  const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = chosen.get("within");
+  const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = withinOf(chosen);
+  const since = () => sinceOf(chosen, Date.now() / 1000);
   const asked = {...parameters, sort: by, order: descending ? "desc" : "asc", limit: ROWS, after: chosen.get("after")};
-  const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, () => sinceOf(within), within ?? "");
+  const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, since, within ?? "");
   // While the next choice is loaded the last one stays, pale: the page must not jump.
   const last = useRef<JobPage | null>(null);
   if (found) last.current = found;
@@ -154,7 +165,7 @@ export function JobsPage({chosen, summary}: PageProps) {
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
         name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty="No job is like that." few={ROWS} keyOf={({id}) => id}
-        href={address("jobs.csv", {...parameters, ...sinceOf(within)}).href}
+        href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />
     </div>

@@ -80,7 +80,7 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     ), text: (task) => task.task_id},
     {title: "Critical", hidden: true, text: ({is_critical}) => is_critical},
     {title: "Over time", head: <Axis span={span} />, cell: (task) => <Bars task={task} span={span} now={now} />, text: false},
-    {title: "Tries", cell: (task) => `${count(task.jobs)}${task.failed ? `, ${count(task.failed)} failed` : ""}`, number: true},
+    {title: "Tries", cell: (task) => `${count(task.jobs)}${task.failed ? `, ${count(task.failed)} failed` : ""}${task.is_cut ? `, the first ${count(task.tries.length)} drawn` : ""}`, number: true},
     {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
     {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
     {title: "In the last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},

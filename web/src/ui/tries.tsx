@@ -3,15 +3,14 @@ import * as React from "react";
 import {ask, get} from "../api";
 import type {TryPage, TryPhase, TrySummary} from "../api_types";
 import type {Parameters} from "../api";
-import {DARK, LIGHT} from "../chart/colors";
+import {LIGHT} from "../chart/colors";
 import {cost, count, date, duration, iso, memory, percent, spoken} from "../format";
-import {dagPath, pagePath, taskName, taskPath} from "../paths";
+import {dagPath, taskName, taskPath} from "../paths";
 import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name} from "./parts";
 import {Table, type Column} from "./table";
 
 const PHASES = Object.keys(LIGHT.phases);
 const phaseColor = (key: string) => (PHASES.includes(key) ? `var(--l-${key})` : "var(--l-hidden)");
-export const knownPhases = [LIGHT, DARK].map(({phases}) => phases);
 
 /** In a table only the longest phase is said as text, all of them where the pointer is; `whole` says all. */
 export function Phases({job, now, whole = false}: {job: TrySummary; now: number; whole?: boolean}) {
@@ -97,5 +96,3 @@ export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "cpu-hours", hidden: true, text: (job) => (ran(job, now) === null ? "" : ((ran(job, now) ?? 0) * cpus(job)) / 3600)},
   {title: "USD", hidden: true, text: (job) => job.usd},
 ];
-
-export const jobsWith = (choices: Parameters) => pagePath({view: "jobs", ...(choices as Record<string, string>)});

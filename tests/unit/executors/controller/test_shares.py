@@ -16,12 +16,16 @@ from lading.executors import controller_process as process
 from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.orchestrator import TaskNote
-from lading.executors.store import JobRow, State, requests, share_rows
+from lading.executors.store import JobRow, State, fair_queue, requests, share_rows, usage
+from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import LocationRow
-from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.usage import Mean
+from lading.scheduling.reasons import because
+from lading.scheduling.shares.budgets import BudgetTerms, PeriodBudget, Unit
+from lading.scheduling.shares.table import Shares
+from lading.scheduling.shares.usage import Mean, Standing
 from lading.scheduling.shares.who import Who
 from tests.clusters.agents import AgentSite
 from tests.clusters.sites import make_settings, make_store, rest
@@ -66,6 +70,7 @@ class Machine:
     """A controller that leads one machine of eight cpus."""
 
     def __init__(self, folder: Path, file: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.site = AgentSite("lab", folder)
         path = folder / "sites.toml"
         path.write_text(f'[sites.lab]\nkind = "fake"\n{file}')
@@ -186,3 +191,39 @@ def test_what_is_not_lent_stays_free(engine: Engine, tmp_path: Path) -> None:
     queue(engine, "a", 3, team="a")
     machine.tick()
     assert Counter(token[0] for token in machine.site.jobs) == {"b": 5, "a": 3}
+
+
+def test_where_none_of_many_may_start_none_is_read(engine: Engine) -> None:
+    queue(engine, "b", 20, team="b")
+    used = because("budget_spent_cpu_hours", budget="b", spent=2.0, most=1.0, until=NOW)
+    fair = FairTurns(Shares(), Standing(), NOW, budgets=lambda tenant: BudgetTerms((), used))
+    with Session(engine) as session:
+        assert fair_queue.first(session, 5, fair, {}) == ([], True)
+
+
+def test_what_the_sites_file_has_no_more_is_forgotten(engine: Engine, tmp_path: Path) -> None:
+    queue(engine, "b", 1, team="b")
+    shares = '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n'
+    Machine(tmp_path / "one", shares + '[[budgets]]\nteam = "b"\nusd = 5\n').tick()
+    with Session(engine) as session:
+        share_rows.save_means(session, {"team a": Mean(0.5, 1.0)}, time.time())
+        session.commit()
+        assert [each.name for each in share_rows.budgets(session)] == ["team b"]
+    Machine(tmp_path / "two", "").tick()
+    with Session(engine) as session:
+        assert (share_rows.budgets(session), share_rows.means(session)) == ([], ({}, None))
+
+
+@pytest.mark.parametrize(("who", "questions"), [('team = "b"', 0), ('tag = "x"', 2)])
+def test_the_tags_of_dags_are_asked_for_where_a_budget_goes_by_them(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, questions: int
+) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(DagFacts, "columns", lambda self, session, dag_id: asked.append(dag_id) or {})
+    with Session(engine) as session:
+        for dag in ("one", "two"):
+            usage.row_of(session, dag, "t", int(time.time() // 86400), 0, "lab")
+        session.commit()
+    machine = Machine(tmp_path, f"[[budgets]]\n{who}\nusd = 5\n")
+    machine.tick()
+    assert len(asked) == questions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -458,3 +460,30 @@ def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: H
             break
     assert len(begun) == 100
     assert (house.holds(), lab.held) == ([], {})
+
+
+def test_a_gang_whose_cpu_hours_are_used_waits_for_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite
+) -> None:
+    path = tmp_path / "sites.toml"
+    path.write_text('[sites.lab]\nkind = "fake"\n[[budgets]]\ndag = "d"\ncpu_hours = 1\n')
+    house.settings = replace(house.settings, sites_file=path)
+    house.begin()
+    house.queue("head", "workers.0")
+    house.queue("used", gang=None)
+    del house.to_come["used", -1]
+    spent = {"state": State.SUCCEEDED, "started_at": time.time() - 3600, "ended_at": time.time()}
+    with Session(house.engine) as session:
+        session.execute(update(JobRow).where(JobRow.token == "used-r").values(**spent))
+        session.commit()
+    house.tick(4)
+    jobs = house.jobs()
+    assert {jobs[name].state for name in ("head", "workers0")} == {QUEUED}
+    assert {jobs[name].reason_code for name in ("head", "workers0")} == {"budget_spent_cpu_hours"}
+    assert lab.held == {}
+    with Session(house.engine) as session:
+        requests.ask(session, RequestKind.LIFT, "Dags d", "ann")
+        session.commit()
+    house.controller.requests.next_look = 0.0
+    house.tick(6)
+    assert {house.states()[name] for name in ("head", "workers0")} == {RUNNING}

@@ -74,3 +74,13 @@ def test_plans_and_batch_systems_go_before_earlier_tries(session: Session) -> No
     back = {"event": "returned", "token": "batch", "location": "hpc"}
     store.apply(session, changes_by_events([back]), "hpc")
     assert (row(session, "batch").state, row(session, "batch").native_start) == (State.QUEUED, None)
+
+
+def test_a_plan_that_slips_a_little_each_time_is_stored_in_the_end(session: Session) -> None:
+    add(session, "late")
+    add(session, "left")
+    stored = starts.note_plans(session, {"late": NOW + 60, "left": NOW + 60}, {}, NOW)
+    for seconds in range(3, 30, 3):
+        stored = starts.note_plans(session, {"late": NOW + 60 + seconds}, stored, NOW + seconds)
+    assert abs(row(session, "late").planned_start - (NOW + 87)) <= 12
+    assert starts.stored_plans(session) == stored == {"late": row(session, "late").planned_start}

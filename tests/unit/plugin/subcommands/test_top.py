@@ -31,7 +31,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
                 reason=because("max_allocations", used=4, most=4),
             )  # fmt: skip
         session.flush()
-        shown = screen(summary(session, now), waits(session, EVERYTHING, now))
+        shown = screen(summary(session, EVERYTHING, now), waits(session, EVERYTHING, now))
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
     said = output.getvalue()

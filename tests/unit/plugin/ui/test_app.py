@@ -36,6 +36,8 @@ from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
+from lading.executors.store.share_rows import BudgetRow
+from lading.executors.store.tables import RequestRow
 from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
 
@@ -489,6 +491,11 @@ def test_jobs_are_sorted_by_the_server_and_pages_have_no_gaps(session: Session, 
     assert "".join(rising) == "12340", "what has none comes last"
 
 
+@pytest.mark.parametrize("after", [f"{'9' * 310}:0:a", "0:1e+999:a", "x"])
+def test_what_is_not_the_end_of_a_page_is_refused(client: TestClient, after: str) -> None:
+    assert client.get("/jobs", params={"after": after}).status_code == 422
+
+
 def test_all_chosen_jobs_are_a_file(session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     from lading.plugin.ui.queries import explorer
 
@@ -584,6 +591,18 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     assert (task["dag_id"], task["task_id"], found["tasks_left_out"]) == ("mine", "big", 0)
     assert task["usd"] == found["usd"] == pytest.approx(25 * 3 / 4, rel=0.03)
     assert task["line"].startswith("executor_config=resources(cpus=1")
+
+
+def test_budgets_of_dags_are_shown_to_who_may_read_one_of_them(session: Session, client: TestClient) -> None:
+    whose = {"a": "team a", "b": "Dags mi*", "c": "team a, Dags hush_dag, tag t", "d": "everyone", "e": "Dags hush_*"}
+    for name, who in whose.items():
+        terms = {"unit": "USD", "per": "day", "since": NOW, "until": NOW + 86400, "at": NOW}
+        session.add(BudgetRow(name=name, who=who, most=10.0, spent=1.0, per_hour=0.0, **terms))
+    for name in "bc":
+        session.add(RequestRow(kind=RequestKind.LIFT.value, target=name, by="operator", at=NOW))
+    session.commit()
+    assert [each["name"] for each in client.get("/summary").json()["budgets"]] == ["a", "b", "d"]
+    assert [each["target"] for each in client.get("/requests").json()] == ["b"]
 
 
 def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> None:

@@ -63,3 +63,9 @@ def test_the_reason_says_until_when() -> None:
         "2026-12-01 00:00:00 UTC"
     )
     assert "can lift it" in use.reason.meaning.remedy
+
+
+def test_what_still_runs_gives_those_that_wait_no_other_reason_each_time() -> None:
+    budget = PeriodBudget("b", Who(team="b"), 1000.0, Unit.CPU_HOURS)
+    first, later, much_later = (BudgetUse(budget, spent, 1.0, 0.0, 100.0).reason for spent in (1000.2, 1002.0, 1040.0))
+    assert first == later != much_later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.shares.who import Tenant, Who, dag_pattern
 
 TENANT = Tenant.of("a", "etl_daily", "ann, bob", '["prod", "x,y"]')
 
@@ -45,3 +45,13 @@ def test_a_job_without_dag_is_met_by_no_pattern_of_dags() -> None:
 def test_it_is_shown_with_what_is_given() -> None:
     assert str(Who(team="a", dag="etl_*")) == "team a, Dags etl_*"
     assert str(Who()) == "everyone"
+
+
+@pytest.mark.parametrize("pattern", [None, "etl_*", "[a,b]*", "x"])
+@pytest.mark.parametrize("team", [None, "a"])
+@pytest.mark.parametrize("owner", [None, "ann"])
+@pytest.mark.parametrize("tag", [None, "prod"])
+def test_the_pattern_of_dags_is_found_in_the_text(
+    pattern: str | None, team: str | None, owner: str | None, tag: str | None
+) -> None:
+    assert dag_pattern(str(Who(team, pattern, owner, tag))) == pattern
