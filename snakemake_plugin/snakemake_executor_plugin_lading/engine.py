@@ -86,12 +86,23 @@ class Engine:
             self.options_of_controller = Options(None if sites_file is None else str(sites_file))
             self.settings = settings(self.place, self.options_of_controller)
             self.database = join(self.place)
+            if sites_file is not None:
+                self._check_sites()
         except (NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
         self.controller = ControllerProcess(self.settings, self.owner)
         variables = self.place.environment(self.run_id)
         make_private(variables.parent)
         write_atomically(variables, json.dumps(dict(environment)))
+
+    def _check_sites(self) -> None:
+        """Look at the sites file before a controller does, which would start in vain again and again."""
+        from lading.plugin.sites import SitesError, load_sites
+
+        try:
+            load_sites(self.settings)
+        except SitesError as error:
+            raise EngineError(f"--lading-sites-file: {error}") from error
 
     def start(self) -> None:
         """Have a controller act, and end what a Snakemake has left here that was killed.

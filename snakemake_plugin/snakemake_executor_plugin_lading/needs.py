@@ -12,6 +12,8 @@ OVERHEAD = 256
 MB, MIB = 10**6, 2**20
 # By how much the next attempt has more of what the one before had too little, unless its rule asks for more by itself.
 FACTOR = 2
+# What Snakemake shows for a resource that depends on files which are not there yet.
+UNKNOWN = "<TBD>"
 LIMITS = ("rules", "all", "none")
 # The resources that count GPUs; the first that a job has counts.
 GPUS = ("gpu", "gpus", "nvidia_gpu")
@@ -104,7 +106,9 @@ def is_given(job: Any, workflow: Any, name: str) -> bool:
 def _is_same(given: Any, default: Any, key: str) -> bool:
     if default is None or key not in default:
         return False
-    return given[key] is default[key] or (given[key].raw is not None and given[key].raw == default[key].raw)
+    rules, defaults = given[key], default[key]
+    # Of a default that depends on the inputs there is no text, and the rule has the same function.
+    return rules._value is defaults._value or (rules.raw is not None and rules.raw == defaults.raw)
 
 
 def _size(asked: Any, name: str) -> int | None:
@@ -118,7 +122,7 @@ def _size(asked: Any, name: str) -> int | None:
 
 def _number(asked: Any, name: str) -> float | None:
     value = asked.get(name)
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool) or value == UNKNOWN:
         return None
     try:
         return float(value)

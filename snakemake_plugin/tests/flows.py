@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -22,21 +23,29 @@ class Workflow:
 
     :param folder: in which it is made
     :param snakefile: its rules
+    :param python: that runs Snakemake; None: that of the tests
+    :param user: whose it is; None: that of the tests
     """
 
-    def __init__(self, folder: Path, snakefile: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, snakefile: str, python: Path | None = None, user: str | None = None) -> None:
+        self.folder, self.python, self.user = folder, python, user
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Snakefile").write_text(snakefile)
+        if user is not None:
+            shutil.chown(folder, user, user)
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         """Start ``snakemake``."""
-        command = [str(SNAKEMAKE), "--executor", "lading", "--jobs", "100", *options]
+        snakemake = [str(SNAKEMAKE)] if self.python is None else [str(self.python), "-m", "snakemake"]
+        command = [*snakemake, "--executor", "lading", "--jobs", "100", *options]
         process = subprocess.Popen(
             command,
             cwd=self.folder,
             env={**os.environ, **environment},
+            user=self.user,
+            group=self.user,
+            extra_groups=None if self.user is None else [],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

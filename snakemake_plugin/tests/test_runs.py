@@ -16,7 +16,7 @@ MEMORY = """
 rule all:
     input: "script.txt", "learnt.txt", "grown.txt"
 
-# A rule with Python in it needs Snakemake where it runs.
+# Those with too little memory wait until they are ended. A rule with Python in it needs Snakemake where it runs.
 rule script:
     output: "script.txt"
     threads: 2
@@ -31,14 +31,17 @@ rule grown:
     output: "grown.txt"
     retries: 1
     resources: mem_mb=lambda wildcards, attempt: 50 + 600 * (attempt - 1)
-    shell: "python3 -c 'import time; a = bytes([1]) * (450 << 20); time.sleep(1)'; echo {resources.mem_mb} > {output}"
+    shell: "python3 -c 'import time; a = bytes([1]) * (450 << 20); "
+        "time.sleep(600 if {resources.mem_mb} < 100 else 0)'; echo {resources.mem_mb} > {output}"
 
 # It does not, so that it has twice what it had.
 rule learnt:
     output: "learnt.txt"
     retries: 1
     resources: mem_mb=150
-    shell: "python3 -c 'kept = bytes([1]) * (450 << 20); import time; time.sleep(1)' && echo ok > {output}"
+    shell: "pause=$([ -e tried ] && echo 0 || echo 600); touch tried; "
+        "python3 -c 'import sys, time; a = bytes([1]) * (450 << 20); time.sleep(int(sys.argv[1]))' $pause && "
+        "echo ok > {output}"
 
 envvars: "SECRET_OF_A_RUN"
 """
@@ -162,5 +165,7 @@ def test_an_interrupted_workflow_leaves_no_process(make: Make) -> None:
 def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> None:
     flow = make(COUNTS)
     assert "there is no file" in flow.run("--lading-sites-file", str(tmp_path / "none.toml"), status=1)
+    (flow.folder / "bad.toml").write_text("[sites.here]\nkind = 'nothing'\n")
+    assert "[sites.here]" in flow.run("--lading-sites-file", "bad.toml", status=1)
     assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
     assert "is no hurry" in flow.run("--lading-hurry", "soon", status=1)

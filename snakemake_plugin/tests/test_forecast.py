@@ -1,0 +1,100 @@
+"""What is to come of a workflow, and which machines are launched for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from flows import Workflow, wait_until
+from snakemake_executor_plugin_lading.commands import place_of
+from snakemake_executor_plugin_lading.place import Options, transaction
+from snakemake_executor_plugin_lading.process import join, settings
+
+SNAKEFILE = """
+rule all:
+    input: "merged.txt"
+rule first:
+    output: "first.txt"
+    resources: runtime=2
+    shell: "touch begun; until [ -e go ]; do sleep 0.1; done; touch {output}"
+rule part:
+    input: "first.txt"
+    output: "part{i}.txt"
+    threads: 2
+    resources: mem_mb=1000, runtime=10
+    shell: "touch {output}"
+rule merge:
+    input: "part0.txt", "part1.txt"
+    output: "merged.txt"
+    threads: 8
+    resources: mem_mb=2000, runtime=10
+    shell: "touch {output}"
+"""
+
+SITES = ("--lading-sites-file", "sites.toml")
+
+
+def test_machines_are_launched_for_the_rules_that_come_next(
+    make: Callable[[str], Workflow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = make(SNAKEFILE)
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
+    snakemake = flow.start(
+        "--lading-hurry", "fast", "--lading-finish-by", "4h", "--default-resources", "mem_mb=500", *SITES
+    )
+    wait_until((flow.folder / "begun").exists)
+    wait_until(lambda: flow.jobs("state") == [("running",)])
+    place = place_of(str(flow.folder))
+    database, options = join(place, only_reads=True), settings(place, Options.read(place.options))
+
+    from sqlalchemy import select
+
+    from lading.executors.forecast import site_plans
+    from lading.executors.store import JobRow
+    from lading.executors.store.durations import PastWaits
+    from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+    from lading.scheduling.gangs.room import Ways
+    from lading.scheduling.location import Location
+    from lading.scheduling.matching.market import MachineMarket
+    from lading.scheduling.matching.sites import SiteView
+    from lading.scheduling.plan import FORECAST, InstanceLimits
+    from lading.scheduling.provisioning import decide
+    from lading.scheduling.resources import Resources
+
+    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
+    sizes = {"small": (2, 4096, 0.1), "large": (8, 16384, 0.4)}
+    goods = Catalogue(
+        {
+            name: InstanceType(name, Resources(cpus, memory), (Offering(usd),))
+            for name, (cpus, memory, usd) in sizes.items()
+        }
+    )
+    market = MachineMarket(goods, policy=FORECAST, boot_seconds=60.0)
+    possible = [
+        Location(name, Resources(cpus, memory), instance_type=name) for name, (cpus, memory, _) in sizes.items()
+    ]
+    cloud = SiteView(name="cloud", possible=possible, market=market)
+    plans = site_plans.SitePlans(options, Ways(), lambda: None, PastWaits())
+    with transaction(database) as session:
+        [job] = session.scalars(select(JobRow)).all()
+        assert job.started_at is not None
+        assert job.disk == 0, "Snakemake's default is no need"
+        now = job.started_at + 90.0  # it may end in 30 s, and a machine takes 60 s to boot
+        found = plans.foresee(session, [cloud], [], now, by_dag=False).actions["cloud"]
+    plans.close()
+    [run] = plans.runs
+    assert {name: set(task.upstream) for name, task in run.tasks.items()} == {
+        "first": set(), "part": {"first"}, "merge": {"part"}
+    }  # fmt: skip
+    cpus = {name: [each.need and each.need.resources.cpus for each in task.jobs] for name, task in run.tasks.items()}
+    assert (cpus["part"], cpus["merge"]) == ([2.0, 2.0], [8.0]), "also before their inputs are there"
+    assert run.hurry == 10.0
+    assert run.finish_by is not None
+    launches = decide([], [], market, None, InstanceLimits(), now=now, foreseen=found).launches
+    rules = {job.name: name for name, task in run.tasks.items() for job in task.jobs}
+    assert [rules[name] for each in launches for name in each.jobs] == ["part", "part"], (
+        "a machine for merge would only wait until part has ended"
+    )
+    (flow.folder / "go").touch()
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode == 0, said
