@@ -1,8 +1,9 @@
-"""What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS]]]
+"""What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS [TASKS]]]]
 
 First the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they go)
 with shares and without, in turn; then a day of four teams on machines that they all want, with Jain's index among those
-of equal weight, and the utilization beside what it is without shares.
+of equal weight, and the utilization beside what it is without shares. TASKS are those of each team, 1500 if not given;
+there are as many machines as these keep busy.
 """
 
 from __future__ import annotations
@@ -41,13 +42,18 @@ JOB: dict[str, Any] = {
 
 
 def main() -> None:
-    given = [int(each) for each in sys.argv[1:4]]
-    tick(*[*given, *[10_000, 50, 100][len(given) :]])
-    day()
+    given = [int(each) for each in sys.argv[1:5]]
+    *sizes, tasks = [*given, *[10_000, 50, 100, 1500][len(given) :]]
+    for is_mixed in (False, True):
+        tick(*sizes, is_mixed=is_mixed)
+    day(tasks)
 
 
-def tick(jobs: int, number: int, locations: int) -> None:
-    """Compare a tick with shares and one without."""
+def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
+    """Compare a tick with shares and one without.
+
+    :param is_mixed: whether the jobs of all shares have come mixed; else those of each share at once
+    """
     there = [Location(f"machine{n}", Resources(cpus=8, memory=32768)) for n in range(locations)]
     with tempfile.TemporaryDirectory() as folder:
         engine = create_engine(f"sqlite:///{folder}/store.db")
@@ -58,8 +64,7 @@ def tick(jobs: int, number: int, locations: int) -> None:
                 "token": f"{n:08}",
                 "dag_id": f"dag{n % number}",
                 "team": f"team{n % number}",
-                # Each team has queued all of its own at once.
-                "queued_at": 1.0 + n % number + n / jobs,
+                "queued_at": 1.0 + (0 if is_mixed else n % number) + n / jobs,
                 "cpus": float(1 + n % 4),
                 "memory": 1024 * (1 + n % 3),
             }
@@ -86,18 +91,22 @@ def tick(jobs: int, number: int, locations: int) -> None:
         engine.dispose()
     without, fair = (statistics.median(taken[each][1:]) for each in (False, True))
     ratios = [one / other for one, other in zip(taken[True][1:], taken[False][1:], strict=True)]
+    # Which jobs come first is not found out in each tick, so the mean is another figure than the median.
+    mean = sum(taken[True][1:]) / sum(taken[False][1:])
+    how = "mixed" if is_mixed else "one share after the other"
     print(
-        f"a tick with {jobs:,} jobs of {number} shares on {locations} locations: {1000 * fair:.0f} ms, without shares "
-        f"{1000 * without:.0f} ms: {statistics.median(ratios):.2f} times as long"
+        f"a tick with {jobs:,} jobs of {number} shares on {locations} locations, come {how}: {1000 * fair:.0f} ms, "
+        f"without shares {1000 * without:.0f} ms: {statistics.median(ratios):.2f} times as long, all ticks together "
+        f"{mean:.2f} times"
     )
 
 
-def day() -> None:
+def day(tasks: int) -> None:
     """Compare a day of four teams with shares and without."""
-    machines = [Resources(8, 32_000)] * 8
+    machines = [Resources(8, 32_000)] * max(1, round(8 * tasks / 1500))
     table = Shares(tuple(Share(name, Who(team=name)) for name in ("night", "day1", "day2", "burst")))
     for seed in range(3):
-        jobs = four_teams(seed)
+        jobs = four_teams(seed, tasks)
         fair, without = contend(jobs, machines, table), contend(jobs, machines, None)
         print(
             f"a day of four teams, seed {seed}: {len(jobs):,} jobs, contended for {fair.contended / HOUR:.1f} h, "
@@ -106,7 +115,7 @@ def day() -> None:
         )
 
 
-def four_teams(seed: int, number: int = 1500) -> list[ContendingJob]:
+def four_teams(seed: int, number: int) -> list[ContendingJob]:
     """One team that computes at night, two by day, and one with a large Dag every six hours."""
     chance, jobs = random.Random(seed), []
     for team, hours in (("night", (0, 8)), ("day1", (7, 19)), ("day2", (8, 20)), ("burst", (0, 24))):

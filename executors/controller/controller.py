@@ -52,6 +52,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.shares.bounds import ShareBounds
 
 log = logging.getLogger(__name__)
 
@@ -312,7 +313,8 @@ class Controller:
         if any_wait:
             self.shares.begin(now)
         if is_work:
-            together = self._together(sites, now) if any_wait else GangOutcome(sites)
+            bounds = self.shares.bounds()
+            together = self._together(sites, now, bounds) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
@@ -331,7 +333,7 @@ class Controller:
                     now,
                     wanted=together.wanted,
                     foreseen=foreseen,
-                    bounds=self.shares.bounds(),
+                    bounds=bounds,
                 )
             self.shares.learn(waiting, assignment, now)
             for name, absence in self.turned_away.items():
@@ -350,7 +352,7 @@ class Controller:
             decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
-    def _together(self, sites: Sequence[SiteView], now: float) -> GangOutcome:
+    def _together(self, sites: Sequence[SiteView], now: float, bounds: ShareBounds | None) -> GangOutcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         if not self.leadership.may_look_ahead:
             self.gangs.ahead = None
@@ -362,6 +364,7 @@ class Controller:
                 by_dag=self.by_dag,
                 database_ahead=self.leadership.database_ahead,
                 fair=self.shares.fair,
+                bounds=bounds,
             )
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:

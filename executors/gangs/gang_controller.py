@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
-from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
+from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Taken, Tick
 from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.fair_queue import FairTurns
@@ -46,8 +46,10 @@ from lading.scheduling.matching.sites import SiteView, asked
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Apart, WaitingJob
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.provisioning.budgets import reason as unpaid
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.bounds import ShareBounds
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class GangController:
         by_dag: bool,
         database_ahead: float = 0.0,
         fair: FairTurns | None = None,
+        bounds: ShareBounds | None = None,
     ) -> GangOutcome:
         """What is to be done about gangs.
 
@@ -98,13 +101,15 @@ class GangController:
         :param by_dag: whether some site does not take every Dag
         :param database_ahead: seconds by which the database's clock is ahead of this one's
         :param fair: the budgets of their jobs; None: there are none
+        :param bounds: what is left for the jobs of each share, of which members take theirs; None: all there is
         """
         known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead, fair=fair)
         held: dict[Where, Resources] = {}
         for row in known.holds:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
-        tick = Tick(session, sites, now, known, GangRoom(sites, held), held, self.read_roster, self.ways, self.files)
+        room = GangRoom(sites, held)
+        tick = Tick(session, sites, now, known, room, held, self.read_roster, self.ways, self.files, bounds)
         outcome = tick.outcome
         active: set[str] = set()
         for memory, members in tick.gangs():
@@ -141,13 +146,11 @@ class GangTick:
     options: dict[str, Options] = field(default_factory=dict)
     is_blocked: bool = False
     files: Reason | None = None
+    is_barred: bool = False
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
         token, out = self.memory.row.token, self.tick.outcome
-        if (why := self._held_back()) is not None:
-            self._say(self.ready, why)
-            return
         self.holds = [row for row in self.tick.known.holds if row.gang == token]
         events = self._events()
         self._step(events)
@@ -165,12 +168,6 @@ class GangTick:
     def ready(self) -> list[GangMember]:
         return [each for each in self.members if each.is_ready]
 
-    def _held_back(self) -> Reason | None:
-        """The budget for which no attempt begins, as its cpu-hours are used; what has begun goes on."""
-        if self.memory.row.started_at is not None or self.gang.stage not in (Stage.GATHERING, Stage.ATTEMPTED):
-            return None
-        return next((each.held for each in self.ready if each.held is not None), None)
-
     def of_partition(self, *names: str) -> list[GangMember]:
         """The members of partitions that are there."""
         tokens = {token for name in names for token in self.memory.members.get(name, ())}
@@ -186,6 +183,10 @@ class GangTick:
             self._gather_again(0)
         if self.gang.stage in (Stage.TRYING, Stage.ATTEMPTED, Stage.FAILED):
             if {each.token for each in self.ready} == self.memory.tokens:
+                if self.gang.stage is not Stage.FAILED and self._is_barred():
+                    # What has begun while it was not is no attempt.
+                    self._gather_again(self.gang.attempt - (self.gang.stage is Stage.TRYING))
+                    return []
                 return self._freed() if self.gang.stage is Stage.ATTEMPTED else self._answers()
             # One has gone, or come back: those that are there now are another gang.
             self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
@@ -261,7 +262,65 @@ class GangTick:
         partitions = (Partition(task, frozenset(terms.tasks.get(task, ()))) for task in self.memory.members)
         attempts = terms.attempts or self._attempts_there() or self.gang.attempts
         self.memory.gang = replace(self.gang, partitions=tuple(partitions), attempts=attempts)
-        return [passes.Gathered()]
+        return [] if self._is_barred() else [passes.Gathered()]
+
+    def _is_barred(self) -> bool:
+        """Whether it waits for its share or a budget, which members are told; no room is looked for meanwhile."""
+        if self.memory.row.started_at is not None:
+            return False  # what has begun goes on
+        why = next((each.held for each in self.ready if each.held is not None), None)
+        if why is None and self.gang.stage is not Stage.TRYING:  # of which partitions may have room by now
+            why = self._beyond_share() or self._unpaid()
+        self.is_barred = why is not None
+        if why is not None:
+            self._say(self.ready, why)
+        return self.is_barred
+
+    def _beyond_share(self) -> Reason | None:
+        """Why its share may not have all that it needs, wherever that is; None: it may."""
+        if self.tick.bounds is None:
+            return None
+        given: list[Taken] = []
+        why: Reason | None = None
+        for name in (each.name for each in self.gang.partitions):
+            jobs = [each.job for each in self.of_partition(name)]
+            places = [stops for some in self._options(name).in_order() for stops in some]
+            reasons = [self.tick.beyond(jobs, stops) for stops in places]
+            if reasons and None not in reasons:
+                why = reasons[0]
+                break
+            if reasons:
+                needs = self.tick.needs(jobs, places[reasons.index(None)])
+                for each in needs:
+                    self.tick.give(*each)
+                given += needs
+        for each in given:
+            self.tick.give(*each, times=-1)
+        return why
+
+    def _unpaid(self) -> Reason | None:
+        """The budget over which nothing is launched for it, where it needs that; None: it may begin."""
+        if (why := self._spent()) is None:
+            return None
+        names = [each.name for each in self.gang.partitions]
+        if not any(self._is_launched(name) for name in names):
+            return None
+        partitions = [
+            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
+        ]
+        is_there = self.tick.room.would_fit(partitions, self.tick.now, spread=self.memory.terms.spread)
+        return None if is_there else why
+
+    def _spent(self) -> Reason | None:
+        """The spent budget of a member; None: none is."""
+        every = (it for each in self.ready for it in each.job.budgets)
+        return next((unpaid(it, 0.0) for it in every if it.until is not None and it.spent >= it.most), None)
+
+    def _is_launched(self, partition: str) -> bool:
+        """Whether something is launched at all sites to which a partition may go."""
+        sites = self.tick.room.sites
+        stops = [stops for places in self._options(partition).in_order() for stops in places]
+        return bool(stops) and all(sites[each.site].market is not None for some in stops for each in some.values())
 
     def _attempts_there(self) -> AttemptSchedule | None:
         """How often room is looked for as the first site says that says it and to which members may go."""
@@ -432,6 +491,11 @@ class GangTick:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
+        if tick.bounds is not None and places:
+            beyond = [tick.beyond(jobs, stops) for stops in places]
+            places = [stops for stops, why in zip(places, beyond, strict=True) if why is None]
+            if not places:
+                return [passes.NoRoomFound(wanted.partition, beyond[0])]
         member_places, left = tick.room.find(jobs, places, tick.now, self._apart(wanted.partition))
         if not left and member_places:
             made = tick.outcome.hold(self.memory.row.token, wanted.partition, member_places, tick.now)
@@ -439,12 +503,17 @@ class GangTick:
             for row in made:
                 here = row.site, row.location
                 tick.held[here] = tick.held.get(here, Resources()) + row.resources
+            for job in jobs:
+                place = member_places[job.name]
+                tick.give(job, place.stop.site, place.resources)
             return []
         for stops in places:
             site = tick.room.sites[stops[left[0].name].site]
             if site.is_new:
                 return []  # it is about to answer
             if site.market is not None and site.trouble is None and site.market.held is None:
+                if (why := self._spent()) is not None:
+                    return [passes.NoRoomFound(wanted.partition, why)]
                 missing = {job.name for job in left}
                 # Also those that would find room there now: what is free for them is not free for the others.
                 wanting = [

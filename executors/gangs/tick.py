@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from sqlalchemy.orm import Session
@@ -16,11 +16,16 @@ from lading.executors.store.gangs.rows import GangMember, GangRecords
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
-from lading.scheduling.gangs.room import GangRoom, Ways, Where
+from lading.scheduling.gangs.room import GangRoom, Stops, Ways, Where
 from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.placing.bounded import once_per_need
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.bounds import ShareBounds
+from lading.scheduling.shares.table import ShareAmounts
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,8 @@ Files: TypeAlias = Callable[[str, str, str, str], "tuple[Reason, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, ExpectedGang]], Mapping[str, Roster]]
 
 Members = Mapping[str, tuple[str, ...]]
+# A job, the name of a site, and what it takes there.
+Taken: TypeAlias = tuple[WaitingJob, str, Resources]
 
 
 @dataclass(slots=True)
@@ -51,11 +58,47 @@ class Tick:
     read_roster: ReadRoster
     ways: Ways
     files: Files
+    bounds: ShareBounds | None = None
     outcome: GangOutcome = field(default_factory=GangOutcome)
     memories: list[GangMemory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
+    amounts: dict[str, Callable[[PlannedJob], ShareAmounts]] = field(default_factory=dict)
+    """By site, what jobs take there of what is left for their shares."""
     shortages: dict[object, Reason | None] = field(default_factory=dict)
     """Why gangs of these shapes can never have room; None: they may."""
+
+    def __post_init__(self) -> None:
+        jobs = {each.token: each.job for each in self.known.members}
+        for row in self.known.holds:
+            if row.state in ("asked", "held") and row.job in jobs:
+                self.give(jobs[row.job], row.site, row.resources)
+
+    def give(self, job: WaitingJob, site: str, resources: Resources, times: int = 1) -> Reason | None:
+        """Count for the share of a job what it takes at a site; with ``times = -1`` that is taken back.
+
+        :returns: why the share may not have that, if it may not
+        """
+        if self.bounds is None or site not in self.room.sites:
+            return None
+        if site not in self.amounts:
+            self.amounts[site] = once_per_need(self.room.sites[site])
+        amounts, share = self.amounts[site](replace(job, resources=resources)), job.share or ""
+        why = self.bounds.admits(share, site, amounts, job.budgets) if times > 0 else None
+        self.bounds.put(share, site, amounts, times)
+        return why
+
+    def beyond(self, jobs: Iterable[WaitingJob], stops: Stops) -> Reason | None:
+        """Why jobs may not all have room where these stops say; None: they may."""
+        needs = self.needs(jobs, stops)
+        reasons = [self.give(*each) for each in needs]
+        for each in needs:
+            self.give(*each, times=-1)
+        return next(filter(None, reasons), None)
+
+    def needs(self, jobs: Iterable[WaitingJob], stops: Stops) -> list[Taken]:
+        """What jobs take where these stops say."""
+        sites = ((job, stops[job.name], self.room.sites[stops[job.name].site]) for job in jobs)
+        return [(job, site.name, site.need(stop.asked(job)).resources) for job, stop, site in sites]
 
     def gangs(self) -> list[tuple[GangMemory, list[GangMember]]]:
         """The gangs with their live members, in the order in which they should start; those without are forgotten."""

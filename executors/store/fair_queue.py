@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, func, or_, select, update
@@ -31,6 +32,8 @@ STEP = 1e-5
 BLOCK, MOST_BLOCKS = 8, 64
 # Which jobs come first is found out anew after so many times as long as that takes, and after so many seconds at most.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
+# So many times as many jobs as a tick looks at are kept as the first ones.
+MARGIN = 1.1
 # What says whose a job is.
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 NODES = func.coalesce(JobRow.nodes, 1)
@@ -55,12 +58,21 @@ class TenantTerms(NamedTuple):
 class FirstJobs:
     """Which jobs come first, as it was found out last: where many wait that takes long, and is not done in each tick.
 
-    :param tokens: of as many jobs as a tick looks at, or more
+    :param tokens: of as many jobs as a tick looks at, or somewhat more
+    :param others: of those that are looked at behind them for their shapes; None: that is not known
     :param due_at: when it is found out anew, on the monotonic clock
     """
 
     tokens: list[str] = field(default_factory=list)
+    others: list[str] | None = None
     due_at: float = -math.inf
+
+    def found(self, begun: float) -> None:
+        """Something of it was found out, which has begun at a time of the monotonic clock: the longer that has taken
+        the longer it holds."""
+        now = time.monotonic()
+        pause = PAUSE_BETWEEN_LOOKS * (now - begun)
+        self.due_at = min(max(self.due_at, now) + pause, now + LONGEST_PAUSE)
 
 
 @dataclass(slots=True)
@@ -126,18 +138,27 @@ class FairTurns:
 
     def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
         """Give rows their turns; returns those whose jobs may start, in that order."""
-        rows = [row for row in rows if self.terms(row).held is None]
-        in_order = sorted(rows, key=lambda row: (-row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token))
-        jobs = [self._candidate(row) for row in in_order]
-        found = [in_order[number] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
+        # A thousand of them in each tick: what is asked of a row is asked once.
+        known = [
+            (-row.priority, -rests.get(token, 0.0) if rests else 0.0, row.queued_at, token, terms.share, row)
+            for row in rows
+            if (terms := self.terms(row)).held is None and (token := row.token)
+        ]
+        known.sort(key=itemgetter(0, 1, 2, 3))
+        apart, by_level = self.apart, self.by_level
+        jobs = [
+            Candidate(share, _need(row), -level if by_level else 0, apart.get(token), row.site_hint)
+            for level, _, _, token, share, row in known
+        ]
+        found = [known[number][5] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
         self.turns = {row.token: self.now + number * STEP for number, row in enumerate(found)}
         return found
 
-    def _candidate(self, row: Any) -> Candidate:
-        nodes = row.nodes or 1
-        need = row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
-        level = row.priority if self.by_level else 0
-        return Candidate(self.terms(row).share, need, level, self.apart.get(row.token), row.site_hint)
+
+def _need(row: Any) -> Need:
+    """What a row's job takes: its cpus, MiB and GPUs on all of its nodes."""
+    nodes = row.nodes or 1
+    return row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
 
 
 def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
@@ -148,13 +169,16 @@ def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, floa
     """
     known = fair.first
     if (begun := time.monotonic()) < known.due_at:
-        rows = _by_token(session, known.tokens)
+        rows = by_token(session, known.tokens)
         if 2 * len(rows) >= most:
             return rows, True
     rows, are_more = _first(session, most, fair, rests)
+    known.others, known.due_at = None, -math.inf
     if are_more:
+        # As their shares get more or less the order changes, so some more than are wanted may be among the first.
+        rows = fair.put_in_order(rows, rests)[: int(MARGIN * most)]
         known.tokens = [row.token for row in rows]
-        known.due_at = time.monotonic() + min(LONGEST_PAUSE, PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun))
+        known.found(begun)
     return rows, are_more
 
 
@@ -229,10 +253,10 @@ def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, f
     known = session.execute(
         select(*columns, JobRow.site_hint, *TENANT).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
     ).all()
-    return _by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
+    return by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
 
 
-def _by_token(session: Session, tokens: Sequence[str]) -> list[Any]:
+def by_token(session: Session, tokens: Sequence[str]) -> list[Any]:
     """Those of these jobs that can still be placed."""
     return [
         row

@@ -76,17 +76,20 @@ def waiting(
         as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead, rests=rests, fair=fair
     )
     with_limit = groups.may_start(session, MOST_JOBS_PER_TICK, rests)
+    are_more = False
     if fair is not None:
-        rows, _ = fair_queue.first(session, MOST_JOBS_PER_TICK, fair, rests)
+        rows, are_more = fair_queue.first(session, MOST_JOBS_PER_TICK, fair, rests)
         have_limit = {row.token for row in with_limit}
         in_order = fair.put_in_order([*rows, *with_limit], rests)
         with_limit = [row for row in in_order if row.token in have_limit]
-        jobs = [build(row) for row in in_order if row.token not in have_limit][:MOST_JOBS_PER_TICK]
+        others = in_order if not have_limit else [row for row in in_order if row.token not in have_limit]
+        jobs = [build(row) for row in others[:MOST_JOBS_PER_TICK]]
     else:
         by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
         jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
     limited = with_budgets(with_limit, build, session)
-    if len(jobs) == MOST_JOBS_PER_TICK:
+    # Of those that were the first lately some have a place by now, so they may be fewer.
+    if len(jobs) == MOST_JOBS_PER_TICK or (are_more and jobs):
         end = jobs[-1].rank
         jobs = with_all_shapes(session, jobs, turn, by_dag, build, fair)
         limited = [replace(job, may_overtake=job.rank > end) for job in limited]
@@ -136,18 +139,40 @@ def with_all_shapes(
     share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
     jobs = list(first)
     if any(seen[shape] < min(total, share) for shape, total in totals.items()):
-        page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
-        others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
-        end = first[-1].rank
+        pages, begun, end = -(-len(totals) // MOST_JOBS_PER_TICK), time.monotonic(), first[-1].rank
+        known = None if fair is None or pages > 1 else fair.first
+        if known is None or known.others is None:
+            others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, turn % pages)
+        else:
+            others = fair_queue.by_token(session, known.others)
         if fair is not None:
             others = [row for row in others if fair.terms(row).held is None]
-        jobs += [replace(job, may_overtake=True) for row in others if (job := build(row)).rank > end]
+        behind = [job for row in others if (job := build(row)).rank > end]
+        if known is not None and known.others is None:
+            behind = as_many_of_each(behind, seen, share)
+            known.others = [job.name for job in behind]
+            known.found(begun)
+        jobs += [replace(job, may_overtake=True) for job in behind]
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
     for shape, index in last.items():
         if seen[shape] < totals.get(shape, 0):
             jobs[index] = replace(jobs[index], hidden=totals[shape] - seen[shape])
     return jobs
+
+
+def as_many_of_each(jobs: Iterable[WaitingJob], seen: Mapping[Any, int], most: int) -> list[WaitingJob]:
+    """The first of these jobs, by which as many of each shape are looked at.
+
+    :param seen: how many of each shape are looked at without them
+    :param most: how many are to be
+    """
+    counts, found = Counter(seen), []
+    for job in jobs:
+        if counts[job.shape] < most:
+            counts[job.shape] += 1
+            found.append(job)
+    return found
 
 
 def as_waiting(

@@ -56,8 +56,10 @@ class ShareBounds:
         self._parts = entitled(shares, standing.used)
 
     def anew(self) -> ShareBounds:
-        """The same before anything was given away."""
-        return ShareBounds(self._shares, self._standing, self._totals, self._priced)
+        """The same as it is now, whatever is given away of this one or of that."""
+        found = ShareBounds(self._shares, self._standing, self._totals, self._priced)
+        found._used = {key: list(amounts) for key, amounts in self._used.items()}
+        return found
 
     def admits(self, share: str, site: str, need: ShareAmounts, budgets: Sequence[Budget] = ()) -> Reason | None:
         """Why a job may not go to a site; None: it may.

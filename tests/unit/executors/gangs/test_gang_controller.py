@@ -462,6 +462,39 @@ def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: H
     assert (house.holds(), lab.held) == ([], {})
 
 
+def with_file(house: House, folder: Path, file: str) -> None:
+    """A controller with these tables in its sites file."""
+    path = folder / "sites.toml"
+    path.write_text(f'[sites.lab]\nkind = "fake"\n{file}')
+    house.settings = replace(house.settings, sites_file=path)
+    house.begin()
+
+
+def reasons(house: House) -> dict[str, str | None]:
+    return {token: job.reason_code for token, job in house.jobs().items() if job.state == State.QUEUED}
+
+
+def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: HoldingSite, tmp_path: Path) -> None:
+    with_file(house, tmp_path, '[[shares]]\ndag = "d"\ncpus = 4\nborrow = false\n')
+    house.queue("a.0", "a.1", "b.0", gang="ray", cpus=2)
+    house.tick(6)
+    assert (set(house.states().values()), lab.held) == ({QUEUED}, {}), "it needs 6 of 4 cpus"
+    assert set(reasons(house).values()) == {"share_bound"}
+    [gang] = house.gangs()
+    assert (gang.stage, gang.attempt) == ("gathering", 0), "which costs it no attempt"
+    house.drop_jobs()
+    house.to_come.clear()
+    house.queue("c.0", "c.1", cpus=2, run="s")
+    house.queue("c.0", "c.1", cpus=2, run="t")
+    house.tick(6)
+    assert sorted(lab.at) == ["c0-s", "c1-s"], "all that its share may have"
+    assert {job.reason_code for token, job in house.by_token().items() if token.endswith("-t")} == {"share_bound"}
+    for token in ("c0-s", "c1-s"):
+        lab.end(token)
+    house.tick(6)
+    assert sorted(lab.at) == ["c0-t", "c1-t"]
+
+
 def test_a_gang_whose_cpu_hours_are_used_waits_for_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite
 ) -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 from airflow.models.log import Log
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
 from lading.executors.controller import controller, housekeeping, site_threads
-from lading.executors.store import State
+from lading.executors.orchestrator.airflow import AirflowOrchestrator
+from lading.executors.store import JobRow, State, requests
+from lading.executors.store.requests import RequestKind
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.gang_hints import AttemptSchedule
@@ -100,3 +104,34 @@ def test_what_waits_in_its_queue_for_a_gang_that_is_dropped_is_cancelled_at_once
     house.tick(3)
     assert {*hpc.let_go} == first
     assert set(hpc.let_go.values()) == {because("gang_gone")}
+
+
+def test_for_a_gang_whose_usd_are_spent_nothing_is_launched_until_the_budget_is_lifted(
+    house: House, hpc: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
+    path = tmp_path / "sites.toml"
+    path.write_text('[sites.hpc]\nkind = "fake"\n[[budgets]]\nname = "d"\ndag = "d"\nusd = 1\n')
+    house.settings = make_settings(house.settings.state_folder, sites_file=path)
+    house.begin()
+    house.queue("old", gang=None, run="before")
+    house.to_come.clear()
+    with Session(house.engine) as session:
+        ended = {"state": State.SUCCEEDED, "started_at": time.time() - 9, "ended_at": time.time(), "usd": 5.0}
+        session.execute(update(JobRow).values(**ended, gang=None))
+        session.commit()
+    house.queue("workers.0", "workers.1", cpus=2)
+    for _ in range(3):
+        house.tick(2)
+        begin(hpc)
+    waiting = [job for job in house.by_token().values() if job.state == State.QUEUED]
+    assert (hpc.ordered, {job.reason_code for job in waiting}) == ([], {"budget_spent"})
+    with Session(house.engine) as session:
+        requests.ask(session, RequestKind.LIFT, "d", "ann")
+        session.commit()
+    house.controller.requests.next_look = 0.0
+    for _ in range(6):
+        house.tick(3)
+        begin(hpc)
+    assert len(hpc.ordered) == 1
+    assert sum(job.state == State.RUNNING for job in house.by_token().values()) == 2
