@@ -1,17 +1,18 @@
 """How long Snakemake takes for many jobs of a second on a SLURM: in Lading's allocations, and by its plugin ``slurm``.
 
-    .environments/snakemake/bin/python -m benchmarks.snakemake_slurm [--jobs 500] [--contenders lading slurm arrays]
+    .environments/snakemake/bin/python -m benchmarks.snakemake_slurm [--jobs 500] [--contenders lading slurm]
 
 After ``make .environments/snakemake/installed``, as root, with nothing else at work: it starts a SLURM of emulated
 nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. ``slurm`` submits each job
-by itself, ``arrays`` as job arrays, both with status checks from five seconds on. Lading's time has in it the start
-and the end of its controller, and the wait for allocations. None has more jobs at work than the nodes have cpus.
+by itself, and looks at them from five seconds on. Lading's time has in it the start and the end of its controller, and
+the wait for allocations. None has more jobs at work than the nodes have cpus.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -58,7 +59,6 @@ SLURM = ("--executor", "slurm", "--slurm-no-account", "--slurm-status-command", 
 WAYS = {
     "lading": ("--executor", "lading", "--lading-sites-file", "sites.toml"),
     "slurm": SLURM,
-    "arrays": (*SLURM, "--slurm-array-jobs", "all"),
 }
 
 
@@ -73,13 +73,15 @@ def measured(slurm: Slurm, python: Path, plugin: Path, way: str, jobs: int, cpus
     (folder / "Snakefile").write_text(SNAKEFILE)
     (folder / "sites.toml").write_text(SITES.format(home=account.home, python=python, cpus=cpus))
     subprocess.run(["chown", "-R", account.name, str(folder)], check=True)
-    paths = {} if way == "lading" else {"PYTHONPATH": str(plugin)}
+    paths = {"PATH": os.environ["PATH"]}
+    if way != "lading":
+        paths = {"PATH": f"{plugin / 'programs'}:{paths['PATH']}", "PYTHONPATH": str(plugin)}
     home = {"HOME": str(account.home), "USER": account.name, "JOBS": str(jobs)}
     began = time.monotonic()
     done = subprocess.run(
         [str(python), "-m", "snakemake", "--jobs", str(jobs), *WAYS[way]],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **home, **paths, **slurm.environment},
+        env={"LC_ALL": "C.UTF-8", **home, **paths, **slurm.environment},
         user=account.name,
         group=account.name,
         extra_groups=[],
@@ -88,7 +90,9 @@ def measured(slurm: Slurm, python: Path, plugin: Path, way: str, jobs: int, cpus
     )
     seconds = time.monotonic() - began
     if done.returncode:
-        raise RuntimeError(f"{way} ended with exit code {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")
+        logs = "".join(path.read_text()[-2000:] for path in sorted(folder.glob(".snakemake/slurm_logs/**/*.log"))[:1])
+        said = (done.stdout + done.stderr)[-3000:]
+        raise RuntimeError(f"{way} ended with exit code {done.returncode}: {said}\nThe first job: {logs}")
     slurm.wait_until_free(300)
     return seconds
 
@@ -105,6 +109,12 @@ def main() -> None:
         python, plugin = node_python.make(account), account.folder / "plugin"
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(plugin), "--no-deps", *PLUGIN]
         subprocess.run(install, check=True)
+        # The plugin takes SLURM's variables from its jobs, also the one that says where this SLURM's configuration is.
+        (plugin / "programs").mkdir()
+        (srun := plugin / "programs" / "srun").write_text(
+            f'#!/bin/sh\nSLURM_CONF={slurm.environment["SLURM_CONF"]} exec {shutil.which("srun")} "$@"\n'
+        )
+        srun.chmod(0o755)
         found = {way: measured(slurm, python, plugin, way, options.jobs, options.cpus) for way in options.contenders}
     for way, seconds in found.items():
         ratio = f", {seconds / found['lading']:.1f} times Lading's" if "lading" in found and way != "lading" else ""

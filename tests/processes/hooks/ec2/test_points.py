@@ -196,7 +196,7 @@ def house(
         "api_url": api.url,
         "kill_grace": 2,
         "disk": "16 TiB",
-        "idle_seconds": 1,
+        "idle_seconds": 3,  # a machine that is up waits longer than a second for its first job where all is slow
         "expected_boot_time": 5,
         "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900",
     }
