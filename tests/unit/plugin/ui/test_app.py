@@ -537,12 +537,13 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
 
 
 def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: TestClient) -> None:
+    now = time.time()  # the time of the module may be half an hour ago; the job would have waited too long
     for number in range(10):
-        ended(session, f"job{number}", queued_at=NOW - 2000, started_at=NOW - 2000 + 60 * (number + 1))
-    add(session, "wait", state=State.QUEUED, queued_at=NOW - 30)
+        ended(session, f"job{number}", queued_at=now - 2000, started_at=now - 2000 + 60 * (number + 1))
+    add(session, "wait", state=State.QUEUED, queued_at=now - 30)
     session.commit()
     [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]
-    assert (job["start"]["since"], job["start"]["until"]) == (NOW - 30 + 120, NOW - 30 + 540)
+    assert (job["start"]["since"], job["start"]["until"]) == (now - 30 + 120, now - 30 + 540)
     assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "10 earlier tries of task t")
     [job] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1}).json()["jobs"]
     assert job["start"]["source"] == "past_waits"
