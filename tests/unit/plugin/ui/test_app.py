@@ -537,12 +537,13 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
 
 
 def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: TestClient) -> None:
+    now = time.time()  # the time of the module may be half an hour ago; the job would have waited too long
     for number in range(10):
-        ended(session, f"job{number}", queued_at=NOW - 2000, started_at=NOW - 2000 + 60 * (number + 1))
-    add(session, "wait", state=State.QUEUED, queued_at=NOW - 30)
+        ended(session, f"job{number}", queued_at=now - 2000, started_at=now - 2000 + 60 * (number + 1))
+    add(session, "wait", state=State.QUEUED, queued_at=now - 30)
     session.commit()
     [job] = client.get("/jobs", params={"state": "queued"}).json()["jobs"]
-    assert (job["start"]["since"], job["start"]["until"]) == (NOW - 30 + 120, NOW - 30 + 540)
+    assert (job["start"]["since"], job["start"]["until"]) == (now - 30 + 120, now - 30 + 540)
     assert (job["start"]["source"], job["start"]["text"]) == ("past_waits", "10 earlier tries of task t")
     [job] = client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1}).json()["jobs"]
     assert job["start"]["source"] == "past_waits"
@@ -839,6 +840,8 @@ def test_the_openapi_document_says_what_is_answered(
     # may be what the document allows.
     several = {name: each for name, each in case.query.items() if isinstance(each, (list, dict))}
     assume(all(name in LISTS and len(each) > 1 for name, each in several.items()))
+    # Likewise one thing is a list of one where a list is asked for.
+    assume(not any(name in LISTS and isinstance(each, (str, int, float)) for name, each in case.query.items()))
     case.call_and_validate(headers={"Authorization": "Bearer operator"})
 
 
