@@ -175,7 +175,7 @@ def questions(session: Session, now: float) -> dict[str, Callable[[], BaseModel]
         "search of who may read a rare Dag": jobs(Sight(frozenset({"rare"})), q="task5"),
         "failures of a day": lambda: failures(session, EVERYTHING, day, now),
         "failures of a month": lambda: failures(session, EVERYTHING, month, now),
-        "summary": lambda: summary(session, now),
+        "summary": lambda: summary(session, EVERYTHING, now),
         "waits": lambda: waits(session, EVERYTHING, now),
     }  # fmt: skip
 

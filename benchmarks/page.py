@@ -205,7 +205,7 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
             apply(session, [Change(token, ended) for token in running])
             session.commit()
             asked: dict[str, Callable[[], BaseModel]] = {
-                "summary": lambda: summary(session, now),
+                "summary": lambda: summary(session, EVERYTHING, now),
                 "waits": lambda: waits(session, EVERYTHING, now),
                 "costs, today": lambda: costs(session, EVERYTHING, now - 86400, now),
                 "packing, all": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now),
