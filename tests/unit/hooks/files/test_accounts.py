@@ -26,7 +26,7 @@ TABLE: dict[str, Any] = {
     "max_jobs": 100,
     "accounts": {
         "team:genes": "hpc_genes",
-        "dag:etl_*": {"ssh_conn_id": "hpc_etl", "work_dir": "/work/etl", "max_jobs": 50, "queue": "etl"},
+        "dag:etl_*": {"ssh_conn_id": "hpc_etl", "work_dir": "/scratch/etl", "max_jobs": 50, "queue": "etl"},
     },
 }
 
@@ -44,7 +44,7 @@ def test_each_account_has_all_of_the_table_but_what_is_its_own() -> None:
     assert ways == [
         ("hpc_login", "/scratch/hpc_login/lading", 100, None),
         ("hpc_genes", "/scratch/hpc_genes/lading", 100, None),
-        ("hpc_etl", "/work/etl", 50, "etl"),
+        ("hpc_etl", "/scratch/etl", 50, "etl"),
     ]
 
 
