@@ -106,9 +106,9 @@ def options() -> dict[str, dict[str, str | None]]:
             example="critical_path",
         ),
         "fair": _option(
-            "Whether those who wait for the same get it in turn. ``True``: shares of the sites file by their weights; "
-            "without any Dags equally, those of one priority weight. ``False``: by priority weight and ``order`` "
-            "alone, whoever waits.",
+            "Whether shares, or Dags of equal priority, take turns where more waits than there is room for. "
+            "``True``: shares of the sites file by their weights; without shares, Dags equally "
+            "within one priority weight. ``False``: by priority weight and ``order`` alone.",
             type="boolean",
             example="False",
         ),
