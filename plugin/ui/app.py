@@ -46,7 +46,7 @@ from lading.plugin.ui.access import (
 from lading.plugin.ui.queries.advice import Advice, Savings, advice, savings
 from lading.plugin.ui.queries.bill import BillPage, Split, bill_page
 from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
-from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, Place, SortKey, csv_rows, find_jobs
+from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, PageCursor, SortKey, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import FailureGroups, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
 from lading.plugin.ui.queries.now import (
@@ -107,7 +107,7 @@ def checked_place(text: str) -> str:
 
     :raises ValueError: it is none
     """
-    Place.of(text)
+    PageCursor.of(text)
     return text
 
 

@@ -221,7 +221,7 @@ def skip_scan(session: Session, column: Any) -> Any:
     return begun.union_all(select(begun.c.dag_id, after).where(begun.c.name.is_not(None)))
 
 
-class Place(NamedTuple):
+class PageCursor(NamedTuple):
     """Where a page ends: what it was sorted by, and when that was.
 
     :param value: of its last job
@@ -235,7 +235,7 @@ class Place(NamedTuple):
         return f"{self.now!r}:{self.value!r}:{self.token}"
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> PageCursor:
         """
         :raises ValueError: the text is no end of a page
         """
@@ -278,7 +278,7 @@ def find_jobs(
     :param after: the end of the page before, as it says it
     :raises ValueError: ``after`` is no such end
     """
-    place = None if after is None else Place.of(after)
+    place = None if after is None else PageCursor.of(after)
     # The order would say what they are.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
     # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.
@@ -295,7 +295,7 @@ def find_jobs(
         by = "dag_id" if len(choice.dag_id) == 1 else ""
         found = wide(session, [*choice.conditions(sight, by), *more], value, sort, order, beyond, limit + 1)
     shown = found[:limit]
-    end = Place(seen_at, shown[-1][1], shown[-1][0]) if len(found) > limit else None
+    end = PageCursor(seen_at, shown[-1][1], shown[-1][0]) if len(found) > limit else None
     return JobPage(
         now=now,
         jobs=load(session, sight, [token for token, _ in shown], now),
@@ -306,7 +306,7 @@ def find_jobs(
     )
 
 
-def is_beyond(value: Any, order: Order, place: Place) -> ColumnElement[bool]:
+def is_beyond(value: Any, order: Order, place: PageCursor) -> ColumnElement[bool]:
     """The condition for jobs that come after a page."""
     further, later = (
         (value < place.value, JobRow.token < place.token)
