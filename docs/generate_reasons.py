@@ -15,10 +15,10 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
 
-Every message about a job or a machine is one of these: search this page for a part of it, or for its code
-(`reason_code` in `airflow lading jobs --output json`). `{…}` stands for what differs from job to job, `…` at the end
-for the remedy. Above each list: who can act (the author of the Dag; the operator of the site, the account or Lading),
-and what to do.
+Every message about a job or a machine is one of these. Paste one into the field above (on the site), or search this
+page for a part of it or for its code (`reason_code` in `airflow lading jobs --output json`). `{…}` stands for what
+differs from job to job, `…` at the end for the remedy. Above each list: who can act (the author of the Dag; the
+operator of the site, the account or Lading), and what to do.
 
 """
 PARTS = {
@@ -39,7 +39,7 @@ PARTS = {
 
 def cell(text: str) -> str:
     """Text as one cell of a table."""
-    shown = re.sub(r"\{(\w+)(?:!r)?(?::\w+)?\}", r"{\1}", text).replace("|", "\\|").replace("<", "&lt;")
+    shown = re.sub(r"\{(\w+)(?:!r)?(?::[\w.]+)?\}", r"{\1}", text).replace("|", "\\|").replace("<", "&lt;")
     return shown.replace("[[", "\\[\\[").replace("*", "\\*").strip() or " "
 
 
