@@ -85,7 +85,9 @@ def build() -> Path:
         raise InstallationError(f"{sdist.name} lacks {', '.join(missing)}: MANIFEST.in says what is in it")
     tested = next((ROOT / "dist").glob("*.whl"), None)
     if tested is None:
-        raise InstallationError("dist has no wheel, with which the tests run: remove .venv/installed, and make package again")
+        raise InstallationError(
+            "dist has no wheel, with which the tests run: remove .venv/installed, and make package again"
+        )
     if differing := sorted(held(wheel) ^ held(tested)):
         raise InstallationError(f"of the wheels of the sdist and of the checkout one alone has {', '.join(differing)}")
     for path in (sdist, wheel):
