@@ -148,10 +148,14 @@ def all_ways(problem: Problem, hurry: float) -> list[Way]:
     sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
     stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
     menus = [(least, by_work) for least in (0.0, *sizes[1:]) for by_work in (False, True)]
-    terms = [(stretch, worth, patient) for patient in (False, True) for worth in WORTHS for stretch in stretches]
-    return [Way(*menu, *some) for menu in menus for some in terms] + [
-        Way(*menu, fleet=size) for menu in menus for size in FLEETS
+    by_cost = [
+        Way(*menu, stretch, worth, patient)
+        for menu in menus
+        for patient in (False, True)
+        for worth in WORTHS
+        for stretch in stretches
     ]
+    return by_cost + [Way(*menu, fleet=size) for menu in menus for size in FLEETS]
 
 
 def launchable(

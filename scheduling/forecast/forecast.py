@@ -11,8 +11,8 @@ from functools import cached_property
 from lading.scheduling.job import PlannedJob
 
 # Of what is log-normal and has not ended at its median half ends within 0.67 standard deviations, and later on within
-# fewer; with this mean of them, and at most this deviation, it is reckoned for how long it runs on. What exceeds what was
-# expected runs on for a moment in any case, seconds.
+# fewer: this mean of them, of at most this deviation, says for how long it runs on. What exceeds what was expected runs
+# on for a moment in any case, seconds.
 GOES_ON, MOST_SPREAD = 0.5, 1.0
 MOMENT = 1.0
 
@@ -57,8 +57,8 @@ class WorkflowStep:
 
     def left(self, now: float) -> float:
         """Seconds that it still runs. The less its length is known, the less follows from when it should end; and the
-        more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement of
-        the spread."""
+        more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement
+        of the spread."""
         if self.begun is None:
             return self.seconds
         passed = now - self.begun

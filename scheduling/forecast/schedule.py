@@ -21,6 +21,9 @@ from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 
+# So many times as long as expected a step takes at most where it is reckoned when it should begin.
+MOST_TIMES = 2.0
+
 
 class Slots:
     """How many steps may be at work at a time: of each run, and by the slots of each of Airflow's pools."""
@@ -161,7 +164,8 @@ class Builder:
         self._slots = Slots(forecast, now)
 
     def _longest_rests(self) -> dict[str, float]:
-        """The rests where each step takes as long as it probably does at most: so long before the end one should begin.
+        """The rests where each step takes as long as it probably does at most, but for :data:`MOST_TIMES` as long as
+        expected: so long before the end one should begin.
 
         Else a step whose length is not known would wait for as long as if it were, and its run would end later wherever
         it takes longer than expected.
@@ -169,7 +173,9 @@ class Builder:
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
         steps = {
-            name: replace(step, seconds=step.seconds * math.exp(step.spread)) if step.begun is None else step
+            name: replace(step, seconds=step.seconds * min(MOST_TIMES, math.exp(step.spread)))
+            if step.begun is None
+            else step
             for name, step in self.forecast.steps.items()
         }
         return replace(self.forecast, steps=steps).rests(self.now)
