@@ -28,18 +28,22 @@ def commands(page: str) -> list[list[str]]:
 
 
 def follow(airflow: Airflow, page: str, run_of: Callable[[str], str]) -> list[str]:
-    """Run a tutorial's commands in the order of the page; ``RUN`` stands for the run that was triggered before.
+    """Run a tutorial's commands in the order of the page.
 
     :param run_of: called with a Dag where the page triggers it; returns the id of a run that has succeeded
     :return: what each of the other commands printed
     :raises AirflowError: a command failed
     """
-    run, printed = "", []
+    names: dict[str, str] = {}  # the ids of runs, by what the page calls them
+    printed = []
     for command in commands(page):
         if command[:2] == ["dags", "trigger"]:
-            run = run_of(command[2])  # as the command does, which prints the id among other things
+            dag, *options = command[2:]
+            run = run_of(dag)
+            if options:
+                assert options[0] == "--run-id", f"{page}: {command}"
+                names[options[1]] = run
         else:
-            words = [run if word == "RUN" else word for word in command]
+            words = [names.get(word, word) for word in command]
             printed.append(airflow.lading(*words[1:]) if words[0] == "lading" else airflow.cli(*words))
-    assert run, f"{page} triggers no Dag"
     return printed
