@@ -21,7 +21,8 @@ from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 
-# So many times as long as expected a step takes at most where it is reckoned when it should begin.
+# So many times as long as expected a step takes at most where it is reckoned when it should begin, and none like it has
+# ended: of those of others, or of nothing, no spread is known.
 MOST_TIMES = 2.0
 
 
@@ -164,20 +165,19 @@ class Builder:
         self._slots = Slots(forecast, now)
 
     def _longest_rests(self) -> dict[str, float]:
-        """The rests where each step takes as long as it probably does at most, but for :data:`MOST_TIMES` as long as
-        expected: so long before the end one should begin.
+        """The rests where each step takes as long as it probably does at most: so long before the end one should begin.
 
         Else a step whose length is not known would wait for as long as if it were, and its run would end later wherever
         it takes longer than expected.
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
-        steps = {
-            name: replace(step, seconds=step.seconds * min(MOST_TIMES, math.exp(step.spread)))
-            if step.begun is None
-            else step
-            for name, step in self.forecast.steps.items()
-        }
+        steps = dict(self.forecast.steps)
+        for name, step in self.forecast.steps.items():
+            if step.begun is None:
+                times = math.exp(step.spread)
+                seconds = step.seconds * (times if step.measured else min(MOST_TIMES, times))
+                steps[name] = replace(step, seconds=seconds)
         return replace(self.forecast, steps=steps).rests(self.now)
 
     def _without_strangers(self) -> dict[str, Vector]:
