@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
+from lading.scheduling.forecast.schedule import Builder, PlannedStart, Schedule, ScheduleTerms
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, Problem, fits
 
@@ -42,7 +42,7 @@ class Way:
     :param least_cpus: new machines have so many cpus at least: steps to come may share them
     :param by_work: of these the type on which all that is to come takes the least money is launched; else the cheapest
     :param patient: whether a run that has just begun may take a boot longer, also where it could begin on what is there
-    :param fleet: see :class:`~lading.scheduling.forecast.schedule.ScheduleTerms`
+    :param fleet: see :class:`~lading.scheduling.forecast.schedule.ScheduleTerms`, as ``before``
     """
 
     least_cpus: float = 0.0
@@ -51,6 +51,7 @@ class Way:
     worth: float = 1.0
     patient: bool = False
     fleet: int = 0
+    before: Mapping[str, PlannedStart] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +125,14 @@ def choose(
             },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
-            way.fleet,
+            0 if way.before else way.fleet,
+            way.before,
         )
         schedule = builder.build(terms)
         found = score(schedule, forecast, soonest, least, hurries, spent, boot, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
-            best = ChosenSchedule(schedule, way, found)
+            best = ChosenSchedule(schedule, replace(way, before=None), found)
     assert best is not None
     return replace(best, ends=expected_ends(best.schedule, forecast))
 

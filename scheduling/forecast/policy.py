@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
+from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
@@ -96,7 +96,12 @@ class Planner:
         is_alike = (
             self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY and self._is_worth_as_much(forecast)
         )
-        return nearby(self.way) if self.way is not None and is_alike else ()
+        if self.way is None or not is_alike:
+            return ()
+        before = {} if self.schedule is None else planned_starts(self.schedule)
+        is_known = all(name in before for name, step in forecast.steps.items() if step.begun is None)
+        kept = (replace(self.way, patient=False, before=before),) if before and is_known else ()
+        return kept + nearby(self.way)
 
     def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
         """Go by a schedule from now on.
@@ -155,6 +160,20 @@ class Planner:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
+
+
+def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:
+    """When and where steps begin by a schedule, by their names."""
+    numbers = {id(machine): number for number, machine in enumerate(schedule.machines)}
+    found = {}
+    for name, start in schedule.starts.items():
+        home = schedule.homes.get(name)
+        if home is None:
+            found[name] = PlannedStart(start)
+        else:
+            location = None if home.location is None else home.location.name
+            found[name] = PlannedStart(start, location, numbers[id(home)], home.bin)
+    return found
 
 
 def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
@@ -230,7 +249,8 @@ def act(
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
-    for name in waiting:
+    # Rounds of ticks, or of a controller, may give the room of one to another that is to begin a moment later.
+    for name in sorted(waiting, key=lambda name: schedule.starts.get(name, math.inf)):
         home = schedule.homes.get(name)
         if home is None:
             job = forecast.steps[name].job
@@ -242,7 +262,8 @@ def act(
             placements.append(Placement(name, location.name))
         else:
             waits.append(Wait(name, 1, wait_reason(home, begin, now)))
-            looks.append(begin)
+            # What should have begun and has no room yet is planned anew if it still has none.
+            looks.append(begin if begin > now + SOON else begin + SLACK + SOON)
     launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept)
     looks += more
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)

@@ -8,7 +8,9 @@ import pytest
 
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act_late
+from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act, act_late
+from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
+from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
@@ -114,6 +116,47 @@ def test_a_plan_holds_until_something_goes_another_way() -> None:
     here.locations = []
     here.decide(153.0)
     assert here.planner.plans == 6
+
+
+def at_one_machine(used: float, **starts: float) -> tuple[Schedule, Forecast]:
+    """Steps of two cpus that begin at times on a machine of two, of which so many are in use."""
+    there = replace(Workflow.location("up"), used=Resources(used, 0))
+    machine = PlannedMachine(MachineTimeline((2, 4096, 0, 0), 0.0001, BOOT, 0.0, is_there=True), there)
+    steps = {name: step(name, 50) for name in starts}
+    machine.steps = list(steps)
+    until = {name: start + 50 for name, start in starts.items()}
+    return Schedule([machine], starts, until, dict.fromkeys(starts, machine)), Forecast(steps)
+
+
+def test_what_should_have_begun_and_has_no_room_is_looked_at_again() -> None:
+    """Else it would wait until something ends, and be planned anew only then."""
+    schedule, forecast = at_one_machine(2, a=10.0)
+    actions = act(schedule, ["a"], PROBLEM, forecast, 10.0)
+    assert [each.job for each in actions.waits] == ["a"]
+    assert actions.look is not None
+    assert 10 + SLACK < actions.look <= 10 + SLACK + 1, "as soon as the plan holds no longer"
+
+
+def test_room_goes_to_what_is_to_begin_first() -> None:
+    schedule, forecast = at_one_machine(0, late=10.3, early=10.0)
+    actions = act(schedule, ["late", "early"], PROBLEM, forecast, 10.0)
+    assert [each.job for each in actions.placements] == ["early"]
+    assert [each.job for each in actions.waits] == ["late"]
+
+
+def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    assert here.planner.ways(Forecast(here.steps)) == (), "there was none"
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    first = here.planner.ways(Forecast(here.steps))[0]
+    assert first.before is not None
+    assert first.before["b"] == PlannedStart(100.0, "up", 0)
+    here.decide(101.0 + SLACK)
+    assert here.planner.way is not None
+    assert here.planner.way.before is None
+    here.steps["new"] = step("new", 10)
+    assert here.planner.ways(Forecast(here.steps)) == ()
 
 
 def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast.choice import all_ways, choose, launchable
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -174,6 +176,31 @@ def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
     problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
     schedule = choose(Forecast(steps), [], problem, boot=BOOT, now=NOW).schedule
     assert schedule.ends[None] <= NOW + BOOT + 60 * 1.05
+
+
+@given(forecasts(), st.sampled_from([None, 2]), st.booleans())
+def test_what_goes_on_as_before_ends_when_it_was_to_end(forecast: Forecast, most: int | None, is_up: bool) -> None:
+    """Nothing has happened since the last schedule was made."""
+    locations = [there("up", 8)] if is_up else []
+    problem = posed(None if most is None else most + is_up)
+    last = choose(forecast, locations, problem, boot=BOOT, now=NOW)
+    before = planned_starts(last.schedule)
+    again = choose(forecast, locations, problem, boot=BOOT, ways=[replace(last.way, before=before)], now=NOW)
+    assert again.way == last.way
+    assert again.way.before is None, "the next one goes on as this one"
+    if most is None:  # else what makes way for another machine depends on the order in which they are opened
+        assert planned_starts(again.schedule).keys() == before.keys()
+        assert all(again.schedule.starts[name] <= its.start + 1e-6 for name, its in before.items())
+
+
+def test_what_goes_on_as_before_finds_other_room_where_a_machine_has_gone() -> None:
+    steps = {f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(2, 1)), 100.0) for number in range(2)}
+    forecast = Forecast(steps)
+    last = choose(forecast, [there("up"), there("gone")], posed(), boot=BOOT, now=NOW)
+    way = replace(last.way, before=planned_starts(last.schedule))
+    found = choose(forecast, [there("up")], posed(), boot=BOOT, ways=[way], now=NOW).schedule
+    assert found.starts.keys() == steps.keys()
+    assert "gone" not in {home.location.name for home in found.homes.values() if home.location is not None}
 
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
