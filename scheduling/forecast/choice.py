@@ -23,6 +23,8 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 20.0
+# Which part of those that run as long as a step until now has ended when it is reckoned to end early.
+EARLY = 0.25
 # By what a run takes longer than until it shall have ended counts as so many times as long.
 OVERDUE_COUNTS = 100.0
 # No run takes less than this, seconds.
@@ -92,9 +94,9 @@ def choose(
     """
     forecast = forecast.by_those_at_work(now)
     builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
-    critical: dict[str | None, float] = {}
-    for name, step in forecast.steps.items():
-        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
+    critical = longest_of_runs(forecast, builder.rests)
+    # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
+    soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))
     hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
     least = least_usd(forecast, problem, builder)
     worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
@@ -121,7 +123,7 @@ def choose(
                     now + (waits[run] if way.patient or not locations else 0.0) + seconds * way.stretch,
                     max(soonest[run], forecast.finish_by.get(run or "", math.inf)),
                 )
-                for run, seconds in critical.items()
+                for run, seconds in soonest_critical.items()
             },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
@@ -135,6 +137,14 @@ def choose(
             best = ChosenSchedule(schedule, replace(way, before=None), found)
     assert best is not None
     return replace(best, ends=expected_ends(best.schedule, forecast))
+
+
+def longest_of_runs(forecast: Forecast, rests: Mapping[str, float]) -> dict[str | None, float]:
+    """The seconds of the longest rest of each run."""
+    longest: dict[str | None, float] = {}
+    for name, step in forecast.steps.items():
+        longest[step.job.run] = max(rests[name], longest.get(step.job.run, LEAST_SECONDS))
+    return longest
 
 
 def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:

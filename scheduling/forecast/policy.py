@@ -12,6 +12,7 @@ from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Sc
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
+from lading.scheduling.prediction import EXACT
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -99,7 +100,10 @@ class Planner:
         if self.way is None or not is_alike:
             return ()
         before = {} if self.schedule is None else planned_starts(self.schedule)
-        is_known = all(name in before for name, step in forecast.steps.items() if step.begun is None)
+        # What waits for room goes on to do so, which is of use only where it is known when there is some.
+        is_known = all(
+            name in before and step.spread <= EXACT for name, step in forecast.steps.items() if step.begun is None
+        )
         kept = (replace(self.way, patient=False, before=before),) if before and is_known else ()
         return kept + nearby(self.way)
 

@@ -152,6 +152,8 @@ def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> N
     first = here.planner.ways(Forecast(here.steps))[0]
     assert first.before is not None
     assert first.before["b"] == PlannedStart(100.0, "up", 0)
+    unsure = {name: replace(each, spread=0.3) for name, each in here.steps.items()}
+    assert all(way.before is None for way in here.planner.ways(Forecast(unsure))), "else all would go on to wait"
     here.decide(101.0 + SLACK)
     assert here.planner.way is not None
     assert here.planner.way.before is None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import all_ways, choose, launchable
+from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
@@ -164,6 +164,21 @@ def test_the_less_is_known_of_the_rest_the_sooner_a_step_begins() -> None:
 
     assert machines(0.0) == 2
     assert machines(0.8) == 3
+
+
+def test_nothing_waits_because_something_at_work_may_take_long() -> None:
+    """What is overdue may end soon, and what has waited would be the last of its run then."""
+
+    def first_start(seconds: float, spread: float) -> float:
+        at_work = WorkflowStep(PlannedJob("r", Resources(2, 1)), seconds, (), NOW - 1000, "up", spread)
+        other = WorkflowStep(PlannedJob("s", Resources(2, 1)), 600.0, (), NOW - 100, "too")
+        steps = {"r": at_work, "s": other, "a": WorkflowStep(PlannedJob("a", Resources(2, 1)), 400.0)}
+        locations = [there("up", used=Resources(2, 1)), there("too", used=Resources(2, 1))]
+        found = choose(Forecast(steps), locations, posed(), boot=BOOT, ways=[Way()], now=NOW)
+        return found.schedule.starts["a"]
+
+    assert first_start(2400.0, 0.0) == NOW + 500, "it is known that there is time"
+    assert first_start(999.0, 1.2) == NOW + BOOT
 
 
 def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
