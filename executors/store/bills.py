@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, case, func, or_, select
+from sqlalchemy.orm.attributes import flag_modified
 
 from lading.executors.store import capacity
 from lading.executors.store.figures import CPUS
@@ -264,6 +265,8 @@ def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, Bil
                     row.part_shared = (row.part_shared or 0.0) + (1 - parted) * weight
             row.usd_gone = (row.usd_gone or 0.0) + sum(each.usd for each in leaving)
             row.cpu_seconds_gone = (row.cpu_seconds_gone or 0.0) + sum(each.cpu_seconds for each in leaving)
+            # The bill of its day stays what it was.
+            flag_modified(row, "changed_at")
     return found
 
 

@@ -10,7 +10,8 @@ import json
 import logging
 import mimetypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -288,6 +289,7 @@ def chosen(
     cause: Names = None,
     reason_code: Names = None,
     reason_limit: Name | None = None,
+    reason_site: Name | None = None,
     queued_since: Time | None = None,
     queued_until: Time | None = None,
     ended_since: Time | None = None,
@@ -305,6 +307,7 @@ def chosen(
         cause=cause or (),
         reason_code=reason_code or (),
         reason_limit=reason_limit,
+        reason_site=reason_site,
         since=queued_since,
         until=queued_until,
         ended_since=ended_since,
@@ -342,13 +345,10 @@ def get_jobs_csv(sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
     """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read."""
     check_choice(choice, sight)
 
-    def rows() -> Iterator[str]:
-        # That of the request ends before its answer does.
-        with create_session(scoped=False) as session:
-            yield from csv_rows(session, sight, choice, time.time())
-
+    # The session of the request ends before its answer does.
+    rows = csv_rows(partial(create_session, scoped=False), sight, choice, time.time())
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
-    return StreamingResponse(rows(), media_type="text/csv", headers=headers)
+    return StreamingResponse(rows, media_type="text/csv", headers=headers)
 
 
 @looks.get("/requests")
