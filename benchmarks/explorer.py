@@ -203,7 +203,16 @@ def bills(session: Session, now: float) -> dict[str, Callable[[], BaseModel]]:
 
 def keep_a_year(session: Session, now: float) -> None:
     """Sum up all days that are over, and make days of a year of them."""
-    from lading.executors.store.bill_days import BillDayRow, month_of, sum_up, sum_up_month, summed_up, week_of
+    from lading.executors.store.bill_days import (
+        BillDayRow,
+        month_of,
+        number_of,
+        sum_up,
+        sum_up_period,
+        summed_up,
+        week_of,
+    )
+    from lading.scheduling.insight.periods import Period
 
     began, rounds = time.perf_counter(), 1
     while not sum_up(session, now):
@@ -218,11 +227,15 @@ def keep_a_year(session: Session, now: float) -> None:
         copied = select(*(changed.get(name, table.c[name]) for name in names))
         which = (table.c.level == "day", table.c.day == known[len(known) // 2], table.c.split != "checked")
         session.execute(insert(table).from_select(names, copied.where(*which)))
-    for month in {month_of(day) for day in range(first - 325, max(known) + 1)}:
-        sum_up_month(session, month, now)
+    for period in (Period.WEEK, Period.MONTH):
+        for day in {number_of(each, period): each for each in range(first - 325, max(known) + 1)}.values():
+            sum_up_period(session, day, period, now)
     session.commit()
     rows = session.scalar(select(func.count()).select_from(table))
-    print(f"  {len(known)} days were summed up, each within {took * 1000:.0f} ms; {rows} rows with those of a year", flush=True)
+    print(
+        f"  {len(known)} days were summed up, each within {took * 1000:.0f} ms; {rows} rows with those of a year",
+        flush=True,
+    )
 
 
 def measure(name: str, url: str, jobs: int) -> None:

@@ -12,12 +12,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Double, Index, Integer, String, and_, delete, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Index,
+    Integer,
+    String,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store import bills
 from lading.executors.store.bills import BillKey
-from lading.executors.store.jobs import CHUNK, chunks
+from lading.executors.store.jobs import CHUNK
 from lading.executors.store.tables import Base, Capacity, InstanceRow, InstanceState, JobRow, StringID, UsageRow
 from lading.scheduling.insight.bill import PARTS, BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period
@@ -38,20 +52,20 @@ Split = Literal["dag", "task", "site", "team"]
 SPLITS: tuple[Split, ...] = ("dag", "task", "site", "team")
 # All of a day; what no job was charged of machines; and since when there was no look at what has changed.
 WHOLE, MACHINES, CHECKED = "whole", "machines", "checked"
-DAY, MONTH = "day", "month"
+DAY, WEEK, MONTH = (each.value for each in Period)
 SUMS = (
     "jobs", "failed", "used", "unused", "idle", "boot", "usd_used", "usd_unused", "usd_idle", "usd_boot",
 )  # fmt: skip
 
 
 class BillDayRow(Base):
-    """What was billed on a day, or in a month, by what a bill is split by."""
+    """What was billed on a day, in a week or in a month, by what a bill is split by."""
 
     __tablename__ = "lading_bill"
 
     level: Mapped[str] = mapped_column(String(5), primary_key=True)
     split: Mapped[str] = mapped_column(String(8), primary_key=True)
-    # Since the epoch, in UTC; of a month its first.
+    # Since the epoch, in UTC; of a week or a month its first.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     # Empty: of none, or by none.
     dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
@@ -78,6 +92,7 @@ class BillDayRow(Base):
 
     __table_args__ = (
         Index("lading_bill_name", "split", "dag_id", "task_id", "name", "day"),
+        Index("lading_bill_week", "week", "level"),
         Index("lading_bill_month", "month", "level"),
     )
 
@@ -113,14 +128,25 @@ def month_of(day: int) -> int:
     return date.year * 12 + date.month - 1
 
 
-def first_day(month: int) -> int:
-    """The first day of a month, in days since the epoch."""
-    return int(datetime(month // 12, month % 12 + 1, 1, tzinfo=timezone.utc).timestamp()) // SECONDS_PER_DAY
-
-
 def week_of(day: int) -> int:
     """The week in which a day is, in weeks since the epoch; the epoch was a Thursday."""
     return (day + 3) // 7
+
+
+def number_of(day: int, period: Period) -> int:
+    """The period in which a day is."""
+    return {Period.DAY: day, Period.WEEK: week_of(day), Period.MONTH: month_of(day)}[period]
+
+
+def first_day(number: int, period: Period) -> int:
+    """The first day of a period, in days since the epoch.
+
+    :param number: see :func:`number_of`
+    """
+    if period is Period.MONTH:
+        first = datetime(number // 12, number % 12 + 1, 1, tzinfo=timezone.utc)
+        return int(first.timestamp()) // SECONDS_PER_DAY
+    return number * 7 - 3 if period is Period.WEEK else number
 
 
 # Summing up.
@@ -154,46 +180,42 @@ def is_due(day: int, at: float | None, now: float) -> bool:
 
 
 def sum_up_day(session: Session, day: int, now: float) -> None:
-    """Sum up a day, in the place of what is kept of it, and its month."""
+    """Sum up a day, in the place of what is kept of it, and its week and month."""
     since = day * float(SECONDS_PER_DAY)
     found: dict[SplitKey, BillParts] = {SplitKey(WHOLE): BillParts()}
     for key, parts in bills.bill(session, since, since + SECONDS_PER_DAY).items():
         keys = {split_key(key, split) for split in SPLITS}
         for each in (SplitKey(WHOLE), *keys):
             found.setdefault(each, BillParts()).add(parts)
-    month = month_of(day)
-    when = {"level": DAY, "day": day, "week": week_of(day), "month": month, "at": now}
+    when = {"level": DAY, "day": day, "week": week_of(day), "month": month_of(day), "at": now}
     table: Any = BillDayRow.__table__
     session.execute(delete(table).where(table.c.level == DAY, table.c.day == day))
     session.execute(insert(table), [{**when, **key._asdict(), **columns_of(parts)} for key, parts in found.items()])
-    sum_up_month(session, month, now)
+    for period in (Period.WEEK, Period.MONTH):
+        sum_up_period(session, day, period, now)
 
 
-def sum_up_month(session: Session, month: int, now: float) -> None:
-    """Sum up the days of a month, in the place of what is kept of it."""
+def sum_up_period(session: Session, day: int, period: Period, now: float) -> None:
+    """Sum up the days of the week or the month of a day, in the place of what is kept of it."""
     table: Any = BillDayRow.__table__
-    session.execute(delete(table).where(table.c.level == MONTH, table.c.month == month))
+    column, number = (table.c.week if period is Period.WEEK else table.c.month), number_of(day, period)
+    session.execute(delete(table).where(table.c.level == period.value, column == number))
     names = (*SplitKey._fields, *SUMS)
     keys_and_sums = (
         *(table.c[name] for name in SplitKey._fields),
         *(func.sum(table.c[name]).label(name) for name in SUMS),
     )
-    of_month = select(*map(constant, (MONTH, first_day(month), 0, month, now)), *keys_and_sums)
-    of_month = of_month.where(table.c.level == DAY, table.c.month == month, table.c.split != CHECKED)
+    first = first_day(number, period)
+    constants = map(literal, (period.value, first, week_of(first), month_of(first), now))
+    its = select(*constants, *keys_and_sums)
+    its = its.where(table.c.level == DAY, column == number, table.c.split != CHECKED)
     columns = ("level", "day", "week", "month", "at", *names)
-    session.execute(insert(table).from_select(columns, of_month.group_by(*keys_and_sums[: len(SplitKey._fields)])))
-
-
-def constant(value: str | float) -> ColumnElement[Any]:
-    """A value that is the same in each row."""
-    return literal(value)
+    session.execute(insert(table).from_select(columns, its.group_by(*keys_and_sums[: len(SplitKey._fields)])))
 
 
 def columns_of(parts: BillParts) -> dict[str, Any]:
     """The columns of a sum."""
-    return {
-        name: None if name.startswith("usd") and not parts.is_priced else getattr(parts, name) for name in SUMS
-    }
+    return {name: None if name.startswith("usd") and not parts.is_priced else getattr(parts, name) for name in SUMS}
 
 
 def note_changed(session: Session, known: dict[int, float], now: float) -> None:
@@ -241,7 +263,8 @@ def summed_up(session: Session, first: int | None = None, until: int | None = No
     conditions = [BillDayRow.level == DAY, BillDayRow.split == WHOLE]
     conditions += [] if first is None else [BillDayRow.day >= first]
     conditions += [] if until is None else [BillDayRow.day < until]
-    return {day: at for day, at in session.execute(select(BillDayRow.day, BillDayRow.at).where(*conditions))}
+    rows: Any = session.execute(select(BillDayRow.day, BillDayRow.at).where(*conditions)).all()
+    return dict(rows)
 
 
 def first_known(session: Session) -> int | None:
@@ -380,18 +403,29 @@ def by_split(
 
     :param which: the condition for the Dags
     """
-    by_month = Counter(map(month_of, days))
-    months = {month for month, number in by_month.items() if number == first_day(month + 1) - first_day(month)}
-    others = [day for day in days if month_of(day) not in months]
     columns, grouped = key_columns(split)
     found: dict[SplitKey, BillParts] = {}
-    for level, some in ((MONTH, [first_day(month) for month in months]), (DAY, others)):
-        if some:
-            when = BillDayRow.day.in_(some) if level == MONTH else within(some)
-            its = (BillDayRow.level == level, BillDayRow.split.in_(splits_of(split)), when, which)
-            for *key, in_sum in rows_of(session.execute(select(*columns, *sums()).where(*its).group_by(*grouped))):
-                found.setdefault(SplitKey(*key), BillParts()).add(in_sum)
+    for when in by_level(days, Period.MONTH):
+        its = (when, BillDayRow.split.in_(splits_of(split)), which)
+        for *key, in_sum in rows_of(session.execute(select(*columns, *sums()).where(*its).group_by(*grouped))):
+            found.setdefault(SplitKey(*key), BillParts()).add(in_sum)
     return found
+
+
+def by_level(days: Collection[int], period: Period) -> Iterator[ColumnElement[bool]]:
+    """The conditions for rows of these days: those of the periods of which all days are, and of the other days."""
+    numbers = Counter(number_of(day, period) for day in days)
+    whole = {
+        number for number, has in numbers.items() if has == first_day(number + 1, period) - first_day(number, period)
+    }
+    others = [day for day in days if number_of(day, period) not in whole]
+    firsts = sorted(first_day(number, period) for number in whole)
+    if period is Period.DAY:
+        others, firsts = [*days], []
+    for start in range(0, len(firsts), CHUNK):
+        yield and_(BillDayRow.level == period.value, BillDayRow.day.in_(firsts[start : start + CHUNK]))
+    if others:
+        yield and_(BillDayRow.level == DAY, within(others))
 
 
 def rows_of(rows: Iterable[Any]) -> Iterator[list[Any]]:
@@ -424,12 +458,13 @@ def by_period(
     """
     number = {Period.DAY: BillDayRow.day, Period.WEEK: BillDayRow.week, Period.MONTH: BillDayRow.month}[period]
     columns, grouped = key_columns(split)
-    amounts = [func.sum(each) for each in (whole("usd_"), whole(""))]
-    for chunk in chunks(sorted(keys)) if days else ():
-        its = (BillDayRow.level == DAY, or_(*conditions(chunk, split)), within(days), which)
-        query = select(*columns, number, *amounts).where(*its).group_by(*grouped, number)
-        for *key, at, usd, seconds in session.execute(query):
-            yield SplitKey(*key), at, PeriodSum(usd, float(seconds))
+    amounts, ordered = [func.sum(each) for each in (whole("usd_"), whole(""))], sorted(keys)
+    for when in by_level(days, period):
+        for start in range(0, len(ordered), CHUNK):
+            its = (when, or_(*conditions(ordered[start : start + CHUNK], split)), which)
+            query = select(*columns, number, *amounts).where(*its).group_by(*grouped, number)
+            for *key, at, usd, seconds in session.execute(query):
+                yield SplitKey(*key), at, PeriodSum(usd, float(seconds))
 
 
 def whole(prefix: str) -> ColumnElement[float]:

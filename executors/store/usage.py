@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, func, select
 
 from lading.executors.store import bill_days, bills
-from lading.executors.store.jobs import chunks
+from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
@@ -29,7 +29,7 @@ MOST_TRIES = 1000
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes,
-    JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, JobRow.queued_at, JobRow.started_at,
+    JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"), JobRow.started_at,
     JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
 
@@ -166,11 +166,12 @@ def part_used(job: Any) -> float:
     return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
 
 
-def of_task(session: Session, dag_id: str, task_id: str, most: int = MOST_TRIES) -> dict[int, Usage]:
+def of_task(session: Session, dag_id: str, task_id: str, most: int | None = None) -> dict[int, Usage]:
     """What the last tries of a task used, by the class of their inputs' size.
 
-    :param most: so many tries
+    :param most: so many tries; None: :data:`MOST_TRIES`
     """
+    most = MOST_TRIES if most is None else most
     mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
     tries = TaskTries()
     for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(most)):

@@ -1,4 +1,4 @@
-"""Keep what was billed by day, and find jobs in PostgreSQL by the beginning of a name in any language.
+"""Keep what was billed by day, and how much clocks differ; find beginnings of names in PostgreSQL.
 
 Revision ID: 1ad1ce5a0030
 Revises: 1ad1ce5a0029
@@ -22,6 +22,7 @@ BEGINNINGS = {"lading_job_place": "location", "lading_job_native": "native_id", 
 
 
 def upgrade() -> None:
+    op.add_column("lading_lease", sa.Column("database_ahead", sa.Double()))
     remake_indices("varchar_pattern_ops")
     op.create_table(
         "lading_bill",
@@ -47,12 +48,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint(*KEY, name=op.f("lading_bill_pkey")),
     )
     op.create_index("lading_bill_name", "lading_bill", ["split", "dag_id", "task_id", "name", "day"])
+    op.create_index("lading_bill_week", "lading_bill", ["week", "level"])
     op.create_index("lading_bill_month", "lading_bill", ["month", "level"])
 
 
 def downgrade() -> None:
     op.drop_table("lading_bill")
     remake_indices(None)
+    op.drop_column("lading_lease", "database_ahead")
 
 
 def remake_indices(kind: str | None) -> None:

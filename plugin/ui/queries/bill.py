@@ -6,7 +6,7 @@ BillParts are USD, and cpu-hours of everything. None is what has no price.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,9 +23,8 @@ from lading.executors.store.bill_days import (
     SplitKey,
     by_period,
     known_days,
-    month_of,
     not_kept,
-    week_of,
+    number_of,
 )
 from lading.executors.store.bills import bill, running
 from lading.plugin.ui.queries.now import FEWEST_HIDDEN
@@ -155,6 +154,7 @@ def bill_page(
         for day, parts in bill_days.whole_days(session, days).items():
             found.totals[bisect_right(begins, day * SECONDS_PER_DAY) - 1].add(parts)
     found.sums = bill_days.by_split(session, days, split, which)
+
     def kept(keys: Collection[SplitKey]) -> Iterator[tuple[SplitKey, int, PeriodSum]]:
         return by_period(session, days, keys, split, by, which)
 
@@ -209,9 +209,7 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
         sums[key][numbers[at]] = a_sum
     rows = []
     for key in shown:
-        each = [
-            plus(sums[key].get(index), found.recent.get(key, {}).get(index)) for index in range(len(begins))
-        ]
+        each = [plus(sums[key].get(index), found.recent.get(key, {}).get(index)) for index in range(len(begins))]
         rows.append((found.sums[key], as_row(key, found.sums[key], each)))
     hidden = total(found.hidden)
     if hidden.jobs:
@@ -219,8 +217,10 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
     rows.sort(key=lambda row: by_size(row[0]))
     if others:
         named = [row for _, row in rows]
-        rest = [without(whole, [(row.usd[index], row.cpu_hours[index]) for row in named])
-                for index, whole in enumerate(found.totals)]
+        rest = [
+            without(whole, [(row.usd[index], row.cpu_hours[index]) for row in named])
+            for index, whole in enumerate(found.totals)
+        ]
         whole = total(found.sums[key] for key in others)
         rows.append((whole, as_row(SplitKey("others"), whole, rest)))
     return [row for _, row in rows]
@@ -229,12 +229,6 @@ def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) ->
 def by_size(parts: BillParts) -> tuple[float, float]:
     """What sums are sorted by, largest first."""
     return -(parts.usd or 0.0), -parts.cpu_seconds
-
-
-def number_of(day: int, by: Period) -> int:
-    """What kept days of the same period have in common."""
-    numbers: Mapping[Period, Callable[[int], int]] = {Period.WEEK: week_of, Period.MONTH: month_of}
-    return numbers[by](day) if by in numbers else day
 
 
 def plus(kept: PeriodSum | None, recent: BillParts | None) -> PeriodSum:

@@ -25,8 +25,9 @@ from lading.executors.store import JobRow, State, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import CHUNK, chunks
+from lading.executors.store.leases import database_ahead
 from lading.executors.store.starts import expected_starts
-from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of
+from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of, waited
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import as_estimate
 from lading.scheduling.text.printable import shortened
@@ -285,7 +286,7 @@ def sort_value(key: SortKey, order: Order, now: float) -> Any:
         "queued": JobRow.queued_at,
         "started": JobRow.started_at,
         "ended": JobRow.ended_at,
-        "waited": func.coalesce(JobRow.started_at, JobRow.ended_at, now) - JobRow.queued_at,
+        "waited": waited(now),
         "ran": func.coalesce(JobRow.ended_at, now) - JobRow.started_at,
         "usd": usd_until(now),
         "cpus_used": JobRow.cpu_seconds / func.nullif(CPUS * RAN, 0),
@@ -425,8 +426,8 @@ def wide(
         if session.scalar(select(func.count()).select_from(some)) == MOST_SORTED:
             break
     query = select(JobRow.token, value.label("value")).join(some, JobRow.token == some.c.token).where(*beyond)
-    rows = session.execute(query.order_by(*in_order(value, order)).limit(number))
-    return [(token, float(each)) for token, each in rows]
+    of_page = session.execute(query.order_by(*in_order(value, order)).limit(number))
+    return [(token, float(each)) for token, each in of_page]
 
 
 def parts(session: Session, beyond: Sequence[Any], order: Order) -> Iterator[list[ColumnElement[bool]]]:
@@ -452,10 +453,16 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
     }
     jobs = [rows[token] for token in tokens if token in rows]
     boots, held = boots_of(session, [job for job, _ in jobs]), held_for(session)
-    expected = expected_starts(session, [job for job, _ in jobs], now)
+    expected, ahead = expected_starts(session, [job for job, _ in jobs], now), database_ahead(session)
     return [
         as_try(
-            job, sight, usd, boots.get(job.location or ""), held.get(job.token), as_estimate(expected.get(job.token))
+            job,
+            sight,
+            usd,
+            boots.get(job.location or ""),
+            held.get(job.token),
+            as_estimate(expected.get(job.token)),
+            ahead,
         )
         for job, usd in jobs
     ]
@@ -493,7 +500,8 @@ def csv_rows(
             query = query.where(JobRow.queued_at <= at, or_(JobRow.queued_at < at, JobRow.token < token))
         with open_session() as session:
             rows = session.execute(query.order_by(*in_order(JobRow.queued_at, "desc")).limit(ROWS_AT_A_TIME)).all()
-            part = lines([csv_row(row, now) for row in rows]) if rows else ""
+            ahead = database_ahead(session)
+            part = lines([csv_row(row, now, ahead) for row in rows]) if rows else ""
             last = (rows[-1].queued_at, rows[-1].token) if rows else None
         if part:
             yield part
@@ -501,12 +509,16 @@ def csv_rows(
             return
 
 
-def csv_row(row: Any, now: float) -> tuple[Any, ...]:
-    """A job as a row of a file: times in ISO 8601, UTC."""
+def csv_row(row: Any, now: float, ahead: float = 0.0) -> tuple[Any, ...]:
+    """A job as a row of a file: times in ISO 8601, UTC.
+
+    :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
+    """
+    queued_at = row.queued_at - ahead
     begun = row.started_at if row.started_at is not None else row.ended_at
-    waited = (now if begun is None else begun) - row.queued_at
+    waited = (now if begun is None else begun) - queued_at
     ran = None if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
-    begun_and_ended = (iso(row.queued_at), iso(row.started_at), iso(row.ended_at))
+    begun_and_ended = (iso(queued_at), iso(row.started_at), iso(row.ended_at))
     return (
         row.dag_id, row.team, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None,
         row.try_number, row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason),

@@ -226,9 +226,7 @@ def site_state(
 
 
 class Cost(BaseModel):
-    """What the jobs of a Dag have cost within a time; those of Dags that the user may not see as one sum, which a single
-    one of them is in none.
-    """
+    """What the jobs of a Dag have cost within a time; those of several Dags that the user may not see as one sum."""
 
     dag_id: str | None
     hidden: bool

@@ -61,7 +61,7 @@ def machine(session: Session, number: int, day: float) -> None:
 JOBS = st.lists(
     st.tuples(st.floats(0.2, 6.01), st.integers(0, 5), st.sampled_from([0.0, 1.25, None]), st.integers(0, 4)),
     min_size=1,
-    max_size=8,
+    max_size=5,
 )
 
 
@@ -76,7 +76,7 @@ def fill(session: Session, jobs: list[Any], machines: list[float]) -> None:
     session.flush()
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(
     jobs=JOBS,
     machines=st.lists(st.floats(0.2, 5.9), max_size=3),
@@ -116,9 +116,7 @@ def sum_all(session: Session, now: float) -> None:
     pytest.fail("a round sums up one day at least")
 
 
-def same(
-    session: Session, by: tuple[Period, Split], what: str, raw: list[BillParts] | None = None
-) -> list[BillParts]:
+def same(session: Session, by: tuple[Period, Split], what: str, raw: list[BillParts] | None = None) -> list[BillParts]:
     """A bill is to the cent that of jobs and machines.
 
     :param raw: what that was
@@ -176,9 +174,7 @@ def test_what_one_dag_cost_cannot_be_derived_by_who_may_not_read_it(engine: Engi
         session.rollback()
 
 
-def test_days_are_summed_up_a_few_at_a_time_the_youngest_first(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_days_are_summed_up_a_few_at_a_time_the_youngest_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bill_days, "SECONDS_OF_ROUND", -1.0)
     with Session(engine) as session:
         fill(session, [(0.5, 1, 1.0, 9), (5.5, 1, 1.0, 9)], [])
