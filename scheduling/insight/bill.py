@@ -50,7 +50,12 @@ class BillParts:
     def less(self, other: BillParts) -> BillParts:
         """What is left of it without a part."""
         left = {name: max(0.0, getattr(self, name) - getattr(other, name)) for name in (*PARTS, *USD_PARTS)}
-        return BillParts(self.jobs - other.jobs, self.failed - other.failed, **left, is_priced=self.is_priced)
+        return BillParts(
+            self.jobs - other.jobs,
+            self.failed - other.failed,
+            **left,
+            is_priced=self.is_priced and any(each > 1e-9 for each in left.values()),
+        )
 
     @property
     def cpu_seconds(self) -> float:
