@@ -241,7 +241,9 @@ def checked_at(session: Session) -> float | None:
 
 
 def changed_days(session: Session, since: float, now: float) -> set[int]:
-    """The days that are over on which jobs and machines have ended that were changed since a time."""
+    """The days that are over on which jobs and machines have ended that were changed since a time, or machines on which
+    such jobs were: what is left of a machine is billed when that has ended.
+    """
     since, today = since - SECONDS_APART, now // SECONDS_PER_DAY * SECONDS_PER_DAY
     found: set[int] = set()
     # By the day in the query SQLite and MariaDB would look through the index of ends.
@@ -249,7 +251,12 @@ def changed_days(session: Session, since: float, now: float) -> set[int]:
     machines = select(InstanceRow.ended_at).where(
         InstanceRow.state == InstanceState.ENDED, InstanceRow.changed_at >= since, InstanceRow.ended_at < today
     )
-    for query in (jobs, machines):
+    theirs = (
+        select(InstanceRow.ended_at)
+        .join(JobRow, JobRow.location == InstanceRow.token)
+        .where(JobRow.changed_at >= since, InstanceRow.state == InstanceState.ENDED, InstanceRow.ended_at < today)
+    )
+    for query in (jobs, machines, theirs):
         found.update(int(at // SECONDS_PER_DAY) for at in session.scalars(query) if at is not None)
     return found
 

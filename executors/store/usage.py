@@ -67,7 +67,12 @@ def keep(session: Session, rows: Iterable[Any]) -> None:
     for key, jobs in alike.items():
         kept = row_of(session, *key)
         count(kept, jobs)
-        add_rest(kept, [rest[job.token] for job in jobs if job.token in rest])
+        dag_id, task_id, _, number, site = key
+        for day, parts in (rest[job.token] for job in jobs if job.token in rest):
+            of_day = row_of(session, dag_id, task_id, day, number, site)
+            if not of_day.jobs:  # none of them has ended on that day, or it is counted later
+                of_day.team, of_day.dag_owner = kept.team, kept.dag_owner
+            add_rest(of_day, [parts])
     session.flush()
 
 
