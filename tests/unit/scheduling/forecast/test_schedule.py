@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable
+from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable, nearby
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
@@ -231,6 +231,16 @@ def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
 def test_ways_without_a_bound_on_time_are_tried_where_time_counts_little() -> None:
     assert max(way.stretch for way in all_ways(posed(), 1.0)) == 1.05
     assert max(way.stretch for way in all_ways(posed(), 0.0)) == math.inf
+
+
+def test_the_smallest_machines_are_always_among_what_is_tried() -> None:
+    """Large ones that were good for all are no good for the short rest of a run."""
+    for way in (Way(64.0, by_work=True, stretch=1.05, patient=True), Way(8.0, fleet=4), Way()):
+        tried = nearby(way)
+        assert tried[0] == replace(way, patient=False)
+        assert {Way(), Way(worth=100.0)} <= set(tried)
+        assert len(set(tried)) == len(tried)
+    assert {each.fleet for each in nearby(Way(8.0, fleet=4))} == {0, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("most", [1, 3, None])
