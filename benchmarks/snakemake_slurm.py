@@ -5,9 +5,9 @@
 After ``make .environments/snakemake/installed``, as root, with nothing else at work: it starts a SLURM of emulated
 nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. ``slurm`` submits each job
 by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays fail: the plugin
-puts the commands of all jobs of an array, some three KiB each, into one argument, of which Linux takes 128 KiB, and the
-script by which it submits what is longer ends before that argument. Lading's time has in it the start and the end of its controller, and
-the wait for allocations. None has more jobs at work than the nodes have cpus.
+puts the commands of all jobs of an array into one argument, of which Linux takes 128 KiB, and the script by which it
+submits what is longer loses that argument. Lading's time has in it the start and the end of its controller, and the
+wait for allocations. None has more jobs at work than the nodes have cpus.
 """
 
 from __future__ import annotations

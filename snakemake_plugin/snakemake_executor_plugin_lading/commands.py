@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from snakemake_executor_plugin_lading.place import FOLDER, STORE, Options, Place
+from snakemake_executor_plugin_lading.place import FOLDER, STORE, ControllerOptions, Place
 from snakemake_executor_plugin_lading.process import join, settings
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def make_host(place: Place) -> Any:
             command(args)
 
         def settings(self) -> Settings:
-            return settings(place, Options.read(place.options))
+            return settings(place, ControllerOptions.read(place.options))
 
         def option(self, name: str) -> str:
             return ""
