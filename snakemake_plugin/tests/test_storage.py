@@ -50,7 +50,10 @@ exec /bin/bash -c "$last"
 """
 # No rule of the test has an environment of it: Snakemake only asks where it is.
 CONDA = """#!/bin/sh
-echo '{"conda_prefix": "/nowhere", "root_prefix": "/nowhere", "conda_version": "25.1.0", "channels": []}'
+cat <<END
+{"conda_prefix": "/nowhere", "root_prefix": "/nowhere", "conda_version": "25.1.0", "channels": [],
+ "platform": "linux-64", "get": {"channel_priority": "strict"}}
+END
 """
 
 
