@@ -39,7 +39,7 @@ rule all:
     input: expand("out/{i}.txt", i=range(int(os.environ["JOBS"])))
 rule one:
     output: "out/{i}.txt"
-    resources: mem_mb=300, runtime=10
+    resources: mem_mb=1000, runtime=10
     shell: "sleep 1; touch {output}"
 """
 SITES = """
@@ -82,7 +82,7 @@ def measured(slurm: Slurm, python: Path, plugin: Path, way: str, jobs: int, cpus
     home = {"HOME": str(account.home), "USER": account.name, "JOBS": str(jobs)}
     began = time.monotonic()
     done = subprocess.run(
-        [str(python), "-m", "snakemake", "--jobs", str(jobs), *WAYS[way]],
+        [str(python), "-m", "snakemake", "--jobs", str(jobs), "--retries", "2", *WAYS[way]],
         cwd=folder,
         env={"LC_ALL": "C.UTF-8", **home, **paths, **slurm.environment},
         user=account.name,
