@@ -127,7 +127,7 @@ def choose(
             },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
-            0 if way.before else way.fleet,
+            way.fleet,
             way.before,
         )
         schedule = builder.build(terms)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
@@ -23,6 +23,8 @@ SLACK = 2.0
 ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
 # After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
+# So many machines more than the last plan has are tried for what has come since.
+MORE_MACHINES = (0, 1, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Planner:
         :param now: epoch seconds
         """
         if not self.holds(forecast, locations, now):
-            ways = self.ways(forecast)
+            hurry = min((forecast.hurries.get(run or "", self.hurry) for run in runs_of(forecast)), default=self.hurry)
+            ways = self.ways(forecast) or (*all_ways(problem, hurry), *self.going_on(forecast))
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
@@ -99,13 +102,25 @@ class Planner:
         )
         if self.way is None or not is_alike:
             return ()
+        return self.going_on(forecast) + nearby(self.way)
+
+    def going_on(self, forecast: Forecast) -> tuple[Way, ...]:
+        """The ways by which what was planned goes on as it was, and what has come since has a few machines more.
+
+        There are none where lengths are not known: what waits for room would go on to do so, though there is none.
+        """
         before = {} if self.schedule is None else planned_starts(self.schedule)
-        # What waits for room goes on to do so, which is of use only where it is known when there is some.
-        is_known = all(
-            name in before and step.spread <= EXACT for name, step in forecast.steps.items() if step.begun is None
-        )
-        kept = (replace(self.way, patient=False, before=before),) if before and is_known else ()
-        return kept + nearby(self.way)
+        to_come = {name: step for name, step in forecast.steps.items() if step.begun is None}
+        new = to_come.keys() - before.keys()
+        is_known = all(step.spread <= EXACT for step in to_come.values())
+        is_behind = all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before)
+        if self.schedule is None or self.way is None or not (before and is_known and is_behind):
+            return ()
+        way = replace(self.way, patient=False, fleet=0, before=before)
+        if not new:
+            return (way,)
+        machines = sum(not machine.released for machine in self.schedule.machines)
+        return (way, *(replace(way, fleet=machines + more) for more in MORE_MACHINES))
 
     def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
         """Go by a schedule from now on.
@@ -164,6 +179,10 @@ class Planner:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
+
+
+def runs_of(forecast: Forecast) -> set[str | None]:
+    return {step.job.run for step in forecast.steps.values()}
 
 
 def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:

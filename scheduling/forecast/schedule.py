@@ -141,8 +141,8 @@ class ScheduleTerms:
     :param bins: what each step would be launched on; None: it fits nothing that can be launched
     :param fleet: so many machines at most, the ones that are there included, where nothing else fits a step; each step
         begins as soon as it can, on the first of them; 0: any number, and each step begins where that costs the least
-    :param before: the last schedule, by the names of all steps: each begins in the same order on the same machine, as
-        soon as it can; None: there was none
+    :param before: the last schedule, by the names of steps before which no other ones have to end: each begins in the
+        same order on the same machine, as soon as it can; None: there was none
     """
 
     deadlines: Mapping[str | None, float]
@@ -235,7 +235,8 @@ class Builder:
         schedule.fleet = sorted(schedule.machines, key=lambda machine: -machine.timeline.busy[-1][1])
         order: Sequence[str] = self.order
         if (before := terms.before) is not None:
-            order = sorted(order, key=lambda name: before[name].start)
+            # What has come since comes behind what was planned.
+            order = sorted(order, key=lambda name: before[name].start if name in before else math.inf)
         for name in order:
             self.pause()
             self._place(name, schedule, terms)
@@ -266,8 +267,9 @@ class Builder:
         if step.elsewhere:
             best, home = (0.0, self._slots.earliest(step, ready)), None
         else:
-            find = self._cheapest if terms.before is None else self._as_before
-            find = self._soonest if terms.fleet else find
+            find = self._soonest if terms.fleet else self._cheapest
+            if terms.before is not None and name in terms.before:
+                find = self._as_before
             best, home = find(name, ready, schedule, terms)
             if home is None:
                 return
@@ -354,6 +356,7 @@ class Builder:
             if soonest < math.inf:
                 home = self._open(last.bin, soonest, step.seconds, schedule)
                 schedule.launched[last.number] = home
+                schedule.fleet.append(home)
         return ((0.0, soonest), home) if soonest < math.inf else self._cheapest(name, ready, schedule, terms)
 
     @staticmethod

@@ -8,7 +8,7 @@ import pytest
 
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act, act_late
+from lading.scheduling.forecast.policy import MORE_MACHINES, SLACK, Actions, Planner, act, act_late
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import PlannedJob
@@ -159,6 +159,26 @@ def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> N
     assert here.planner.way.before is None
     here.steps["new"] = step("new", 10)
     assert here.planner.ways(Forecast(here.steps)) == ()
+    assert [way.fleet for way in here.planner.going_on(Forecast(here.steps))] == [0, *(1 + n for n in MORE_MACHINES)]
+    here.steps["b"] = step("b", 50, "a", "new")
+    assert here.planner.going_on(Forecast(here.steps)) == (), "what was planned waits for what was not"
+
+
+def test_a_run_that_comes_leaves_alone_what_was_planned_where_that_is_cheaper() -> None:
+    """Both runs take two machines for as long as they can be full; by the rests of both together they would not be."""
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    new = {name: replace(step(name, 100), job=PlannedJob(name, Resources(2, 1), run="q")) for name in ("x", "y")}
+    forecast = Forecast({**here.steps, **new}, {"r": 0.0, "q": 10.0})
+    before = here.planner.going_on(forecast)[0].before
+    assert before is not None
+    ways = here.planner.going_on(forecast)
+    found = choose(forecast, here.locations, PROBLEM, boot=BOOT, ways=ways, now=10.0).schedule
+    assert found.starts["b"] == 100.0
+    assert found.starts.keys() == forecast.steps.keys()
+    for name in ("x", "y"):
+        assert found.homes[name].timeline.usd() > 0
 
 
 def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() -> None:
