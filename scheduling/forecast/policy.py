@@ -109,13 +109,13 @@ class Planner:
 
         There are none where lengths are not known: what waits for room would go on to do so, though there is none.
         """
-        before = {} if self.schedule is None else planned_starts(self.schedule)
         to_come = {name: step for name, step in forecast.steps.items() if step.begun is None}
-        new = to_come.keys() - before.keys()
-        is_known = all(step.spread <= EXACT for step in to_come.values())
-        is_behind = all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before)
-        if self.schedule is None or self.way is None or not (before and is_known and is_behind):
+        if self.schedule is None or self.way is None or any(step.spread > EXACT for step in to_come.values()):
             return ()
+        before = planned_starts(self.schedule)
+        new = to_come.keys() - before.keys()
+        if not all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before):
+            return ()  # what was planned waits for what was not
         way = replace(self.way, patient=False, fleet=0, before=before)
         if not new:
             return (way,)
