@@ -243,13 +243,13 @@ def score(
 def nearby(way: Way) -> tuple[Way, ...]:
     """A way, and those beside it that are tried as long as nothing but time has passed.
 
-    Those on the smallest machines are among them: what large ones were good for may be over.
+    The same on the smallest machines is among them: what large ones were good for may be over.
     """
     its = replace(way, patient=False, fleet=0)
     stretched = [replace(its, stretch=each) for each in STRETCHES]
     sizes = {way.fleet, way.fleet - 1, way.fleet + 1, way.fleet // 2} if way.fleet else ()
     fleets = [Way(way.least_cpus, way.by_work, fleet=size) for size in sorted(sizes) if size > 0]
-    smallest = [Way(worth=each) for each in WORTHS]
+    smallest = replace(its, least_cpus=0.0, by_work=False)
     return tuple(
-        dict.fromkeys((replace(way, patient=False), *stretched, *smallest, *fleets, replace(its, patient=True)))
+        dict.fromkeys((replace(way, patient=False), *stretched, smallest, *fleets, replace(its, patient=True)))
     )
