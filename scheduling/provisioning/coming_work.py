@@ -221,10 +221,15 @@ def doubted(forecast: Forecast, now: float) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in forecast.order:
         before = [each for each in forecast.steps[name].parents if each in forecast.steps]
-        found[name] = max(
-            (found[each] + forecast.steps[each].left(now) * forecast.steps[each].spread for each in before), default=0.0
-        )
+        doubts = (found[each] + seconds_due(forecast.steps[each], now) * forecast.steps[each].spread for each in before)
+        found[name] = max(doubts, default=0.0)
     return found
+
+
+def seconds_due(step: WorkflowStep, now: float) -> float:
+    """Seconds until a step should end; of one that should have ended, for which it is expected to run on."""
+    passed = 0.0 if step.begun is None else now - step.begun
+    return step.seconds - passed if passed < step.seconds else step.left(now)
 
 
 def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:
