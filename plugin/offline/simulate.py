@@ -50,6 +50,7 @@ REPORT_LINES = {
     "capacity_errors": "failed launches",
     "reclaims": "instances reclaimed",
     "restarts": "jobs restarted",
+    "lost_usd": "cost of reclaims, USD",
     "plans": "plans",
 }
 JSON_NAMES = {
