@@ -6,7 +6,8 @@
 A Dag has the tasks of the recording, which sleep for their lengths, with what these needed and what they waited for.
 Airflow has its own scheduler, PostgreSQL, and one site of kind ``ec2``: instances of moto, each with a real sshd, its
 own processes and a node agent. The Dag runs twice: at first nothing is known of its lengths, then what the first run
-has shown. What a machine costs is its price, volumes included, from its order until its end was seen, a minute at least.
+has shown. What a machine costs is its price, volumes included, from its order until its end was seen, at least a
+minute.
 
 The simulator gets the same types and prices and what was measured: how long machines have taken from their order to
 their first job, tasks from their start to their end, a job with a place on a machine that is up until it began, and
@@ -69,12 +70,17 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 from lading.operators import resources
 
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 steps = json.loads(Path(__file__).with_name("recording.json").read_text())
 with DAG("recording", schedule=None, max_active_tasks=1000) as dag:
     tasks = {
         each["id"]: PythonOperator(
             task_id=each["id"],
-            python_callable=time.sleep,
+            python_callable=sleep,
             op_args=[each["seconds"]],
             executor_config=resources(cpus=each["cpus"], memory=each["memory"], site="cloud"),
         )
@@ -273,11 +279,11 @@ def report(
     measured = [replace(each, duration=live.lengths[task_id(each.job.name)]) for each in workflow]
     path = critical_path(workflow, 0.0)
     overheads = critical_path(measured, live.start + live.queueing) - path
+    more = statistics.median(live.lengths[task_id(each.job.name)] - each.duration for each in workflow)
     print(
-        f"{name}: live {live.usd:.4f} USD, {live.seconds:.1f} s, {live.launches} launches; boot {live.boot:.2f} s, a task "
-        f"{statistics.median(live.lengths[task_id(each.job.name)] - each.duration for each in workflow):.2f} s more than "
-        f"its sleep, {live.start:.2f} s from place to start, {live.queueing:.2f} s from end to queued; path {path:.0f} s "
-        f"of sleep, {overheads:.0f} s of these"
+        f"{name}: live {live.usd:.4f} USD, {live.seconds:.1f} s, {live.launches} launches; boot {live.boot:.2f} s, a "
+        f"task {more:.2f} s beyond its sleep, {live.start:.2f} s from place to start, {live.queueing:.2f} s from its "
+        f"end to queued; path {path:.0f} s of sleep, {overheads:.0f} s of these"
     )
     for what, trace, latency, lag in (
         ("with these", measured, live.queueing, live.start / 2),
@@ -335,7 +341,11 @@ def dump(airflow: Airflow, file: Path) -> None:
     with Session(engine) as session:
         found = {
             table.__tablename__: [
-                {column.name: getattr(row, column.name) for column in table.__table__.columns if column.name != "workload"}
+                {
+                    column.name: getattr(row, column.name)
+                    for column in table.__table__.columns
+                    if column.name != "workload"
+                }
                 for row in session.scalars(select(table))
             ]
             for table in (JobRow, InstanceRow)

@@ -147,8 +147,8 @@ def with_reclaims(
     for each in some:
         usd, seconds = without.cost + each.lost_usd, without.makespan + each.lost_seconds
         print(
-            f"{name}{each.reclaims:3} reclaims, {each.restarts:3} jobs again: {without.cost:.4f} to {each.cost:.4f} USD, "
-            f"{each.cost / usd:.3f} of what they may cost, {without.makespan:.0f} to {each.makespan:.0f} s, "
+            f"{name}{each.reclaims:3} reclaims, {each.restarts:3} jobs again: {without.cost:.4f} to {each.cost:.4f} "
+            f"USD, {each.cost / usd:.3f} of what they may cost, {without.makespan:.0f} to {each.makespan:.0f} s, "
             f"{each.makespan / seconds:.3f}",
             flush=True,
         )

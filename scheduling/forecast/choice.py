@@ -72,6 +72,7 @@ def choose(
     ways: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
+    is_boot_paid: bool = True,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
@@ -82,8 +83,9 @@ def choose(
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
+    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
     """
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots, is_boot_paid)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
         critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
@@ -153,15 +155,18 @@ def launchable(
 ) -> dict[str, Bin | None]:
     """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
     bins: dict[str, Bin | None] = {}
-    work = [0.0, 0.0, 0.0, 0.0]
+    work, longest = [0.0, 0.0, 0.0, 0.0], 0.0
     for name, step in forecast.steps.items():
+        longest = max(longest, step.left(builder.now))
         for i, amount in enumerate(builder.needs[name]):
             work[i] += amount * step.left(builder.now)
 
     def usd(candidate: Bin) -> float:
-        """What all the work costs on it, as if machines could be cut into fractions."""
+        """What all the work costs on it, as if machines could be cut into fractions, but for the first one, which is
+        there for a boot and the longest step: else the largest would always cost the least, whose volume is as large
+        as that of a small one."""
         shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
-        return candidate.price * max(shares, default=0.0)
+        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, *shares)
 
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
