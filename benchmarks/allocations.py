@@ -6,7 +6,8 @@
 
 Each allocation waits in its queue for as long as ``--queue`` says and is paid from its start to its end. A node has 16
 cpus and 128 GiB, at most 4 allocations at a time, of 4 h; ``idle_seconds`` 300. A task has twice the longest recorded
-length of its kind as its limit, at least 10 minutes, and is queued 2 s after what it waits for has ended. ``now``: by
+length of its kind as its limit, at least 10 minutes, and is queued 2 s after what it waits for has ended,
+with the priority that Airflow gives it by default: 1 and one for each job behind it. ``now``: by
 what waits; the others: by the forecast, where each length is ``known`` beforehand, only those of the tasks of the same
 name (``task``, as in a second run), or none (``unknown``, as in a first one). ``--unplanned``: without the plan of how
 large allocations are and how many. ``--spread 1``: the waits of allocations differ from what is expected, the logarithm
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.packing import machine
+from benchmarks.workflows import behind
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.forecast.spending import Spending
@@ -125,11 +127,13 @@ class Cluster:
             longest[each.job.task] = max(longest.get(each.job.task, 0.0), each.duration)
         self.arrivals = {each.job.name: each for each in workflow}
         self.needs = {}
+        after = behind(workflow)
         for name, each in self.arrivals.items():
             limit = None if unlimited else max(LEAST_LIMIT, 2 * longest[each.job.task])
             amounts = replace(each.job.resources, memory=min(each.job.resources.memory, NODE.memory - OVERHEAD), disk=0)
             cpus = min(amounts.cpus, NODE.cpus)
             job = WaitingJob(name=name, resources=replace(amounts, cpus=cpus), time=limit, task=each.job.task, run=RUN)
+            job = replace(job, priority=1 + len(after[name]))
             self.needs[name] = need(job, self.market)
         self.limits = {name: None if unlimited else its.time for name, its in self.needs.items()}
         self.history = History()
