@@ -43,15 +43,23 @@ def step(name: str, *parents: str, seconds: float = 1000, cpus: float = 1, **kno
 
 
 def planned(
-    *steps: WorkflowStep, waiting: tuple[str, ...], live: tuple[Location, ...] = (), market: Market = MARKET
+    *steps: WorkflowStep,
+    waiting: tuple[str, ...],
+    live: tuple[Location, ...] = (),
+    market: Market = MARKET,
+    not_ahead: frozenset[str] = frozenset(),
 ) -> Provision:
-    """What is decided by a plan for these steps."""
+    """What is decided by a plan for these steps.
+
+    :param not_ahead: the runs of which a budget is spent
+    """
     coming = ComingWork(
         Forecast({each.job.name: each for each in steps}, {"r": NOW}),
         {name: name for name in waiting},
         known=frozenset(["r"]),
         foreseen=frozenset(each.name for each in live),
         begins_in=0.0,
+        not_ahead=not_ahead,
     )
     there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, WAIT, NOW) for each in live]
     on_sale = as_machines(market, {KIND: WAIT})
@@ -119,6 +127,10 @@ def test_what_is_to_come_is_asked_for_so_much_sooner_as_others_wait() -> None:
     assert (launch.jobs, launch.capacity.cpus) == (("b",), 8)
     unsure = replace(first, spread=0.5)
     assert planned(unsure, step("b", "a", cpus=8), waiting=(), live=(there,)).launches == ()
+    of_spent = planned(first, step("b", "a", cpus=8), waiting=(), live=(there,), not_ahead=frozenset(["r"]))
+    assert of_spent.launches == ()
+    has_come = planned(step("b", cpus=8), waiting=("b",), not_ahead=frozenset(["r"]))
+    assert len(has_come.launches) == 1, "what that may cost is decided elsewhere"
     later = replace(first, seconds=5000.0)
     assert planned(later, step("b", "a", cpus=8), waiting=(), live=(there,)).launches == ()
 
