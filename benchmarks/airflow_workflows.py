@@ -9,7 +9,7 @@ own processes and a node agent. The Dag runs twice: at first nothing is known of
 has shown. What a machine costs is its price, volumes included, from its order until its end was seen, at least a
 minute.
 
-The simulator gets the same types and prices and what was measured: how long machines have taken from their order to
+The simulator gets the same types and prices and what was measured, on average: how long machines have taken from their order to
 their first job, tasks from their start to their end, a job with a place on a machine that is up until it began, and
 Airflow from the end of a task until it has queued those that waited for it alone. What Airflow takes between two tasks
 does not get shorter with the tasks: ``path`` says what it is of the critical path. A machine that is busy with
@@ -98,7 +98,7 @@ class LiveRun:
 
     :param usd: what the machines have cost; ``seconds``: from the first job's queueing until the last job's end
     :param lengths: of jobs from their start to their end, by the ids of their tasks
-    :param boot: median from an order to the moment when jobs could begin; ``start``: from a job's place on a machine
+    :param boot: mean from an order to the moment when jobs could begin; ``start``: from a job's place on a machine
         that is up to its begin; ``queueing``: from the end of the last task before a job until that was queued
     """
 
@@ -266,9 +266,9 @@ def run(airflow: Airflow, workflow: Sequence[Arrival]) -> LiveRun:
         max(ends.values()) - min(each.queued_at for each in jobs),
         len(machines),
         {str(name): ends[name] - (each.started_at or 0.0) for name, each in by_task.items()},
-        statistics.median(each.ready_at - each.ordered_at for each in machines if each.ready_at is not None),
-        statistics.median(starts),
-        statistics.median(queueing),
+        statistics.mean(each.ready_at - each.ordered_at for each in machines if each.ready_at is not None),
+        statistics.mean(starts),
+        statistics.mean(queueing),
     )
 
 

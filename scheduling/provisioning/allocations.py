@@ -38,6 +38,8 @@ WORTH_A_CHANGE = 2
 # so many of them: that takes some milliseconds for each.
 MIXED = 1.5
 MOST_CLASSIFIED = 60
+# What has waited for so long and is in no plan is decided about without it, seconds.
+SECONDS_UNTIL_PLANNED = 10.0
 
 
 def decide(
@@ -71,7 +73,8 @@ def decide(
     awaits: Mapping[str, Reason] = {}
     plan = None if near is None else near.plan
     if near is not None and plan is not None:
-        others = [each for each in needs.launches if not plan.planned.issuperset(each.jobs)]
+        left_to_plan = plan.planned | _just_come(wanting, near.known, since, now)
+        others = [each for each in needs.launches if not left_to_plan.issuperset(each.jobs)]
         unplanned, awaits = coming_work.needed(others, live, near, market, now)
         room = max(0, market.most - len(live) - len(unplanned))
         begins, awaits = plan.begins, {**awaits, **plan.awaits}
@@ -100,6 +103,19 @@ def decide(
     waits = _waits(waiting, live, needs, market)
     asked = {name: begins[name] for launch in due for name in launch.jobs if name in begins}
     return Provision(due, releases, names - needs.used, waits, needs.refused, awaits=awaits, ahead=asked)
+
+
+def _just_come(
+    jobs: Sequence[PlannedJob], known: Collection[str], since: Mapping[str, float] | None, now: float
+) -> frozenset[str]:
+    """The jobs for which a plan is not there yet: those of runs that are planned, for a moment.
+
+    :param known: these runs
+    """
+    seen = since or {}
+    return frozenset(
+        job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < SECONDS_UNTIL_PLANNED
+    )
 
 
 def _early(

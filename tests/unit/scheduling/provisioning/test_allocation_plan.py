@@ -25,6 +25,7 @@ from lading.scheduling.provisioning.allocation_plan import (
     needed_soon,
     parts,
 )
+from lading.scheduling.provisioning.allocations import SECONDS_UNTIL_PLANNED
 from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import because
@@ -159,6 +160,16 @@ def test_a_moment_later_it_is_not_launched_again() -> None:
     assert again.plan == AllocationPlan((), frozenset(["a"]))
     assert again.without_launches() is again
     assert decide([step("a").job], (), MARKET, now=NOW, coming=again).launches == ()
+
+
+def test_what_has_just_come_waits_for_the_next_plan_but_not_for_long() -> None:
+    job = step("a").job
+    coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan())
+    for waited, number in ((1.0, 0), (SECONDS_UNTIL_PLANNED, 1)):
+        found = decide([replace(job, queued_at=NOW - waited)], (), MARKET, now=NOW, coming=coming)
+        assert len(found.launches) == number
+    strange = replace(job, queued_at=NOW - 5.0, run="s")
+    assert len(decide([strange], (), MARKET, now=NOW, coming=coming).launches) == 1
 
 
 @pytest.mark.parametrize(("waited", "expected"), [(0.0, WAIT), (599.0, WAIT), (600.0, 900.0), (1000.0, 1350.0)])
