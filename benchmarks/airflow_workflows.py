@@ -9,11 +9,11 @@ own processes and a node agent. The Dag runs twice: at first nothing is known of
 has shown. What a machine costs is its price, volumes included, from its order until its end was seen, at least a
 minute.
 
-The simulator gets the same types and prices and what was measured, on average: how long machines have taken from their order to
-their first job, tasks from their start to their end, a job with a place on a machine that is up until it began, and
-Airflow from the end of a task until it has queued those that waited for it alone. What Airflow takes between two tasks
-does not get shorter with the tasks: ``path`` says what it is of the critical path. A machine that is busy with
-something else makes all of that longer, and each sleeping task is two processes of some 0.3 s of a cpu: where the
+The simulator gets the same types and prices and what was measured on average: how long machines have taken from their
+order to their first job, tasks from their start to their end, a job with a place on a machine that is up until it
+began, and Airflow from the end of a task until it has queued those that waited for it alone. What Airflow takes between
+two tasks does not get shorter with the tasks: ``path`` says what it is of the critical path. A machine that is busy
+with something else makes all of that longer, and each sleeping task is two processes of some 0.3 s of a cpu: where the
 tasks that begin in a second are more than the cpus can start, divide less.
 """
 

@@ -40,6 +40,7 @@ from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.queueing import QueuedJob, next_starts
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def with_reclaims(
-    name: str, workflow: Sequence[Arrival], expected: Mapping[str, float], hurry: float, reclaims: float
+    name: str, workflow: Sequence[Arrival], expected: Mapping[str, Prediction], hurry: float, reclaims: float
 ) -> None:
     """Print what reclaims cost, beside what they cost themselves.
 
@@ -154,7 +155,7 @@ def with_reclaims(
         )
 
 
-def with_refusals(name: str, workflow: Sequence[Arrival], expected: Mapping[str, float], hurry: float) -> None:
+def with_refusals(name: str, workflow: Sequence[Arrival], expected: Mapping[str, Prediction], hurry: float) -> None:
     """Print what a workflow costs while launches of the types are refused on which it would run."""
 
     def run(catalogue: Catalogue, scarce: frozenset[str] = frozenset()) -> tuple[Report, frozenset[str]]:
@@ -204,7 +205,11 @@ def by_orders(names: Sequence[str], cpus: int, lengths: str, scale: float, start
         work = sum(each.job.resources.cpus * each.duration for each in trace) / cpus
         bound, found = max(critical, work), {}
         for weights, order in product(("absolute", "downstream"), ("priority", CRITICAL_PATH)):
-            by_rest = {} if order == "priority" else rests(trace, {name: expected.get(name, UNKNOWN) for name in known})
+            by_rest = (
+                {}
+                if order == "priority"
+                else rests(trace, {name: getattr(expected.get(name), "seconds", UNKNOWN) for name in known})
+            )
             found[weights, order] = makespan(trace, cpus, weights, by_rest)
             sums[weights, order] += found[weights, order] / bound
         cells = (f"{weights} {order} {seconds / bound:.3f}" for (weights, order), seconds in found.items())

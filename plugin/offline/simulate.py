@@ -20,6 +20,7 @@ from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
@@ -75,7 +76,7 @@ class SimulationInputs:
     :param policies: that are compared
     :param tick_seconds: between plans; None: by the number of jobs
     :param boot_seconds: from a launch to its first job
-    :param lengths: seconds that jobs are expected to run, by their names
+    :param lengths: how long jobs are expected to run, by their names
     :param references: of each workflow, by its file
     """
 
@@ -84,7 +85,7 @@ class SimulationInputs:
     policies: Sequence[str]
     tick_seconds: float | None
     boot_seconds: float
-    lengths: Mapping[str, float] = field(default_factory=dict)
+    lengths: Mapping[str, Prediction] = field(default_factory=dict)
     references: Mapping[str, CheapestFleets] = field(default_factory=dict)
 
 
