@@ -75,10 +75,10 @@ def decide(
     if near is not None and plan is not None:
         left_to_plan = plan.planned | _just_come(wanting, near.known, since, now)
         others = [each for each in needs.launches if not left_to_plan.issuperset(each.jobs)]
-        unplanned, awaits = coming_work.needed(others, live, near, market, now)
-        room = max(0, market.most - len(live) - len(unplanned))
+        launches, awaits = coming_work.needed(others, live, near, market, now)
+        room = max(0, market.most - len(live) - len(launches))
         begins, awaits = plan.begins, {**awaits, **plan.awaits}
-        needs = replace(needs, launches=(*unplanned, *plan.launches[:room]))
+        needs = replace(needs, launches=(*launches, *plan.launches[:room]))
     elif near is not None:
         launches, awaits = coming_work.needed(needs.launches, live, near, market, now)
         needs = replace(needs, launches=launches)
@@ -91,7 +91,9 @@ def decide(
     releases = _unused(live, names - needs.used, market, now, coming)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
-    if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
+    # A plan has what it needs make way when that is idle.
+    unplanned = [job for job in waiting if plan is None or job.name not in plan.planned]
+    if may_give_way and (first := _giving_way(unplanned, live, needs.used, market, limits, now)) is not None:
         releases |= first
     planned = () if plan is None else plan.launches
     unsettled = tuple(each for each in needs.launches if each not in planned)

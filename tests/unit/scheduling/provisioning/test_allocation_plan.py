@@ -162,6 +162,18 @@ def test_a_moment_later_it_is_not_launched_again() -> None:
     assert decide([step("a").job], (), MARKET, now=NOW, coming=again).launches == ()
 
 
+def test_small_allocations_do_not_make_way_for_what_has_a_place_in_the_plan() -> None:
+    small, job = parts(MARKET)["4 cpus, 0 gpus"], step("w", cpus=4).job
+    live = [
+        Location(f"x{number}", small, Resources(4, 1000), KIND, ends_at=NOW + 14000, jobs=1)
+        for number in range(MARKET.most)
+    ]
+    wide = [replace(job, name=f"w{number}", queued_at=NOW - 100) for number in range(4)]
+    for planned_jobs, number in ((frozenset(each.name for each in wide), 0), (frozenset[str](), 1)):
+        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan((), planned_jobs))
+        assert len(decide(wide, live, MARKET, now=NOW, coming=coming).releases) == number
+
+
 def test_what_has_just_come_waits_for_the_next_plan_but_not_for_long() -> None:
     job = step("a").job
     coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan())
