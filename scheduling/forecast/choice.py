@@ -78,7 +78,6 @@ def choose(
     ways: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
-    is_boot_paid: bool = True,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
@@ -89,10 +88,9 @@ def choose(
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
     """
     forecast = forecast.by_those_at_work(now)
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots, is_boot_paid)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
         critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
