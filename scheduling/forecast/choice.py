@@ -115,6 +115,8 @@ def choose(
             menus[menu] = launchable(forecast, problem, builder, *menu)
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
+        if way.before is not None and not are_on_sale(way.before, problem):
+            continue
         if (way.patient and not is_patience_of_use) or 0 < MOST_LEFT * way.fleet < busy:
             continue
         terms = ScheduleTerms(
@@ -145,6 +147,12 @@ def longest_of_runs(forecast: Forecast, rests: Mapping[str, float]) -> dict[str 
     for name, step in forecast.steps.items():
         longest[step.job.run] = max(rests[name], longest.get(step.job.run, LEAST_SECONDS))
     return longest
+
+
+def are_on_sale(before: Mapping[str, PlannedStart], problem: Problem) -> bool:
+    """Whether all can still be launched that was to be."""
+    planned = {id(its.bin): its.bin for its in before.values() if its.bin is not None}
+    return all(each in problem.bins for each in planned.values())
 
 
 def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:

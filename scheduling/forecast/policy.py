@@ -195,7 +195,7 @@ def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:
             found[name] = PlannedStart(start)
         else:
             location = None if home.location is None else home.location.name
-            found[name] = PlannedStart(start, location, numbers[id(home)], home.bin)
+            found[name] = PlannedStart(start, location, numbers[id(home)], None if location else home.bin)
     return found
 
 
