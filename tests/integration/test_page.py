@@ -346,7 +346,7 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     )
     view(page, "Cost")
     expect(page.get_by_role("table", name="Costs by Dag")).to_contain_text("genomes")
-    expect(page.locator("[data-tile=used]")).to_contain_text("$")
+    expect(page.locator("[data-tile=Used]")).to_contain_text("$")
     page.get_by_label("Split by").select_option("task")
     expect(page.get_by_role("table", name="Costs by task")).to_contain_text("genomes.align")
     picture(window, "cost")

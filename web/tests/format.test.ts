@@ -42,7 +42,7 @@ test("a run of which jobs have not ended has taken until now", () => {
 
 test("what is unknown is never 0", () => {
   expect([usd(null), usd(0), usd(0.004), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$1,234.50"]);
-  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h 0 min", "25 h 0 min"]);
+  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h", "25 h"]);
 });
 
 test("times for programs", () => {
@@ -61,7 +61,7 @@ test("what a run goes by, and when it ends", () => {
   const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
   const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
   expect(outlookLines(nothing)).toEqual(["The hurry is that of its sites"]);
-  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^Nothing is planned for it/);
+  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No end is planned/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
   expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
   expect(end).toMatch(/^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);

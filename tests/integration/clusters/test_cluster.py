@@ -372,7 +372,7 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         for words in ("succeeded", "packed /", "lading script --dag packed --task square"):
             expect(facts).to_contain_text(words)
         expect(page.get_by_text("waits for its machine").first).to_be_visible()
-        batch_job = facts.locator("dt", has_text="Batch job").locator("xpath=following-sibling::dd[1]").inner_text()
+        batch_job = facts.locator("dt", has_text="Native id").locator("xpath=following-sibling::dd[1]").inner_text()
         assert batch_job.isdigit()
         page = window.open("/plugin/lading?view=machines")
         page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
