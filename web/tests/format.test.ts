@@ -1,5 +1,5 @@
 import {beforeAll, expect, test, vi} from "vitest";
-import {duration, inUse, iso, machineState, outlookLines, spoken, startText, tickLabel, took, usd} from "../src/format";
+import {ago, duration, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
@@ -69,4 +69,14 @@ test("what a run goes by, and when it ends", () => {
   const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
   expect(byDag).toBe("hurry 2.5, as its Dag says");
   expect(trouble).toMatch(/^It cannot end by .*Nov 27.* 06:00:00: about .*Nov 27.* 06:40:00 at the earliest$/);
+});
+
+test("a reason does not say again what its column and its line say", () => {
+  expect(sentence("waits: site 'hpc': 8 of 8 allocations are busy", "hpc")).toBe("8 of 8 allocations are busy");
+  expect(sentence("waits: site 'hpc': 8 of 8 allocations are busy", null)).toBe("site 'hpc': 8 of 8 allocations are busy");
+  expect(sentence("attempt 1 of 9 has found no room", "hpc")).toBe("attempt 1 of 9 has found no room");
+});
+
+test("one job is no jobs, and what was just now is no time ago", () => {
+  expect([jobsText(1), jobsText(5000), ago(-3), ago(61)]).toEqual(["1 job", "5,000 jobs", "now", "1 min 1 s ago"]);
 });

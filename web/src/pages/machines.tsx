@@ -45,13 +45,13 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
-    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
+    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{[bought(machine), memory(machine.memory)].filter(Boolean).join(", ")}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
     {title: "cpus used / up", cell: load, number: true, sort: "used"},
-    {title: "Used in this time", cell: share, number: true, sort: "share"},
-    {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
+    {title: "Used so far", cell: share, number: true, sort: "share"},
+    {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
+    {title: "USD an hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", hidden: true, text: (machine) => spent(machine, now)},
     {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},

@@ -21,7 +21,12 @@ export function limitText({site, limit, params}: WaitGroup): string {
   const reached = [limit, share].filter(Boolean).join(" ");
   return [site, reached].filter(Boolean).join(": ");
 }
-const lines = (group: WaitGroup) => [...group.sentences.map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
+/** Whether a reason is no more than that a limit is reached, which its line says already. */
+const isLimitAlone = (group: WaitGroup) => {
+  const {used, most} = group.params;
+  return group.limit !== null && typeof used === "number" && typeof most === "number" && Object.keys(group.params).every((name) => ["used", "most", "site"].includes(name));
+};
+const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
 /** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site already. */
 const choices = ({key, limit}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit});
 const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);

@@ -39,7 +39,7 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
   const label = [...phaseSeconds].map(([title, seconds]) => `${title} ${duration(seconds)}`).join(", ");
   const expected = task.expected ? `expected from ${date(task.expected.since)} to ${date(task.expected.until)}` : null;
   return (
-    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 360, height, display: "block"}}>
+    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 280, height, display: "block"}}>
       <title>{[label, expected].filter(Boolean).join("; ")}</title>
       {task.expected ? rect(task.expected.since, task.expected.until, 1, height - 2, "none", "expected", {stroke: "currentColor", strokeDasharray: "4 3", strokeOpacity: 0.7}) : null}
       {task.ready_at !== null && task.since !== null && task.since > task.ready_at ? rect(task.ready_at, task.since, height / 2 - 1, 2, "var(--l-airflow)", "ready") : null}
@@ -64,7 +64,7 @@ export function ticksOf({since, until}: Span): number[] {
 function Axis({span}: {span: Span}) {
   const whole = span.until - span.since, left = (at: number) => `${(100 * (at - span.since)) / whole}%`;
   return (
-    <span style={{display: "block", position: "relative", height: "2.4em", fontWeight: 400, fontSize: "0.8em", minWidth: 360}} aria-hidden>
+    <span style={{display: "block", position: "relative", height: "2.4em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
       <span>{date(span.since)}</span>
       {ticksOf(span).map((at) => <span key={at} style={{position: "absolute", insetInlineStart: left(at), bottom: 0, borderInlineStart: "1px solid var(--l-line)", paddingInlineStart: 2}}>{whole < 300 ? clock(at) : whole > 2 * 86400 ? date(at) : minute(at)}</span>)}
     </span>
@@ -74,6 +74,10 @@ function Axis({span}: {span: Span}) {
 const LEGEND = [["airflow", "in Airflow, or waits for a place"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
 
 const share = (value: number | null) => (value === null ? "–" : percent(value, 1));
+function Used({task}: {task: GanttTask}) {
+  const parts = ([["cpus", task.cpus_used], ["memory", task.memory_used], ["time", task.time_used]] as const).filter(([, value]) => value !== null);
+  return parts.length ? <Muted>{parts.map(([name, value]) => <span key={name} className="line" style={{display: "block"}}>{share(value)} {name}</span>)}</Muted> : <>–</>;
+}
 export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {
   const [found, trouble, now] = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
   const title = "What makes it take so long?";
@@ -99,9 +103,10 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
     {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
     {title: "Last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
-    {title: "Used: cpus", cell: (task) => share(task.cpus_used), number: true},
-    {title: "memory", cell: (task) => share(task.memory_used), number: true},
-    {title: "time", cell: (task) => share(task.time_used), has: (task) => task.time_used !== null, number: true},
+    {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
+    {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
+    {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},
+    {title: "Time used", hidden: true, text: (task) => share(task.time_used)},
     {title: "Cost", cell: (task) => cost(task.usd, task.cpu_hours), text: (task) => task.usd ?? task.cpu_hours, number: true},
   ];
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";

@@ -21,7 +21,7 @@ function Banner() {
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
-      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : "It is tried again."}
+      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <>It is tried again. <Button onClick={() => poller.try()}>Try now</Button></>}
     </div>
   );
 }

@@ -50,6 +50,7 @@ const CSS = `
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
 .lading .line { white-space: nowrap; }
 .lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .dags { max-width: 20em; }
 .lading .text { min-width: 15em; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
 .lading .tools { display: flex; flex-wrap: wrap; justify-content: flex-end; align-items: center; gap: 8px; margin: 4px 0; }
@@ -80,7 +81,8 @@ const CSS = `
   .lading table { width: max-content; min-width: 100%; }
   .lading td, .lading th { padding: 4px 6px; }
   .lading td { max-width: 15em; }
-  .lading .text { min-width: 11em; }
+  .lading .dags { max-width: 20em; }
+.lading .text { min-width: 11em; }
   .lading :is(th, td):first-child { max-width: 46vw; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }

@@ -81,20 +81,25 @@ export function TryTable({name, jobs, now, empty, load}: {name: string; jobs: Tr
   return <Table name={name} rows={jobs} empty={empty} load={load} columns={tryColumns(now)} keyOf={({id}) => id} />;
 }
 
+const cpusUsed = (job: TrySummary, now: number) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job)));
+const memoryUsed = (job: TrySummary) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory));
 export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Task", cell: (job) => <Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link>, text: taskName},
   {title: "Run", hidden: true, text: (job) => job.run_id},
-  {title: "Team", cell: (job) => job.team ?? "", has: (job) => job.team},
-  {title: "Try", cell: (job) => job.try_number, number: true},
-  {title: "State", cell: (job) => <Badge word={job.state} />, text: (job) => job.state},
+  {title: "Team", hidden: true, text: (job) => job.team},
+  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>, text: false},
+  {title: "Try", hidden: true, text: (job) => job.try_number},
+  {title: "State", hidden: true, text: (job) => job.state},
   {title: "Cause", hidden: true, text: (job) => job.cause},
   {title: "Reason", hidden: true, text: (job) => job.reason},
-  {title: "Where", cell: (job) => <Where job={job} />, text: where},
-  {title: "Native id", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
+  {title: "Where, native id", cell: (job) => <div><Where job={job} /><div><Muted>{job.native_id ?? ""}</Muted></div></div>, text: false},
+  {title: "Where", hidden: true, text: where},
+  {title: "Native id", hidden: true, text: (job) => job.native_id},
   {title: "Waited", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
   {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
-  {title: "cpus used", cell: (job) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))), number: true},
-  {title: "Memory used", cell: (job) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory)), number: true},
+  {title: "Used", cell: (job) => <Muted>{[[cpusUsed(job, now), "cpus"], [memoryUsed(job), "memory"]].map(([share, name]) => (share ? <span key={name} className="line" style={{display: "block"}}>{share} {name}</span> : null))}</Muted>, text: false, has: (job) => cpusUsed(job, now) || memoryUsed(job)},
+  {title: "cpus used", hidden: true, text: (job) => cpusUsed(job, now)},
+  {title: "Memory used", hidden: true, text: memoryUsed},
   {title: "Phases", cell: (job) => <Phases job={job} now={now} />, text: (job) => job.phases.map((phase) => phase.title).join("; ")},
   {title: "Queued at", hidden: true, text: (job) => iso(job.queued_at)},
   {title: "Started at", hidden: true, text: (job) => iso(job.started_at)},
