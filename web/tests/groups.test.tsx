@@ -68,7 +68,7 @@ test("only who may change the run has the form, and what was asked can be taken 
 });
 
 test("the axis of a run has few round times, and none where there is no room for it", () => {
-  expect(ticksOf({since: 1000, until: 1000 + 3 * 3600})).toEqual([3600, 7200, 10800]);
+  expect(ticksOf({since: 1000, until: 1000 + 3 * 3600})).toEqual([3600, 7200]);
   for (const seconds of [7, 61, 4000, 50_000, 3e6, 4e7]) {
     const found = ticksOf({since: 1234, until: 1234 + seconds});
     expect(found.length).toBeLessThanOrEqual(5);
