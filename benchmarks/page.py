@@ -1,6 +1,6 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
-cursor of its deltas costs a tick, and what a browser does with it. ``python -m benchmarks.page --keep [FOLDER]`` measures
-nothing: it starts an Airflow on a full house, to be walked through, until Ctrl-C.
+cursor of its deltas costs a tick, and what a browser does with it. ``python -m benchmarks.page --keep [FOLDER]``
+measures nothing: it starts an Airflow on a full house, to be walked through, until Ctrl-C.
 
 On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
 the browser needs a whole Airflow: the answers are made of Lading's own tables.

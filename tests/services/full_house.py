@@ -105,9 +105,11 @@ PLANS = (
     DagPlan("etl_orders", "cloud", 0.5, chain(
         TaskPlan("extract", seconds=150), TaskPlan("transform", cpus=2, memory=6 * GIB, seconds=600, mapped=8),
         TaskPlan("load", seconds=180)), runs=3),
-    DagPlan("etl_customers", "cloud", 1.5, chain(TaskPlan("extract"), TaskPlan("transform", cpus=2), TaskPlan("load")), 2),
+    DagPlan("etl_customers", "cloud", 1.5, chain(
+        TaskPlan("extract"), TaskPlan("transform", cpus=2), TaskPlan("load")), runs=2),
     DagPlan("train_recommender", "cloud", 6.0, chain(
-        TaskPlan("features", cpus=4, memory=16 * GIB, seconds=1600), TaskPlan("train", cpus=16, memory=60 * GIB, seconds=5400),
+        TaskPlan("features", cpus=4, memory=16 * GIB, seconds=1600),
+        TaskPlan("train", cpus=16, memory=60 * GIB, seconds=5400),
         TaskPlan("evaluate", cpus=2, seconds=500)), owner="ml"),
     DagPlan("backfill_events", "cloud", 9.0, chain(TaskPlan("replay", cpus=2, memory=4 * GIB, seconds=700, mapped=30))),
     DagPlan("microscopy", "lab", 8.0, chain(
@@ -143,11 +145,13 @@ WAITS: Sequence[tuple[int, str, str, str, Reason | None]] = (
      because("max_usd_per_hour", type="m7i.4xlarge", price=0.8064, used=9.6, most=10)),
     (60, "etl_customers", "transform", "cloud", because("no_capacity", type="m7i.4xlarge", until=2_000_000_000.0)),
     (140, "microscopy", "stitch", "lab", because("machine_full", needs=Resources(8.0, 30 * GIB), taken=["cpus"])),
-    (150, "legacy_billing", "collect", "old", because("unreachable", text="ssh: connect to host old port 22: Connection timed out")),
+    (150, "legacy_billing", "collect", "old",
+     because("unreachable", text="ssh: connect to host old port 22: Connection timed out")),
     (100, "תחזית_מכירות", "fit", "gpu", because("paused", site="gpu", by="carol")),
     (70, "quarterly_regulatory_reporting_for_all_european_subsidiaries", "consolidate", "local",
      because("machine_full", needs=Resources(1.0, 2048), taken=["memory"])),
-    (50, "lab_backup", "copy", "lab", because("budget_spent", budget="lab", spent=200.4, most=200, until=2_000_000_000.0)),
+    (50, "lab_backup", "copy", "lab",
+     because("budget_spent", budget="lab", spent=200.4, most=200, until=2_000_000_000.0)),
 )  # fmt: skip
 
 
@@ -295,7 +299,8 @@ class House:
             self.add_run(plan, run_id, began, jobs, is_live)
 
     def tries(
-        self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, ready: float, slow: float, jobs: list[dict[str, Any]]
+        self, plan: DagPlan, task: TaskPlan, run_id: str, index: int, ready: float, slow: float,
+        jobs: list[dict[str, Any]],
     ) -> float | None:  # fmt: skip
         """The tries of one task instance; when the last one ended, or None."""
         for number in (1, 2):
@@ -344,12 +349,14 @@ class House:
         if machine is not None and usd is not None:
             machine.usd += usd
         used = {"fetch": 0.3, "align": 0.93, "transform": 0.35, "features": 0.25}.get(task.name, 0.7)
+        peak = 1.0 if cause == "out_of_memory" else used
         row |= {
             "state": state, "cause": cause, "exit_code": exit_code if state == State.SUCCEEDED or exit_code else None,
             "ended_at": ended, "changed_at": ended, "usd": usd,
             "cpu_seconds": seconds * task.cpus * min(1.0, used * self.chance.uniform(0.8, 1.1)),
-            "peak_memory": int(task.memory * min(1.0, (1.0 if cause == "out_of_memory" else used) * self.chance.uniform(0.6, 1.0))),
-            "said_at": queued + 30, "said_since": start - 200, "said_until": start + self.chance.choice([200, 200, -50]),
+            "peak_memory": int(task.memory * peak * self.chance.uniform(0.6, 1.0)),
+            "said_at": queued + 30, "said_since": start - 200,
+            "said_until": start + self.chance.choice([200, 200, -50]),
             "said_source": self.chance.choice(["forecast", "batch_system", "past_waits"]),
         }  # fmt: skip
         return row | reason_values(reason)
@@ -391,7 +398,10 @@ class House:
             for machine in machines:
                 if site in AT_HAND:
                     self.session.add(
-                        Capacity(site=site, name=machine.name, cpus=CPUS, memory=MEMORY, gpus=0.0, usd_per_hour=rate, since=machine.since)
+                        Capacity(
+                            site=site, name=machine.name, cpus=CPUS, memory=MEMORY, gpus=0.0, usd_per_hour=rate,
+                            since=machine.since,
+                        )
                     )  # fmt: skip
                     continue
                 end = machine.last + self.chance.uniform(120, 900)
@@ -417,7 +427,8 @@ class House:
                         LocationRow(
                             site=site, name=machine.name, kind=SITES[site][0], cpus=float(CPUS), memory=MEMORY, disk=0,
                             gpus=0.0, state="draining" if drains else "up", seen_at=machine.since,
-                            instance_type="m7i.4xlarge" if site == "cloud" else None, usd_per_cpu_hour=(rate or 0) / CPUS,
+                            instance_type="m7i.4xlarge" if site == "cloud" else None,
+                            usd_per_cpu_hour=(rate or 0) / CPUS,
                             capacity_type="spot" if machine.is_spot and site == "cloud" else None,
                             native_id=machine.native_id, node=machine.node,
                         )
@@ -426,9 +437,10 @@ class House:
         for number, state in enumerate((InstanceState.BOOTING, InstanceState.ORDERED)):
             self.session.add(
                 InstanceRow(
-                    token=f"Lnew{number}", site="cloud", kind="", cpus=16.0, memory=MEMORY, disk=0, gpus=0.0, seconds=0.0,
-                    usd_per_hour=0.8064, state=state, ordered_at=self.now - 40, zone="eu-central-1b", capacity_type="spot",
-                    launched_at=self.now - 35 if number == 0 else None, native_id="i-0123456789abcdef0" if number == 0 else None,
+                    token=f"Lnew{number}", site="cloud", kind="", cpus=16.0, memory=MEMORY, disk=0, gpus=0.0,
+                    seconds=0.0, usd_per_hour=0.8064, state=state, ordered_at=self.now - 40, zone="eu-central-1b",
+                    capacity_type="spot", launched_at=self.now - 35 if number == 0 else None,
+                    native_id="i-0123456789abcdef0" if number == 0 else None,
                 )
             )  # fmt: skip
 
@@ -438,7 +450,8 @@ class House:
             contact = self.now - 0.6 * DAY if trouble else self.now + 30 * DAY  # no controller looks at it
             self.session.add(
                 SiteRow(
-                    name=name, kind=kind, position=position, limits=json.dumps(limits), contact_at=contact, trouble=trouble,
+                    name=name, kind=kind, position=position, limits=json.dumps(limits), contact_at=contact,
+                    trouble=trouble,
                     paused_by="carol" if name == "gpu" else None,
                 )
             )  # fmt: skip
@@ -461,8 +474,7 @@ class House:
         for many, dag_id, task_id, site, reason in WAITS:
             plan = next(each for each in PLANS if each.dag_id == dag_id)
             task = next(each for each in plan.tasks if each.name == task_id)
-            many = max(1, many * self.waiting // whole)
-            for number in range(many):
+            for number in range(max(1, many * self.waiting // whole)):
                 row = self.job(plan, task, live[dag_id], 100 + number, 1, self.now - self.chance.uniform(1, 9000))
                 is_submitted = reason is not None and reason.code == "batch_queue"
                 if is_submitted:
@@ -485,9 +497,10 @@ class House:
         )  # fmt: skip
         token = str(uuid.UUID(int=self.chance.getrandbits(128)))
         return {
-            **empty, "token": token, "kind": "ExecuteTask", "subject": token, "workload": "{}", "cpus": float(task.cpus),
-            "memory": task.memory, "disk": 0, "gpus": 0.0, "priority": 1, "unreported": False, "news": 0,
-            "dag_id": plan.dag_id, "run_id": run_id, "task_id": task.name, "map_index": index, "try_number": number,
+            **empty, "token": token, "kind": "ExecuteTask", "subject": token, "workload": "{}",
+            "cpus": float(task.cpus), "memory": task.memory, "disk": 0, "gpus": 0.0, "priority": 1, "unreported": False,
+            "news": 0, "dag_id": plan.dag_id, "run_id": run_id, "task_id": task.name,
+            "map_index": index, "try_number": number,
             "queued_at": queued, "changed_at": queued, "state": State.QUEUED, "time_limit": 3600, "owner": None,
             "dag_owner": plan.owner, "team": None if plan.dag_id == EVERYBODYS else TEAM,
         }  # fmt: skip
