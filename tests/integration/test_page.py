@@ -323,6 +323,10 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     expect(sites).to_contain_text("it has not answered for more than 10 s")
     expect(sites).to_contain_text("max_allocations: 8 of 8 up")
     expect(page.get_by_role("table", name="Failed jobs")).to_contain_text("the log of the task")
+    for name, begins in (("the dashboard", "{"), ("alert rules", "# Alerts for Grafana")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=name).click()
+        assert download.value.path().read_text(encoding="utf-8").startswith(begins)
     picture(window, "now")
     view(page, "Waits")
     waits = page.get_by_role("table", name="Waiting jobs")

@@ -1,6 +1,6 @@
 // How things are now: tiles, sites, and why jobs have failed lately.
 import * as React from "react";
-import {ask} from "../api";
+import {address, ask} from "../api";
 import type {BillPage as Bill, OperatorRequest, SiteState, TeamState} from "../api_types";
 import {ago, cost, count, date, inUse, iso, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
@@ -117,6 +117,9 @@ export function NowPage({summary: found, trouble, now}: PageProps) {
       <Failures within={DAY} few={5} />
       {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
+      <Section title="How to be told?">
+        <p>For Grafana, on the metrics of Lading: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a> such as that no controller runs, that a site does not answer, or that a budget is spent.</p>
+      </Section>
     </>
   );
 }
