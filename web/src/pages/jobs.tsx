@@ -120,7 +120,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Task", cell: (job) => (
       <div><Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link><div><Muted>{job.run_id && job.dag_id ? <Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link> : null}{job.team ? <>, team <Name>{job.team}</Name></> : null}</Muted></div></div>
     )},
-    {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
+    {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
     {title: "Cause or reason", cell: (job) => <Clamp text={sentence(why(job), null)} />, has: why},
     {title: "Starts", cell: (job) => (job.start ? <div style={{minWidth: "9.5em"}}>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
