@@ -26,7 +26,7 @@ from tests.services.ec2 import FakeEC2
 from tests.services.metrics import Collector
 from tests.services.page_data import seed
 
-# The folder for the screenshots of a run, if there is to be any: docs/images/page.png is one of them.
+# The folder for the screenshots of a run, if there is to be any.
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 SITES = """
 [sites.local]

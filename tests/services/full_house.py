@@ -126,7 +126,7 @@ PLANS = (
 # By name: kind, what an hour of a machine costs, what it limits.
 SITES: dict[str, tuple[str, float | None, dict[str, str]]] = {
     "local": ("local", None, {}),
-    "lab": ("ssh", 0.6, {}),
+    "lab": ("ssh", 0.03, {}),
     "hpc": ("slurm", 0.8, {"max_allocations": "8", "queue": "batch", "max_submitted": "200"}),
     "cloud": ("ec2", 0.8064, {"max_instances": "10", "max_usd_per_hour": "10"}),
     "gpu": ("slurm", 2.5, {"max_allocations": "2", "queue": "gpu"}),

@@ -49,7 +49,7 @@ export function useToday(): {text: string; help: string | null} {
 // A site is looked at every few seconds.
 const SILENT = 120;
 const isSilent = ({contact_at: at}: SiteState, now: number) => at === null || now - at > SILENT;
-const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "no contact ever" : `last contact ${ago(now - at)}`);
+const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "never seen" : `seen ${ago(now - at)}`);
 
 function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean}) {
   const columns: Column<SiteState>[] = [
@@ -58,8 +58,8 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "State", cell: (site) => <div><Badge word={site.state} />{isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>, text: (site) => site.state},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}</div>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null, number: true},
-    {title: "cpus in batch jobs", cell: (site) => count(site.cpus_batch), has: (site) => site.cpus_batch > 0, number: true},
+    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
     {title: "USD per hour", cell: (site) => <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>, text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
     {title: "Limits", cell: (site) => <>{limitsOf(site).map((text) => <div key={text} className="line">{text}</div>)}</>, text: (site) => limitsOf(site).join(", "), has: (site) => limitsOf(site).length},
