@@ -92,7 +92,7 @@ export const spoken = (text: Maybe<string>): string | null =>
 
 /** The label of a time in a chart that shows so many seconds: of several days the time of day alone says nothing. */
 export function tickLabel(seconds: number, shown: number): string {
-  return shown > 12 * 3600 ? date(seconds) : clock(seconds);
+  return shown > 12 * 3600 ? date(seconds) : shown > 1800 ? minute(seconds) : clock(seconds);
 }
 
 /** For programs, as in CSV. */
