@@ -421,6 +421,8 @@ export interface components {
          */
         BillPage: {
             by: components["schemas"]["Period"];
+            /** Is Partial */
+            is_partial: boolean;
             /** Now */
             now: number;
             /** Periods */
@@ -454,6 +456,8 @@ export interface components {
          * @description One Dag, task, site or team, or a sum of others.
          */
         BillRow: {
+            /** Cpu Hours */
+            cpu_hours: number[];
             /** Dag Id */
             dag_id: string | null;
             /**
@@ -461,8 +465,6 @@ export interface components {
              * @enum {string}
              */
             kind: "named" | "machines" | "hidden" | "others";
-            /** Periods */
-            periods: components["schemas"]["BillAmounts"][];
             /** Site */
             site: string | null;
             /** Task Id */
@@ -470,6 +472,8 @@ export interface components {
             /** Team */
             team: string | null;
             total: components["schemas"]["BillAmounts"];
+            /** Usd */
+            usd: (number | null)[];
         };
         /**
          * BudgetState
@@ -618,8 +622,12 @@ export interface components {
         FailureGroups: {
             /** Groups */
             groups: components["schemas"]["FailureGroup"][];
+            /** Groups Left Out */
+            groups_left_out: number;
             /** Jobs */
             jobs: number;
+            /** Jobs Left Out */
+            jobs_left_out: number;
             /** Now */
             now: number;
             /** Since */
@@ -2006,6 +2014,7 @@ export interface operations {
                 queued_until?: number | null;
                 reason_code?: string[] | null;
                 reason_limit?: string | null;
+                reason_site?: string | null;
                 run_id?: string | null;
                 site?: string[] | null;
                 sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used";
@@ -2078,6 +2087,7 @@ export interface operations {
                 queued_until?: number | null;
                 reason_code?: string[] | null;
                 reason_limit?: string | null;
+                reason_site?: string | null;
                 run_id?: string | null;
                 site?: string[] | null;
                 state?: components["schemas"]["State"][] | null;

@@ -27,8 +27,8 @@ const isLimitAlone = (group: WaitGroup) => {
   return group.limit !== null && typeof used === "number" && typeof most === "number" && Object.keys(group.params).every((name) => ["used", "most", "site"].includes(name));
 };
 const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
-/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site already. */
-const choices = ({key, limit}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit});
+/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site, but their reasons. */
+const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);
 
 function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chosenSite: string | null}) {
