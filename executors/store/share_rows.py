@@ -143,7 +143,7 @@ def _of_forgotten(
     ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
     for team, dag_id, owner, usd, seconds in rows:
-        tenant = Tenant.of(team, dag_id, owner, tags(dag_id))
+        tenant = Tenant.of(team, dag_id or None, owner, tags(dag_id) if dag_id else None)
         yield tenant, float(usd or 0.0), 0.0, float(seconds or 0.0) / 3600, 0.0
 
 
