@@ -14,7 +14,7 @@ from sqlalchemy import and_, func, or_, select, update
 
 from lading.executors import store
 from lading.executors.store import JobRow, explained, groups
-from lading.executors.store.groups import QueuedJob, equals_or_null
+from lading.executors.store.groups import QueueColumns, equals_or_null
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
@@ -68,11 +68,11 @@ class FoundJobs:
     :param ends_at: until when they hold, if there is no reason to seek others
     """
 
-    rows: dict[str, QueuedJob] | None = None
+    rows: dict[str, QueueColumns] | None = None
     due_at: float = -math.inf
     ends_at: float = -math.inf
 
-    def note(self, rows: Iterable[QueuedJob], begun: float, longest: float = LONGEST_PAUSE) -> None:
+    def note(self, rows: Iterable[QueueColumns], begun: float, longest: float = LONGEST_PAUSE) -> None:
         """They were found, by a search that has begun at a time of the monotonic clock: the longer that has taken the
         longer they hold.
 
@@ -82,7 +82,7 @@ class FoundJobs:
         self.rows, self.ends_at = {row.token: row for row in rows}, now + longest
         self.due_at = now + min(PAUSE_BETWEEN_LOOKS * (now - begun), LONGEST_PAUSE)
 
-    def read(self, session: Session, without: Collection[str] = ()) -> list[QueuedJob]:
+    def read(self, session: Session, without: Collection[str] = ()) -> list[QueueColumns]:
         """Those that can still be placed. Of a row that has not changed since no more than that is read.
 
         :param without: these are not read
@@ -202,7 +202,7 @@ def _need(row: Any) -> Need:
     return row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
 
 
-def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueuedJob], bool]:
+def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
     """The first jobs of those without a limit, some more than that, in no order; and whether there are others.
 
     :param most: so many are wanted
@@ -224,7 +224,7 @@ def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, floa
     return rows, are_more
 
 
-def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueuedJob], bool]:
+def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
     """The same, found out now."""
     totals = _totals(session)
     if sum(each.jobs for each in totals) <= most:
@@ -289,7 +289,7 @@ def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | 
     return wanted
 
 
-def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[QueuedJob]:
+def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[QueueColumns]:
     """The first jobs where those of a share go by the rests of their runs, which no database knows."""
     columns = (JobRow.token, JobRow.priority, JobRow.queued_at, JobRow.cpus, JobRow.memory, JobRow.gpus, JobRow.nodes)
     known = session.execute(
@@ -298,7 +298,7 @@ def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, f
     return by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
 
 
-def by_token(session: Session, tokens: Sequence[str]) -> list[QueuedJob]:
+def by_token(session: Session, tokens: Sequence[str]) -> list[QueueColumns]:
     """Those of these jobs that can still be placed."""
     return [
         row

@@ -33,7 +33,7 @@ CAN_BE_PLACED = (
 AT_WORK = (State.PLACED, State.RUNNING)
 
 
-class QueuedJob(NamedTuple):
+class QueueColumns(NamedTuple):
     """The columns of a job as the queue reads them.
 
     Ten thousand jobs are read in a tick: a field of this is found in a tenth of the time that one of SQLAlchemy's rows
@@ -76,7 +76,7 @@ class QueuedJob(NamedTuple):
     changed_at: float | None
 
 
-COLUMNS = tuple(getattr(JobRow, name) for name in QueuedJob._fields)
+COLUMNS = tuple(getattr(JobRow, name) for name in QueueColumns._fields)
 # The order in which jobs should start.
 ORDER = (JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
 
@@ -86,9 +86,9 @@ def in_order(*conditions: Any) -> Any:
     return select(*COLUMNS).where(*CAN_BE_PLACED, *conditions).order_by(*ORDER)
 
 
-def read(session: Session, query: Any) -> list[QueuedJob]:
+def read(session: Session, query: Any) -> list[QueueColumns]:
     """What a query for :data:`COLUMNS` finds."""
-    return list(map(QueuedJob._make, session.execute(query)))
+    return list(map(QueueColumns._make, session.execute(query)))
 
 
 def waiting_groups(session: Session) -> list[JobGroup]:
@@ -135,7 +135,7 @@ def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, fl
     return usd_by_run
 
 
-def may_start(session: Session, most: int, rests: Mapping[str, float]) -> list[QueuedJob]:
+def may_start(session: Session, most: int, rests: Mapping[str, float]) -> list[QueueColumns]:
     """The waiting jobs of groups with a limit that may start now.
 
     :param most: how many of one group are looked at, and of all groups whose jobs are not counted
@@ -143,7 +143,7 @@ def may_start(session: Session, most: int, rests: Mapping[str, float]) -> list[Q
     """
     groups = waiting_groups(session)
     live = at_work(session, sorted({group.run for group in groups}))
-    candidates: dict[str, tuple[QueuedJob, JobGroup]] = {}
+    candidates: dict[str, tuple[QueueColumns, JobGroup]] = {}
     uncounted = sum(group.room(live) is None for group in groups)
     for group in groups:
         room = group.room(live)
@@ -153,7 +153,7 @@ def may_start(session: Session, most: int, rests: Mapping[str, float]) -> list[Q
             rows = read(session, in_order(*of_group(group)).limit(number))
             candidates |= {row.token: (row, group) for row in rows}
 
-    def rank(candidate: tuple[QueuedJob, JobGroup]) -> tuple[int, float, float, str]:
+    def rank(candidate: tuple[QueueColumns, JobGroup]) -> tuple[int, float, float, str]:
         row, _ = candidate
         return -row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token
 

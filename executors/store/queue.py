@@ -17,7 +17,7 @@ from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.executors.store.fair_queue import FairTurns
-from lading.executors.store.groups import QueuedJob
+from lading.executors.store.groups import QueueColumns
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
@@ -143,7 +143,7 @@ def with_all_shapes(
     if any(seen[shape] < number for shape, number in wanted.items()):
         pages, begun, end = -(-len(totals) // MOST_JOBS_PER_TICK), time.monotonic(), first[-1].rank
 
-        def behind(rows: Iterable[QueuedJob]) -> list[WaitingJob]:
+        def behind(rows: Iterable[QueueColumns]) -> list[WaitingJob]:
             made = [build(row, may_overtake=True) for row in rows if fair is None or fair.terms(row).held is None]
             return [job for job in made if job.rank > end]
 
@@ -263,7 +263,7 @@ def given(
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
     return [
         GivenJob(
-            as_waiting(QueuedJob._make(row[: len(QueuedJob._fields)]), False, durations, database_ahead),
+            as_waiting(QueueColumns._make(row[: len(QueueColumns._fields)]), False, durations, database_ahead),
             row.state,
             row.location,
             row.placed_at,

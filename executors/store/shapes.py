@@ -14,8 +14,9 @@ from sqlalchemy import func, select
 from lading.executors.store import JobRow, groups
 
 if TYPE_CHECKING:
-    from lading.executors.store.groups import QueuedJob
     from sqlalchemy.orm import Session
+
+    from lading.executors.store.groups import QueueColumns
 
 SHAPE = (
     JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.memory_limit, JobRow.time_limit, JobRow.site_hint,
@@ -34,7 +35,7 @@ def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
 
 def of_each(
     session: Session, shapes: Collection[tuple[Any, ...]], by_dag: bool, count: int, most: int, page: int
-) -> Sequence[QueuedJob]:
+) -> Sequence[QueueColumns]:
     """The first ``count`` jobs of each shape, in the order in which they should start.
 
     :param shapes: those that there are, as :func:`totals` has them

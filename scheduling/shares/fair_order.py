@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
+from lading.scheduling.site_names import is_named
 
 # Sums of many parts differ by so much.
 TOLERANCE = 1e-9
@@ -79,7 +80,9 @@ class _Left:
 
     def covers(self, job: Candidate) -> bool:
         """Whether what is kept is enough for a job, and for anything that it needs."""
-        if self.site is not None and job.site is not None and self.site != job.site:
+        # A name in a hint may be that of the table whose account the kept one is, or the other way round.
+        site, hint = self.site, job.site
+        if site is not None and hint is not None and not (is_named(hint, site) or is_named(site, hint)):
             return False
         is_any = False
         for need, left in zip(job.need, self.amounts, strict=False):
