@@ -43,6 +43,9 @@ NODES = func.coalesce(JobRow.nodes, 1)
 STAMP = (JobRow.token, JobRow.changed_at)
 
 
+# Of so many tenants every database takes the conditions in one statement.
+MOST_TENANTS = 100
+
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
 
@@ -158,14 +161,18 @@ class FairTurns:
 
         :param before: those that were queued before, seconds since the epoch
         """
+        by_reason: dict[Reason, list[TenantColumns]] = {}
         for key, terms in self._terms.items():
             if terms.held is not None:
-                its_own = [equals_or_null(column, value) for column, value in zip(TENANT, key, strict=True)]
-                is_new = or_(JobRow.reason.is_(None), JobRow.reason != terms.held)
+                by_reason.setdefault(terms.held, []).append(key)
+        for reason, tenants in by_reason.items():
+            is_new = or_(JobRow.reason.is_(None), JobRow.reason != reason)
+            for start in range(0, len(tenants), MOST_TENANTS):
+                its_own = or_(*map(_is_of, tenants[start : start + MOST_TENANTS]))
                 session.execute(
                     update(JobRow)
-                    .where(*groups.CAN_BE_PLACED, *its_own, JobRow.queued_at < before, is_new)
-                    .ordered_values(*explained(terms.held)),
+                    .where(*groups.CAN_BE_PLACED, its_own, JobRow.queued_at < before, is_new)
+                    .ordered_values(*explained(reason)),
                     execution_options={"synchronize_session": False},
                 )
 
@@ -194,6 +201,11 @@ class FairTurns:
         found = [known[number][5] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
         self.turns = {row.token: self.now + number * STEP for number, row in enumerate(found)}
         return found
+
+
+def _is_of(tenant: TenantColumns) -> Any:
+    """The condition that a job is of a tenant."""
+    return and_(*(equals_or_null(column, value) for column, value in zip(TENANT, tenant, strict=True)))
 
 
 def _need(row: Any) -> Need:

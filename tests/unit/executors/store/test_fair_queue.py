@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, update
+from sqlalchemy import create_engine, event, insert, select, update
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, queue, shapes
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, FoundJobs
+from lading.scheduling.reasons import because
+from lading.scheduling.shares.budgets import BudgetTerms
 from lading.scheduling.shares.table import ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
+from lading.scheduling.shares.who import Tenant
 
 MOST = 40
 JOB: dict[str, Any] = {
@@ -135,3 +138,24 @@ def test_of_a_shape_of_which_enough_are_among_the_first_no_others_are_looked_at(
     found = look(session, FirstJobs())
     # Two shapes: twenty of each are looked at, and of the one there are more than that among the first.
     assert (len(found), found[MOST:]) == (MOST + 3, ["z0", "z1", "z2"])
+
+
+@pytest.mark.parametrize("most", [100, 2])
+def test_jobs_of_many_tenants_are_given_the_reason_of_a_budget_together(
+    session: Session, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(fair_queue, "MOST_TENANTS", most)
+    held = because("budget_spent_cpu_hours", budget="all", spent=9.0, most=9.0, until=2e6)
+
+    def allowed(tenant: Tenant) -> BudgetTerms:
+        return BudgetTerms((), None if tenant.dag_id == "d" else held)
+
+    session.execute(update(JobRow).where(JobRow.dag_id == "b").values(team="genes", dag_owner="ann", dag_tags='["x"]'))
+    fair = FairTurns(Shares(), Standing(ShareAmounts(cpus=8.0)), 1e6, budgets=allowed)
+    assert {job.dag_id for job in queue.waiting(session, 0, fair=fair)} == {"d"}
+    statements: list[str] = []
+    event.listen(session.get_bind(), "before_cursor_execute", lambda *given: statements.append(given[2]))
+    fair.explain_held(session, 1e6)
+    assert len(statements) == (1 if most == 100 else 2)
+    reasons = {row.dag_id: row.reason_code for row in session.execute(select(JobRow.dag_id, JobRow.reason_code))}
+    assert reasons == {"a": held.code, "b": held.code, "c": held.code, "d": None}
