@@ -12,6 +12,7 @@ must not make their share go last where it waits for cpus, of which there are so
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -116,6 +117,10 @@ def fair_order(
     :param jobs: in the order in which they would go without shares
     :param largest: what the largest machine has, by which it is guessed how many machines jobs will take
     """
+    if not any(standing.total[:3]) and jobs:
+        # No machine is there yet: parts are of what is asked for.
+        asked = (sum(amounts) for amounts in zip(*(job.need for job in jobs), strict=True))
+        standing = replace(standing, total=ShareAmounts(*asked))
     order: list[int] = []
     queues: dict[tuple[str, Hashable | None], _Queue] = {}
     for level in _levels(jobs):

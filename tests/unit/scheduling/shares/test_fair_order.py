@@ -128,3 +128,9 @@ def test_what_is_kept_at_a_cluster_covers_jobs_of_its_accounts() -> None:
     assert first("hpc", "hpc", "hpc@genes", 4.0) == "b", "what it has as an account is of the cluster"
     assert first("hpc@genes", "hpc@loads") == "b"
     assert first("hpc", "hpc2") == "b"
+
+
+def test_shares_go_in_turn_where_no_machine_is_there_yet() -> None:
+    jobs = [job("a") for _ in range(6)] + [job("b") for _ in range(6)]
+    order = shares_in_order(jobs, table(share("a", 2), share("b")), Standing())
+    assert Counter(order[:6]) == {"a": 4, "b": 2}
