@@ -18,12 +18,17 @@ version = release = installed("airflow-lading")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_js_files = ["reasons.js"]  # finds a pasted message on the page of reasons
 html_title = f"Lading {version}"
 html_show_copyright = False
 html_show_sphinx = False
 html_theme_options = {"source_edit_link": "", "top_of_page_buttons": []}
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
+
+# Messages keep their quotation marks, so a search in the page finds what is pasted.
+smartquotes = False
 
 # Headings can be linked to as on GitHub, where the pages are read as they are.
 myst_heading_anchors = 4

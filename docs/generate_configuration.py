@@ -6,6 +6,7 @@ Run it after a change to them: python docs/generate_configuration.py
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from os.path import relpath
 from pathlib import Path
 from typing import get_args
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
+from lading.hooks.machines.local import LocalConfig
 from lading.hooks.site import SiteConfig
 from lading.hooks.site.rules import BindingTable, RuleTable
 from lading.hooks.site.share_tables import BudgetTable, KeptTable, ShareTable
@@ -42,10 +44,9 @@ Beside another executor it gets an alias, which tasks then name as in `@task(exe
 executor = LocalExecutor,lading:lading.executors.LadingExecutor
 ```
 
-Everything else has a default. The options below stand in the section `[{SECTION}]` of `airflow.cfg`, or in environment
-variables such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`. The units are those of the [hints](hints.md#units).
-`airflow config list --section {SECTION} --show-values` shows what is set, and a value that is not valid stops the
-scheduler with a message that says what is.
+Everything else has a default. Options stand in the section `[{SECTION}]` of `airflow.cfg`, or in environment variables
+such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`; units are those of the [hints](hints.md#units). A wrong value
+stops the scheduler with a message that says what is valid.
 """
 
 
@@ -54,7 +55,7 @@ SITES = """\
 
 `sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
 tries a job on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the
-tasks' event logs and `airflow lading jobs` say what is wrong.
+tasks' event logs and `airflow lading jobs` say why.
 
 ```toml
 [sites.local]
@@ -76,8 +77,8 @@ How to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md
 
 ## This machine
 
-`local`, the machine of the controller, is a site with and without a file. If no table is of `kind = "local"`, or
-named so, it is there as if `[sites.local]` were the first table, with all defaults. To run nothing on this machine:
+`local`, the machine of the controller, is a site with all defaults unless a table is of `kind = "local"` or named so;
+it then comes before the file's first table. To run nothing on this machine:
 
 ```toml
 [sites.local]
@@ -85,28 +86,25 @@ enabled = false
 ```
 
 All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
-file, such as a [`JobScriptOperator`](script_operator.md), runs at `local`. Without one it is an import error,
+file, such as a [`JobScriptOperator`](script_operator.md), runs at `local`. Without `local` it is an import error,
 unless its own `executor_config` names a site whose machines have the file.
 
 ## Tasks that name no site
 
-A task without the hint `site` goes to a site that takes such tasks:
-
-* **Which**: the first site of the file, unless it has `accept_untargeted = false`, and those with
+* **Which site**: the first of the file, unless it has `accept_untargeted = false`, and those with
   `accept_untargeted = true`. `local` without a table is the first, until a site of the file says `accept_untargeted
   = true`.
-* **Of several** the first that can ever run the task. A task that fits none of them is an import error, even if
-  another site could run it. Machines that could be launched count.
-* **Without room** there, or if the site is in trouble, the task goes to the next one that takes it. `burst_after =
-  "10 min"` of a table keeps it there for ten minutes first; a restart of the controller begins anew. Its reason in
-  `airflow lading jobs` says why it waits, or which site it has passed by.
+* **Of several** the first that can ever run the task, with machines that could be launched. A task that fits none of
+  them is an import error, even if another site could run it.
+* **Without room** there, or if the site is in trouble, the task goes to the next one. `burst_after = "10 min"` keeps
+  it there for ten minutes first; a restart of the controller begins anew.
 
 A task with the hint `site` runs there or nowhere, one with [targets](placement.md#targets) at one of these.
 
 ## When the file changes
 
-A controller goes by the file as it was at its start. When the file has changed, the controller's log, `airflow
-lading sites` and `airflow lading check` say so. Restart the controller, nothing else:
+A controller goes by the file as it was at its start; its log, `airflow lading sites` and `airflow lading check` say
+when it has changed. Restart the controller, nothing else:
 
 1. `airflow lading check` validates the new file.
 2. `kill PID` with the pid that the check names: the scheduler starts another one within seconds. If the controller
@@ -117,33 +115,50 @@ lading sites` and `airflow lading check` say so. Restart the controller, nothing
 What happens to jobs:
 
 * **A new site** takes jobs at once.
-* **A changed table** applies to what is submitted from then on. But `kind`, `mode`, `work_dir` and the connection
-  say where a site finds its jobs: let these end first, or give the new place a new name and keep the old table
-  until then.
-* **A removed site**: jobs that name it fail, and those that it had and that have not begun are `lost` after a
-  minute. Running ones report to Airflow themselves, but their logs are not fetched, and marking them does not end
-  them. Let them end first.
+* **A changed table** applies to what is submitted from then on. `kind`, `mode`, `work_dir` and the connection say
+  where a site finds its jobs: let these end first, or give the new place a new name and keep the old table until then.
+* **A removed site**: jobs that name it fail, those that had not begun are `lost` after a minute. Running ones report
+  to Airflow themselves, but their logs are not fetched, and marking them does not end them. Let them end first.
 """
 
 
 HEAD = "| key | default | meaning |\n|---|---|---|"
+FIRST_VERSION = "0.1.0"
 UNITS = 'A number without a unit is MiB of memory or disk, or seconds of time; `"4 GiB"` and `"2h"` are understood.'
 
 
-def kind(names: list[str], model: type[SiteConfig]) -> str:
+Row = tuple[str, str, str]
+
+
+def rows(model: type[TableModel], names: Iterable[str]) -> list[Row]:
+    """Key, default and meaning of these keys of a table."""
+    fields = model.model_fields
+    return [(f"`{key}`", default(fields[key]), fields[key].description or "") for key in names]
+
+
+def lines(found: Iterable[Row]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in found]
+
+
+def shared_rows(models: Iterable[type[SiteConfig]]) -> list[Row]:
+    """The keys that the tables of all these kinds have, with one default and meaning."""
+    first, *others = (rows(model, [key for key in keys(model) if key != "kind"]) for model in models)
+    return [row for row in first if all(row in other for other in others)]
+
+
+def kind(names: list[str], model: type[SiteConfig], shared: Collection[Row], link: str) -> str:
     """The part of the page that describes the kinds of sites that share a table."""
-    rows = [
-        f"| `{key}` | {default(field)} | {field.description} |"
-        for key in keys(model)
-        if key != "kind" and (field := model.model_fields[key])
-    ]
+    own = [row for row in rows(model, [key for key in keys(model) if key != "kind"]) if row not in shared]
     title = f"## kind = {', '.join(map(repr, names))}"
-    parts = (part(f"### A {name.removesuffix('s')}", table) for name, table in tables(model).items())
-    return "\n".join([title, "", UNITS, "", HEAD, *rows, "", *parts])
+    parts = (
+        part(f"### A {name.removesuffix('s')}" if name.endswith("s") else f"### The table `{name}`", table)
+        for name, table in tables(model).items()
+    )
+    return "\n".join([title, "", f"Also the keys of {link}.", "", HEAD, *lines(own), "", *parts])
 
 
 def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
-    """The models of the tables of which there is a list in a table, by its key."""
+    """The models of the tables in a table, alone or as a list, by their keys."""
     inner = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
     return {
         name: found[0]
@@ -154,15 +169,16 @@ def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
 
 def part(title: str, model: type[TableModel]) -> str:
     """The part of the page that describes one table of such a list."""
-    rows = [f"| `{key}` | {default(field)} | {field.description} |" for key, field in model.model_fields.items()]
-    return "\n".join([title, "", HEAD, *rows, ""])
+    return "\n".join([title, "", HEAD, *lines(rows(model, model.model_fields)), ""])
 
 
 def default(field: FieldInfo) -> str:
     """What holds when a key is left out."""
     if field.is_required():
         return "must be given"
-    return "none" if field.default in (None, "", {}, ()) else f"`{field.default}`"
+    if field.default in (None, "", {}, ()):
+        return "none"
+    return f"`{list(field.default) if isinstance(field.default, tuple) else field.default}`"
 
 
 def page() -> str:
@@ -170,9 +186,29 @@ def page() -> str:
     models: dict[type[SiteConfig], list[str]] = {}
     for name, site in sorted(site_kinds().items()):
         models.setdefault(site.config_model, []).append(name)
-    kinds = (kind(names, model) for model, names in models.items())
+    everywhere = shared_rows(models)
+    elsewhere = [
+        row for row in shared_rows(each for each in models if each is not LocalConfig) if row not in everywhere
+    ]
+    kinds = (
+        kind(names, model, everywhere, "[all sites](#keys-of-all-sites)")
+        if model is LocalConfig
+        else kind(
+            names,
+            model,
+            [*everywhere, *elsewhere],
+            "[all sites](#keys-of-all-sites) and [all but `local`](#keys-of-all-sites-but-local)",
+        )
+        for model, names in models.items()
+    )
+    common = "\n".join(["## Keys of all sites", "", UNITS, "", HEAD, *lines(everywhere), ""])
+    remote = "\n".join(["## Keys of all sites but `local`", "", HEAD, *lines(elsewhere), ""])
     sections = (section(name, option) for name, option in options().items())
-    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), shares(), budgets(), *kinds]))
+    return linked(
+        "\n".join(
+            [INTRODUCTION, *sections, SITES, bindings(), rule_tables(), shares(), budgets(), common, remote, *kinds]
+        )
+    )
 
 
 def linked(text: str) -> str:
@@ -181,7 +217,7 @@ def linked(text: str) -> str:
     return re.sub(r"(?<=\]\()([a-z0-9_]+\.md)", lambda m: relpath(folders[m[1]] / m[1], PAGE.parent), text)
 
 
-def rules() -> str:
+def rule_tables() -> str:
     """The part of the page that describes the rules."""
     said = "What tasks do without if nothing has room for everything they wish; see [rules](placement.md#rules)."
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
@@ -209,19 +245,14 @@ def budgets() -> str:
 def section(name: str, option: dict[str, str | None]) -> str:
     """The part of the page that describes one option."""
     value = option["default"]
+    facts = [
+        (option["type"] or "").capitalize(),
+        "no default" if value is None else f"default `{value}`",
+        f"example `{option['example']}`",
+        *([] if option["version_added"] == FIRST_VERSION else [f"since {option['version_added']}"]),
+    ]
     return "\n".join(
-        [
-            f"## {name}",
-            "",
-            re.sub("``", "`", option["description"] or ""),
-            "",
-            f"* Type: {option['type']}",
-            f"* Default: {'none' if value is None else f'`{value}`'}",
-            f"* Example: `{option['example']}`",
-            f"* Environment variable: `AIRFLOW__{SECTION.upper()}__{name.upper()}`",
-            f"* Since: {option['version_added']}",
-            "",
-        ]
+        [f"## {name}", "", re.sub("``", "`", option["description"] or ""), "", f"*{', '.join(facts)}.*", ""]
     )
 
 

@@ -15,9 +15,10 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
 
-Every message about a job or a machine is one of these: search this page for a part of it, or for its code, which is
-`reason_code` in `airflow lading jobs --output json`. `{…}` stands for what differs from job to job. Each table is
-preceded by who can act (the author of the Dag, or the operator of the site, the account or Lading) and what to do.
+Every message about a job or a machine is one of these. Paste one into the field above (on the site), or search this
+page for a part of it or for its code (`reason_code` in `airflow lading jobs --output json`). `{…}` stands for what
+differs from job to job, `…` at the end for the remedy. Above each list: who can act (the author of the Dag; the
+operator of the site, the account or Lading), and what to do.
 
 """
 PARTS = {
@@ -38,7 +39,7 @@ PARTS = {
 
 def cell(text: str) -> str:
     """Text as one cell of a table."""
-    shown = re.sub(r"\{(\w+)(?:!r)?(?::\w+)?\}", r"{\1}", text).replace("|", "\\|").replace("<", "&lt;")
+    shown = re.sub(r"\{(\w+)(?:!r)?(?::[\w.]+)?\}", r"{\1}", text).replace("|", "\\|").replace("<", "&lt;")
     return shown.replace("[[", "\\[\\[").replace("*", "\\*").strip() or " "
 
 
@@ -51,6 +52,13 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def message(code: Code) -> str:
+    """The sentence of a code; a remedy at its end is not said again."""
+    sentence, remedy = code.sentence, code.remedy.removesuffix(".")
+    ending = f"; {remedy[:1].lower()}{remedy[1:]}"
+    return cell(sentence.removesuffix(ending) + "; …" if sentence.endswith(ending) else sentence)
+
+
 def codes(form: Form) -> str:
     """The codes of one form: those of one title together, and of these those of one remedy in one table."""
     titles: dict[str, dict[tuple[str, str], list[Code]]] = {}
@@ -61,8 +69,8 @@ def codes(form: Form) -> str:
     for title, groups in titles.items():
         parts.append(f"### {cell(title)}")
         for (remedy, actors), group in groups.items():
-            rows = ((f"`{code.key}`", cell(code.sentence)) for code in group)
-            parts += [f"*{actors.capitalize()}.* {cell(remedy)}", table(("code", "message"), rows)]
+            messages = (f"* `{code.key}`: {message(code)}" for code in group)
+            parts += [f"*{actors.capitalize()}.* {cell(remedy)}", "\n".join(messages)]
     return "\n\n".join(parts)
 
 

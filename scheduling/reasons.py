@@ -48,7 +48,7 @@ class _Sentence(string.Formatter):
         write = _WRITERS.get(format_spec)
         try:
             return str(super().format_field(value, format_spec)) if write is None else write(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, LookupError, OverflowError):
             return str(value)
 
 

@@ -83,7 +83,11 @@ def build() -> Path:
         names = {name.partition("/")[2] for name in archive.getnames()}
     if missing := [name for name in IN_SDIST if name not in names]:
         raise InstallationError(f"{sdist.name} lacks {', '.join(missing)}: MANIFEST.in says what is in it")
-    [tested] = (ROOT / "dist").glob("*.whl")
+    tested = next((ROOT / "dist").glob("*.whl"), None)
+    if tested is None:
+        raise InstallationError(
+            "dist has no wheel, with which the tests run: remove .venv/installed, and make package again"
+        )
     if differing := sorted(held(wheel) ^ held(tested)):
         raise InstallationError(f"of the wheels of the sdist and of the checkout one alone has {', '.join(differing)}")
     for path in (sdist, wheel):

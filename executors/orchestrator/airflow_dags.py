@@ -10,11 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow import settings
-from airflow.models.dagbag import CachedDBDagBag
 from airflow.utils.state import TaskInstanceState
 
 from lading.executors.orchestrator import airflow_runs as runs
 from lading.executors.orchestrator.airflow_facts import DagFacts
+from lading.executors.orchestrator.airflow_versions import cached_dags
 from lading.executors.orchestrator.executor_names import goes_to_lading
 from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster
 from lading.executors.store.gangs.runs import DagRunKey
@@ -45,7 +45,7 @@ class Dags(Forecaster):
     """
 
     def __init__(self) -> None:
-        self.bag = CachedDBDagBag(load_op_links=False, cache_size=MOST_DAGS, cache_ttl=0, stats_prefix="lading.dag_bag")
+        self.bag = cached_dags(MOST_DAGS)
         self.structures: dict[Any, tuple[Any, DagStructure]] = {}
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)

@@ -159,9 +159,19 @@ class MemoryDialect(TableModel):
     :param resource: its name, such as ``h_vmem``, ``pmem`` or ``mem``; more than one with commas between
     """
 
-    per: Literal["node", "cpu", "slot", "job", "none"] | None = None
-    unit: Literal["B", "K", "M", "G", "T"] | None = None
-    resource: str | None = Field(default=None, pattern=r"^[A-Za-z][\w.-]*(,[A-Za-z][\w.-]*)*$")
+    per: Literal["node", "cpu", "slot", "job", "none"] | None = Field(
+        default=None,
+        description="What the number is for: `node`, `cpu`, `slot` or `job`; `none`: memory is not asked for. Without "
+        "it as is usual with the batch system.",
+    )
+    unit: Literal["B", "K", "M", "G", "T"] | None = Field(
+        default=None, description="`B`, `K`, `M`, `G` or `T`, powers of 1024; likewise."
+    )
+    resource: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z][\w.-]*(,[A-Za-z][\w.-]*)*$",
+        description="Its name, such as `h_vmem`; more than one with commas between; likewise.",
+    )
 
 
 class WholeNode(TableModel):
@@ -171,8 +181,8 @@ class WholeNode(TableModel):
     :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: not given
     """
 
-    cpus: int = Field(ge=1)
-    memory: Memory | None = None
+    cpus: int = Field(ge=1, description="Processors of each node.")
+    memory: Memory | None = Field(default=None, description="Memory that a job can have on each.")
 
 
 class Profile(TableModel):

@@ -161,8 +161,15 @@ def drawn() -> dict[str, int]:
     """The folders on the map, each with the floor that its line says."""
     text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w/]+)/` \|.* \(floor (\d)\) \|$", section, re.MULTILINE)
-    return {path: int(number) for path, number in rows}
+    head, _, *rows = (
+        [cell.strip() for cell in row[1:-1].split("|")] for row in re.findall(r"^\|.*\|$", section, re.MULTILINE)
+    )
+    found = {}
+    for number, *cells in rows:
+        for room, cell in zip(head[1:], cells, strict=True):
+            for folder in re.findall(r"`([\w/.]+)`", cell):
+                found[f"{room.strip('`/')}/{folder}".removesuffix("/.")] = int(number)
+    return found
 
 
 def test_the_map_has_every_room_on_its_floor_and_no_other() -> None:
