@@ -152,8 +152,8 @@ class FairTurns:
         """What a row's job goes by."""
         key = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._terms.get(key)) is None:
-            tenant = Tenant.of(*key)
-            known = self._terms[key] = TenantTerms(self.shares.of(tenant), *self.budgets(tenant))
+            tenant = Tenant.from_columns(*key)
+            known = self._terms[key] = TenantTerms(self.shares.share_of(tenant), *self.budgets(tenant))
         return known
 
     def explain_held(self, session: Session, before: float) -> None:

@@ -131,7 +131,7 @@ def _of_jobs(session: Session, since: float, now: float) -> Iterable[tuple[Tenan
     ).where(or_(at_work, and_(JobRow.started_at.is_not(None), JobRow.ended_at >= since)))
     for team, dag_id, owner, tags, *costs in session.execute(query.group_by(*TENANT)):
         spent, rate, hours, used = (float(each or 0.0) for each in costs)
-        yield Tenant.of(team, dag_id, owner, tags), spent, rate, hours, used
+        yield Tenant.from_columns(team, dag_id, owner, tags), spent, rate, hours, used
 
 
 def _of_forgotten(
@@ -143,7 +143,7 @@ def _of_forgotten(
     ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
     for team, dag_id, owner, usd, seconds in rows:
-        tenant = Tenant.of(team, dag_id, owner, tags(dag_id))
+        tenant = Tenant.from_columns(team, dag_id, owner, tags(dag_id))
         yield tenant, float(usd or 0.0), 0.0, float(seconds or 0.0) / 3600, 0.0
 
 

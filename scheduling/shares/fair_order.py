@@ -56,7 +56,7 @@ class _Queue:
         )
         self.lately = standing.lately.get(share, 0.0)
         self.inverse = 1.0 / its_own.weight
-        self.kept = [_Left.of(each, standing.used_by(share, each.site)) for each in its_own.kept]
+        self.kept = [_Left.from_kept(each, standing.used_by(share, each.site)) for each in its_own.kept]
         self.jobs: list[int] = []
         self.at = 0
 
@@ -75,7 +75,7 @@ class _Left:
         self.amounts = amounts
 
     @classmethod
-    def of(cls, kept: Kept, used: ShareAmounts) -> _Left:
+    def from_kept(cls, kept: Kept, used: ShareAmounts) -> _Left:
         left = [None if most is None else most - have for most, have in zip(kept.most, used, strict=True)]
         return cls(kept.site, left)
 
