@@ -68,6 +68,7 @@ class Budgets:
         self._needs_tags = any(each.who.tag is not None for each in self.table)
         self._next_look = 0.0
         self._is_first = True
+        self._ended = share_rows.EndedCosts()
         self._terms: dict[Tenant, BudgetTerms] = {}
 
     def sum_up(self, session: Session, now: float, *, is_asked: bool = False) -> None:
@@ -82,7 +83,7 @@ class Budgets:
         begun = time.monotonic()
         # A question for each Dag, where any budget goes by that.
         tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
-        self.found = share_rows.spending(session, self.table, now, tags)
+        self.found = share_rows.spending(session, self.table, now, tags, self._ended)
         for each in share_rows.save_spending(session, self.found, now):
             text = budget_warning(each)
             log.warning("%s", text)

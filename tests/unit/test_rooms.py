@@ -134,8 +134,8 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 # Names of functions that say nothing of what these do, or of what they return.
 EMPTY_NAMES = frozenset({
-    "of", "look", "found", "words", "do", "handle", "said", "stuff", "thing", "things", "it", "process", "perform", "work",
-    "helper", "util", "misc", "data", "info", "go", "doit",
+    "of", "look", "found", "words", "do", "handle", "said", "stuff", "thing", "things", "it", "process", "perform",
+    "work", "helper", "util", "misc", "data", "info", "go", "doit",
 })  # fmt: skip
 
 
