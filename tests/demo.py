@@ -89,8 +89,7 @@ def demonstrate(airflow: Airflow, demo: Demo) -> str:
     airflow.wait_for_dag(demo.dag)
     run_id = airflow.trigger(demo.dag, demo.conf)
     state = watch(airflow, demo.dag, run_id)
-    listing = ("lading", "jobs", "--run-id", run_id, "--limit", str(MOST_JOBS), "--output", "json")
-    jobs = [Job.of(row) for row in json.loads(airflow.cli(*listing))]
+    jobs = ended_jobs(airflow, run_id)
     console.print(table(jobs))
     console.print(summary(jobs))
     if state == "success":
@@ -98,6 +97,22 @@ def demonstrate(airflow: Airflow, demo: Demo) -> str:
     else:
         show_failures(airflow, demo.dag, run_id)
     return state
+
+
+def ended_jobs(airflow: Airflow, run_id: str) -> list[Job]:
+    """The jobs of a run when all have ended, or as they are after a while.
+
+    A task reports its end to Airflow itself; its site reports it later.
+    """
+    listing = ("lading", "jobs", "--run-id", run_id, "--limit", str(MOST_JOBS), "--output", "json")
+    found: list[Job] = []
+
+    def ended() -> bool:
+        found[:] = [Job.of(row) for row in json.loads(airflow.cli(*listing))]
+        return all(job.ended_at for job in found)
+
+    processes.wait_until(ended, 60, 1)
+    return found
 
 
 def show_result(result: Any) -> None:

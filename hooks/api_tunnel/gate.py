@@ -4,7 +4,7 @@ Any user who can connect to the login node's end of a tunnel can send anything, 
 ``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
 stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
 login node. What goes through ``https`` cannot be read here; then a server of its own is needed:
-docs/how_to/clusters.md.
+docs/how_to/closed_nodes.md.
 
 Each request is read by h11 and written again, over a connection of its own to the API server: what the server reads is
 what was looked at, however the client has framed it, and nothing can follow it.

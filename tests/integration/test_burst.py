@@ -16,7 +16,7 @@ import lading.example_dags
 from lading.executors.agent.ending import BEFORE
 from lading.executors.store import JobRow
 from lading.executors.store.instances import InstanceRow
-from tests.services import node_python, processes
+from tests.services import node_python, processes, tutorials
 from tests.services.airflow import Airflow
 from tests.services.ec2 import FakeEC2
 
@@ -136,6 +136,8 @@ def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(airflo
     assert bills == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=0.005), "to the cent"
     [taken] = [row for row in rows() if row.native_id == machine]
     assert taken.cause == "preempted", taken.reason
+    listed, *_ = tutorials.follow(airflow, "ec2.md", {"burst": run}.__getitem__)
+    assert machine in listed
     engine.dispose()
     airflow.stop()
     assert processes.wait_until(lambda: not processes.of_user(service.account.uid), 60), "a machine's process lives on"

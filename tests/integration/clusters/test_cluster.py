@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 import lading.example_dags
-from tests.services import debian, node_python, processes
+from tests.services import debian, node_python, processes, tutorials
 from tests.services.account import Account
 from tests.services.airflow import Airflow
 from tests.services.chromium import Window, chromium
@@ -471,3 +471,5 @@ def test_the_example_runs_on_both_batch_systems(cluster: Airflow) -> None:
     assert made[0] == made[1], "the nodes have the same Python"
     assert set(made[0]) == {"tree", "nearest", "distance"}
     assert made[0]["tree"].count(":") == 4, "three leaves and a fork"
+    *_, listed = tutorials.follow(cluster, "slurm.md", {"cluster_sketches": started["hpc"]}.__getitem__)
+    assert "sketch" in listed
