@@ -215,7 +215,7 @@ class Cluster:
 
     def _prediction(self, name: str) -> Prediction:
         if name in self.expected:
-            return Prediction(self.expected[name])
+            return self.expected[name]
         return self.history.predict(self._levels(name), self.limits[name], 1, 0.1)
 
 

@@ -4,8 +4,10 @@
 
 After ``make .environments/snakemake/installed``, as root, with nothing else at work: it starts a SLURM of emulated
 nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. ``slurm`` submits each job
-by itself, and looks at them from five seconds on. Lading's time has in it the start and the end of its controller, and
-the wait for allocations. None has more jobs at work than the nodes have cpus.
+by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays fail: the plugin
+puts the commands of all jobs of an array into one argument, of which Linux takes 128 KiB, and the script by which it
+submits what is longer loses that argument. Lading's time has in it the start and the end of its controller, and the
+wait for allocations. None has more jobs at work than the nodes have cpus.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ rule all:
     input: expand("out/{i}.txt", i=range(int(os.environ["JOBS"])))
 rule one:
     output: "out/{i}.txt"
-    resources: mem_mb=300, runtime=10
+    resources: mem_mb=1000, runtime=10
     shell: "sleep 1; touch {output}"
 """
 SITES = """
@@ -59,6 +61,7 @@ SLURM = ("--executor", "slurm", "--slurm-no-account", "--slurm-status-command", 
 WAYS = {
     "lading": ("--executor", "lading", "--lading-sites-file", "sites.toml"),
     "slurm": SLURM,
+    "slurm-arrays": (*SLURM, "--slurm-array-jobs", "all", "--slurm-array-limit", "25"),
 }
 
 
@@ -79,7 +82,7 @@ def measured(slurm: Slurm, python: Path, plugin: Path, way: str, jobs: int, cpus
     home = {"HOME": str(account.home), "USER": account.name, "JOBS": str(jobs)}
     began = time.monotonic()
     done = subprocess.run(
-        [str(python), "-m", "snakemake", "--jobs", str(jobs), *WAYS[way]],
+        [str(python), "-m", "snakemake", "--jobs", str(jobs), "--retries", "2", *WAYS[way]],
         cwd=folder,
         env={"LC_ALL": "C.UTF-8", **home, **paths, **slurm.environment},
         user=account.name,
@@ -115,10 +118,13 @@ def main() -> None:
             f'#!/bin/sh\nSLURM_CONF={slurm.environment["SLURM_CONF"]} exec {shutil.which("srun")} "$@"\n'
         )
         srun.chmod(0o755)
-        found = {way: measured(slurm, python, plugin, way, options.jobs, options.cpus) for way in options.contenders}
-    for way, seconds in found.items():
-        ratio = f", {seconds / found['lading']:.1f} times Lading's" if "lading" in found and way != "lading" else ""
-        print(f"{way}: {seconds:.1f} s for {options.jobs} jobs{ratio}")
+        found: dict[str, float] = {}
+        for way in options.contenders:
+            load = os.getloadavg()[0]
+            seconds = found[way] = measured(slurm, python, plugin, way, options.jobs, options.cpus)
+            ratio = f", {seconds / found['lading']:.1f} times Lading's" if "lading" in found and way != "lading" else ""
+            loads = f"load {load:.0f} before, {os.getloadavg()[0]:.0f} after"
+            print(f"{way}: {seconds:.1f} s for {options.jobs} jobs{ratio} ({loads})", flush=True)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,11 @@ def by_orders(names: Sequence[str], cpus: int, lengths: str, scale: float, start
         work = sum(each.job.resources.cpus * each.duration for each in trace) / cpus
         bound, found = max(critical, work), {}
         for weights, order in product(("absolute", "downstream"), ("priority", CRITICAL_PATH)):
-            by_rest = {} if order == "priority" else rests(trace, {name: expected.get(name, UNKNOWN) for name in known})
+            by_rest = (
+                {}
+                if order == "priority"
+                else rests(trace, {name: getattr(expected.get(name), "seconds", UNKNOWN) for name in known})
+            )
             found[weights, order] = makespan(trace, cpus, weights, by_rest)
             sums[weights, order] += found[weights, order] / bound
         cells = (f"{weights} {order} {seconds / bound:.3f}" for (weights, order), seconds in found.items())

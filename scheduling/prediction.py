@@ -19,6 +19,9 @@ ENOUGH = 5
 ASSUMED, ASSUMED_SPREAD = 900.0, 1.2
 # A stated time is taken at its word until jobs have ended; that counts for so many jobs.
 STATED_SPREAD, STATED_WEIGHT = 0.05, 3.0
+# A forecast learns within a run, from the first job of a task that has ended; what is assumed of the spread counts for
+# this part of one.
+ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN = 1, 0.1
 # Below it a duration counts as known: scenarios would only add noise.
 EXACT = 0.03
 
@@ -31,12 +34,14 @@ class Prediction:
     :param spread: the standard deviation of the logarithm; 0: it is known
     :param most: seconds after which it is ended; None: never
     :param source: where the prediction is from, as text
+    :param number: how many jobs of the same task have ended from which it is
     """
 
     seconds: float
     spread: float = 0.0
     most: float | None = None
     source: str = "stated"
+    number: int = 0
 
 
 class Predictable(Protocol):
@@ -70,6 +75,12 @@ class Sample:
         """The standard deviation, where ``assumed`` counts for ``weight`` measurements."""
         variance = self.squares - self.number * self.mean**2
         return math.sqrt((max(variance, 0.0) + weight * assumed**2) / (self.number + weight))
+
+    def with_one(self, assumed: float, spread: float) -> tuple[float, float]:
+        """The mean and the standard deviation, as if one more had been measured: what is assumed, and of its spread."""
+        more = Sample(self.number, self.total, self.squares)
+        more.add(assumed)
+        return more.mean, more.spread(spread, 1.0)
 
 
 @dataclass(slots=True)
@@ -120,8 +131,13 @@ class History:
                 if of_limit < spread:
                     source = f"its limit, as {share.number} jobs of {level_name} used theirs"
                     seconds = stated * math.exp(share.mean)
-                    return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source)
-            return bounded(math.exp(known.mean), spread, stated, f"{known.number} jobs of {level_name}")
+                    return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source, known.number)
+            if level is None and enough < ENOUGH:
+                # Of other tasks, and a few of them, little follows: what is assumed counts as one of them.
+                mean, spread = known.with_one(ASSUMED, ASSUMED_SPREAD)
+                return bounded(math.exp(mean), spread, stated, f"{known.number} jobs of {level_name}")
+            source, number = f"{known.number} jobs of {level_name}", 0 if level is None else known.number
+            return bounded(math.exp(known.mean), spread, stated, source, number)
         if stated:
             return Prediction(stated, 0.0, None, "its limit, as nothing has ended yet")
         return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has ended yet")
@@ -136,6 +152,6 @@ def predicted(job: Predictable) -> Prediction:
     return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, for nothing is known of it")
 
 
-def bounded(seconds: float, spread: float, most: float | None, source: str) -> Prediction:
+def bounded(seconds: float, spread: float, most: float | None, source: str, number: int = 0) -> Prediction:
     """A prediction that the limit bounds."""
-    return Prediction(seconds if most is None else min(seconds, most), spread, most, source)
+    return Prediction(seconds if most is None else min(seconds, most), spread, most, source, number)

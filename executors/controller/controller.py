@@ -59,6 +59,9 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 # A database that is away is asked again after this; nothing is lost meanwhile.
 PAUSE_AFTER_TROUBLE = 2.0
+# Sites are looked at again after so many times as long as a tick has taken, and within so many seconds: where each tick
+# looks at a thousand jobs, or the machine is busy, few ticks find as much as many.
+REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
 
 # It begins when nothing has happened for so long, seconds.
 SECONDS_UNTIL_LULL = 5.0
@@ -208,9 +211,10 @@ class Controller:
             self.stop()
             return
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
+            begun = time.monotonic()
             with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
-            self.threads.request_observations()
+            self.threads.request_observations(min(REST_AFTER_TICK * (time.monotonic() - begun), LONGEST_REST))
         if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
 

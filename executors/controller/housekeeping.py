@@ -22,6 +22,7 @@ from lading.executors.store import (
     CHUNK,
     JobRow,
     State,
+    bill_days,
     capacity,
     data,
     instances,
@@ -65,6 +66,8 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_ROUNDS = 10.0
 SECONDS_BETWEEN_PURGES = 600.0
+# It is looked at whether a day is over, and what has changed of those that are kept.
+SECONDS_BETWEEN_SUMS = 60.0
 SECONDS_PER_DAY = 86400
 # A task instance is made QUEUED and its job is made in one transaction, but the two are read in two.
 SECONDS_UNTIL_UNWANTED = 10.0
@@ -95,6 +98,7 @@ class Housekeeping:
         self.bindings = published_bindings(bindings_of(settings.sites_file, sites))
         self.next_round = 0.0
         self.next_purge = 0.0
+        self.next_sums = 0.0
         self.needed_at = time.monotonic()
         self.are_listed = False
         self.stored: dict[str, Observation] = {}
@@ -139,6 +143,9 @@ class Housekeeping:
             live = store.count_live(session)
             metrics.round(session, live)
             starts.say(session, time.time())
+            if now >= self.next_sums:
+                are_all = bill_days.sum_up(session, time.time())
+                self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY

@@ -119,7 +119,14 @@ class Leadership:
             if held is not None and not self.managed:
                 ask_to_make_way(held)
             leads = store.take_lease(
-                session, self.holder, socket.gethostname(), os.getpid(), self.managed, LEASE_SECONDS, dead
+                session,
+                self.holder,
+                socket.gethostname(),
+                os.getpid(),
+                self.managed,
+                LEASE_SECONDS,
+                dead,
+                self.database_ahead,
             )
             struck: list[Change] = []
             if leads and not self.leads_until:

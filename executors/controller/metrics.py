@@ -13,6 +13,7 @@ from sqlalchemy import select
 from lading.executors.orchestrator import current
 from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
 from lading.executors.store.instances import InstanceRow
+from lading.executors.store.jobs import QUEUED
 from lading.scheduling.reasons import NEW
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Metrics:
         started, since = sorted(self.started), self.last_round
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
-            times = (JobRow.queued_at, JobRow.submitted_at, JobRow.started_at, JobRow.said_since, JobRow.said_until)
+            times = (QUEUED, JobRow.submitted_at, JobRow.started_at, JobRow.said_since, JobRow.said_until)
             for site, team, queued, submitted, began, since_said, until_said, source in session.execute(
                 select(JobRow.site, JobRow.team, *times, JobRow.said_source).where(JobRow.token.in_(chunk))
             ):

@@ -74,10 +74,13 @@ class SiteThreads:
             if not self._is_silent(thread):
                 yield thread
 
-    def request_observations(self) -> None:
-        """Have all sites looked at again."""
+    def request_observations(self, pause: float = 0.0) -> None:
+        """Have all sites looked at again.
+
+        :param pause: not before so many seconds have passed
+        """
         for thread in self:
-            thread.request_observation()
+            thread.request_observation(pause)
 
     def await_first_answers(self, seconds: float) -> None:
         """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
@@ -196,10 +199,14 @@ class SiteThread:
 
     # -- what the controller calls; none of it waits for the site, but where it says for how long
 
-    def request_observation(self) -> None:
-        """Have the site looked at; the thread begins with the first call."""
+    def request_observation(self, pause: float = 0.0) -> None:
+        """Have the site looked at; the thread begins with the first call.
+
+        :param pause: not before so many seconds have passed
+        """
         with self._change:
             self._is_wanted = True
+            self._next_look = max(self._next_look, time.monotonic() + pause)
             self._change.notify_all()
         if self._thread.ident is None:
             self._thread.start()

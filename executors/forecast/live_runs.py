@@ -31,7 +31,7 @@ from lading.scheduling.matching.routes import first_stop, router
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.prediction import Prediction
+from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, Prediction
 from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ MOST_RUNS_TO_LEARN = 4
 SECONDS_UNTIL_FORGOTTEN = 60.0
 # Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
 HANDED_OVER = (TaskState.QUEUED, TaskState.RUNNING, TaskState.RESTARTING)
-# How many jobs have ended before one of the same task is expected to take as long; what is assumed of the spread counts
-# for this part of one.
-ENOUGH, WEIGHT = 1, 0.1
 TROUBLE = "What the tasks of some runs ask for cannot be read, so their jobs are planned without what comes after them"
 AT_ONCE = Prediction(0.0, source="it has no job")
 
@@ -416,9 +413,9 @@ class LiveRuns:
 
     def _expected(self, ask: AskingTask) -> Prediction:
         return (
-            self.durations.history.predict((), None)
+            self.durations.history.predict((), None, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
             if ask.row is None
-            else self.durations.predict(ask.row, ENOUGH, WEIGHT)
+            else self.durations.predict(ask.row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
         )
 
     def _job(
@@ -432,7 +429,7 @@ class LiveRuns:
         site, need = first_sites.of_row(row, begun is not None)
         return ComingJob(
             name,
-            self.durations.predict(row, ENOUGH, WEIGHT),
+            self.durations.predict(row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN),
             site,
             need,
             row.map_index,

@@ -10,7 +10,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from lading.executors.store import data, metadata, run_rows, share_rows  # noqa: F401 - each has tables of its own
+from lading.executors.store import bill_days, data, metadata, run_rows, share_rows  # noqa: F401 - they have tables
 from lading.executors.store.gangs import tables  # noqa: F401
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, case, func, or_, select
+from sqlalchemy.orm.attributes import flag_modified
 
 from lading.executors.store import capacity
 from lading.executors.store.figures import CPUS
@@ -233,9 +234,9 @@ def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None
     )
 
 
-def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, BillParts]:
-    """The parts of jobs that are about to be forgotten in what no job was charged of their machines, by token; it is
-    noted at those what is kept with them.
+def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, tuple[int, BillParts]]:
+    """The parts of jobs that are about to be forgotten in what no job was charged of their machines, by token, each
+    with the day on which the machine ended, of whose bill it is; it is noted at those what is kept with them.
 
     :param jobs: with their columns, see :data:`lading.executors.store.usage.COLUMNS`
     """
@@ -243,7 +244,7 @@ def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, Bil
     for job in jobs:
         if job.location is not None and job.started_at is not None:
             there.setdefault(job.location, []).append(job)
-    found: dict[str, BillParts] = {}
+    found: dict[str, tuple[int, BillParts]] = {}
     for chunk in chunks(sorted(there)):
         rows = session.scalars(select(InstanceRow).where(InstanceRow.token.in_(chunk))).all()
         charged = charges(session, [row.token for row in rows])
@@ -253,17 +254,19 @@ def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, Bil
                 for job in there[row.token]
             ]
             known = charged.get(row.token, [])
-            if row.state == InstanceState.ENDED and known:
+            if row.state == InstanceState.ENDED and row.ended_at is not None and known:
                 parted = row.part_shared or 0.0
                 left = scaled(rest(row, known, row.ended_at), 1 - parted)
                 by_usd = sum(each.usd for each in known) > 0
                 whole = sum(each.usd if by_usd else each.cpu_seconds for each in known)
                 for job, each in zip(there[row.token], leaving, strict=True):
                     weight = (each.usd if by_usd else each.cpu_seconds) / whole if whole > 0 else 0.0
-                    found[job.token] = scaled(left, weight)
+                    found[job.token] = int(row.ended_at // SECONDS_PER_DAY), scaled(left, weight)
                     row.part_shared = (row.part_shared or 0.0) + (1 - parted) * weight
             row.usd_gone = (row.usd_gone or 0.0) + sum(each.usd for each in leaving)
             row.cpu_seconds_gone = (row.cpu_seconds_gone or 0.0) + sum(each.cpu_seconds for each in leaving)
+            # The bill of its day stays what it was.
+            flag_modified(row, "changed_at")
     return found
 
 

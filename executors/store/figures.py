@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import func, select
 
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.jobs import QUEUED
 from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
 def waiting(session: Session) -> Sequence[Any]:
     """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
     return session.execute(
-        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(JobRow.queued_at))
+        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(QUEUED))
         .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
         .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
     ).all()

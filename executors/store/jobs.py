@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, true, update
 
-from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.leases import AHEAD, DatabaseNow
 from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, reason_values
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from lading.scheduling.reasons import Reason
 
+# When a job was queued by the clock of the controller, which dates all else of it: the database dates that.
+QUEUED = JobRow.queued_at - AHEAD
 # Databases limit how many values one statement may carry; SQLite's oldest limit is 999.
 CHUNK = 500
 

@@ -6,9 +6,10 @@ database.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Boolean, Double, Integer, String, and_, delete, insert, or_, select, update
+from sqlalchemy import Boolean, Double, Integer, String, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped, column_property, mapped_column
@@ -58,19 +59,30 @@ class Lease(Base):
     pid: Mapped[int] = mapped_column(Integer)
     managed: Mapped[bool] = mapped_column(Boolean)
     expires_at: Mapped[float] = mapped_column(Double)
+    # Seconds by which the database's clock is ahead of its holder's, as that measured it last; None: it has not.
+    database_ahead: Mapped[float | None] = mapped_column(Double)
     left: Mapped[float] = column_property(expires_at - DatabaseNow())
 
 
 def take_lease(
-    session: Session, holder: str, host: str, pid: int, managed: bool, seconds: float, dead: str | None
+    session: Session,
+    holder: str,
+    host: str,
+    pid: int,
+    managed: bool,
+    seconds: float,
+    dead: str | None,
+    database_ahead: float = 0.0,
 ) -> bool:
     """Become or stay the controller that acts.
 
     :param seconds: for which it is held from now on
     :param dead: a holder that is known not to live any more, whose lease need not run out first
+    :param database_ahead: seconds by which the database's clock is ahead of the holder's
     :returns: whether the lease is held now
     """
-    values = {"holder": holder, "host": host, "pid": pid, "managed": managed, "expires_at": DatabaseNow() + seconds}
+    values: dict[str, Any] = {"holder": holder, "host": host, "pid": pid, "managed": managed}
+    values |= {"expires_at": DatabaseNow() + seconds, "database_ahead": database_ahead}
     free = or_(Lease.holder == holder, Lease.expires_at < DatabaseNow())
     if dead is not None:
         free = or_(free, Lease.holder == dead)
@@ -98,3 +110,21 @@ def lease(session: Session) -> Lease | None:
 def drop_lease(session: Session, holder: str) -> None:
     """Let another controller act at once."""
     session.execute(delete(Lease).where(Lease.holder == holder))
+
+
+# The same in a query: by so much the times at which jobs were queued, which the database dates, are later than all
+# others, which the controller dates.
+AHEAD = func.coalesce(select(func.max(Lease.database_ahead)).scalar_subquery(), 0.0)
+
+
+def database_ahead(session: Session) -> float:
+    """Seconds by which the database's clock is ahead of that of the controller that acts, as far as that is known."""
+    return float(session.scalar(select(AHEAD)) or 0.0)
+
+
+def controller_now(session: Session) -> float:
+    """What time it is by the clock of the controller that acts, which dates what happens to jobs: of several hosts'
+    clocks none is right. Without a controller it is that of this host.
+    """
+    found = session.execute(select(DatabaseNow(), Lease.database_ahead)).first()
+    return time.time() if found is None or found[1] is None else float(found[0] - found[1])

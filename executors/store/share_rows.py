@@ -221,7 +221,7 @@ def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | No
     ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
     for team, dag_id, owner, usd, seconds in rows:
-        tenant = Tenant.from_columns(team, dag_id, owner, tags(dag_id))
+        tenant = Tenant.from_columns(team, dag_id or None, owner, tags(dag_id) if dag_id else None)
         yield TenantCosts(tenant, usd=float(usd or 0.0), cpu_hours=float(seconds or 0.0) / 3600)
 
 

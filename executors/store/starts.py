@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, or_, select, update
 
+from lading.executors.store.jobs import QUEUED
+from lading.executors.store.leases import database_ahead
 from lading.executors.store.tables import JobRow, State
 from lading.scheduling.insight.starts import ExpectedStart, KnownWaits, StartSource, expected_start
 
@@ -20,7 +22,7 @@ WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
-WAITED = JobRow.started_at - JobRow.queued_at
+WAITED = JobRow.started_at - QUEUED
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
     JobRow.native_start,
@@ -36,12 +38,13 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     """When those of these jobs will start that wait, by token, as far as anything says it.
 
     :param jobs: with their :data:`COLUMNS`
-    :param now: epoch seconds
+    :param now: epoch seconds, by the clock of the controller
     """
     waiting = [job for job in jobs if job.state in WAITING]
     unsaid = [job for job in waiting if job.planned_start is None]
     tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
     sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)
+    ahead = database_ahead(session) if waiting else 0.0
     found = {}
     for job in waiting:
         past = []
@@ -49,7 +52,7 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
             past.append(KnownWaits(known, f"task {job.task_id}"))
         if job.site is not None and (known := sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
-        start = expected_start(now, job.queued_at, job.planned_start, job.native_start, past)
+        start = expected_start(now, job.queued_at - ahead, job.planned_start, job.native_start, past)
         if start is not None:
             found[job.token] = start
     return found
@@ -114,7 +117,7 @@ def say(session: Session, now: float) -> int:
     again = and_(JobRow.said_since.is_(None), JobRow.said_at < now - SECONDS_UNTIL_SAID_AGAIN)
     which = (
         JobRow.state.in_(WAITING),
-        JobRow.queued_at < now - SECONDS_UNTIL_SAID,
+        now - SECONDS_UNTIL_SAID > QUEUED,
         or_(JobRow.said_at.is_(None), again),
     )
     jobs = session.execute(select(*COLUMNS).where(*which).limit(MOST_SAID)).all()

@@ -226,10 +226,10 @@ class JobRow(Base):
         # each step of a job is in none of them: ticks would pay for it.
         Index("lading_job_queued", "queued_at", "token"),
         Index("lading_job_dag", "dag_id", "queued_at"),
-        Index("lading_job_place", "location"),
+        Index("lading_job_place", "location", postgresql_ops={"location": "varchar_pattern_ops"}),
         Index("lading_job_cause", "cause", "ended_at"),
-        Index("lading_job_native", "native_id"),
-        Index("lading_job_node", "node"),
+        Index("lading_job_native", "native_id", postgresql_ops={"native_id": "varchar_pattern_ops"}),
+        Index("lading_job_node", "node", postgresql_ops={"node": "varchar_pattern_ops"}),
     )
 
     @property

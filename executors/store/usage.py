@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, select
 
-from lading.executors.store import bills
-from lading.executors.store.jobs import chunks
+from lading.executors.store import bill_days, bills
+from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
@@ -28,9 +28,9 @@ MOST_TRIES = 1000
 # What ended a try says nothing of what it would have used.
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
-    JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory,
-    JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, JobRow.queued_at, JobRow.started_at, JobRow.ended_at,
-    JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
+    JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes,
+    JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"), JobRow.started_at,
+    JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
 
 
@@ -49,24 +49,30 @@ def forget_ended(session: Session, before: float) -> int:
     for chunk in chunks([row.token for row in rows]):
         session.execute(delete(JobRow).where(JobRow.token.in_(chunk)), execution_options={"synchronize_session": False})
     if len(rows) < MOST_FORGOTTEN:
-        session.execute(delete(UsageRow).where(UsageRow.day < int(before // SECONDS_PER_DAY) - DAYS_KEPT))
+        first = int(before // SECONDS_PER_DAY) - DAYS_KEPT
+        session.execute(delete(UsageRow).where(UsageRow.day < first))
+        bill_days.forget(session, first)
     return len(rows)
 
 
 def keep(session: Session, rows: Iterable[Any]) -> None:
-    """Count jobs that are about to be deleted; those that belong to no task are not counted."""
+    """Count jobs that are about to be deleted; what belongs to no task is counted by its kind."""
     alike: dict[tuple[str, str, int, int, str], list[Any]] = {}
     rows = list(rows)
     rest = bills.share_with_forgotten(session, rows)
     for row in rows:
-        if row.dag_id and row.task_id:
-            day = int(row.ended_at // SECONDS_PER_DAY)
-            key = (row.dag_id, row.task_id, day, size_class(row.input_size), row.site or "")
-            alike.setdefault(key, []).append(row)
+        day = int(row.ended_at // SECONDS_PER_DAY)
+        key = (row.dag_id or "", row.task_id or row.kind, day, size_class(row.input_size), row.site or "")
+        alike.setdefault(key, []).append(row)
     for key, jobs in alike.items():
         kept = row_of(session, *key)
         count(kept, jobs)
-        add_rest(kept, [rest[job.token] for job in jobs if job.token in rest])
+        dag_id, task_id, _, number, site = key
+        for day, parts in (rest[job.token] for job in jobs if job.token in rest):
+            of_day = row_of(session, dag_id, task_id, day, number, site)
+            if not of_day.jobs:  # none of them has ended on that day, or it is counted later
+                of_day.team, of_day.dag_owner = kept.team, kept.dag_owner
+            add_rest(of_day, [parts])
     session.flush()
 
 
@@ -165,17 +171,21 @@ def part_used(job: Any) -> float:
     return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
 
 
-def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
-    """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
+def of_task(session: Session, dag_id: str, task_id: str, most: int | None = None) -> dict[int, Usage]:
+    """What the last tries of a task used, by the class of their inputs' size.
+
+    :param most: so many tries; None: :data:`MOST_TRIES`
+    """
+    most = MOST_TRIES if most is None else most
     mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
     tries = TaskTries()
-    for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(MOST_TRIES)):
+    for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(most)):
         tries.add(job)
     kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
-    if tries.number < MOST_TRIES:
+    if tries.number < most:
         for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class, UsageRow.site)):
             tries.merge(row)
-            if tries.number >= MOST_TRIES:
+            if tries.number >= most:
                 break
     return tries.classes
 

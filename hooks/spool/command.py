@@ -18,7 +18,7 @@ class CommandWork:
     """A command.
 
     :param arguments: the program and its arguments; a shell is named where one is wanted
-    :param folder: in which it runs; empty: that of the node agent
+    :param folder: in which it runs; empty: the job's own scratch folder, which goes when it has ended
     :param environment: variables beside those of the node agent
     :param log_folder: below which it has its log on a machine that shares the controller's files
     :param log_path: of the file in which it prints, relative to that folder; empty: it has none

@@ -82,7 +82,16 @@ def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arr
         workflow = wfformat.read(read_text(path), path, scale=scale)
     except wfformat.WorkflowError as error:
         raise UsageError(str(error)) from None
+    check_sizes(workflow, path, offered)
+    return workflow
+
+
+def check_sizes(workflow: Sequence[Arrival], source: str, offered: Catalogue) -> None:
+    """Look whether each task of a workflow fits something.
+
+    :param source: where it is from, for the error
+    :raises UsageError: one fits nothing that is offered
+    """
     asked = [each.job for each in workflow]
     for refused in pose(asked, [], offered, InstanceLimits(), Objective(), 0.0, None).refusals:
-        raise UsageError(f"{path}: task {shortened(refused.job)} {refused.reason}")
-    return workflow
+        raise UsageError(f"{source}: task {shortened(refused.job)} {refused.reason}")

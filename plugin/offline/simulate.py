@@ -19,6 +19,7 @@ from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
@@ -70,7 +71,7 @@ class SimulationInputs:
     :param limits: how many instances there may be
     :param policies: that are compared
     :param tick_seconds: between plans; None: by the number of jobs
-    :param lengths: seconds that jobs are expected to run, by their names
+    :param lengths: how long jobs are expected to run, by their names
     :param references: of each workflow, by its file
     """
 
@@ -78,7 +79,7 @@ class SimulationInputs:
     limits: InstanceLimits
     policies: Sequence[str]
     tick_seconds: float | None
-    lengths: Mapping[str, float] = field(default_factory=dict)
+    lengths: Mapping[str, Prediction] = field(default_factory=dict)
     references: Mapping[str, CheapestFleets] = field(default_factory=dict)
 
 

@@ -17,6 +17,7 @@ from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, s
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
+from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import accuracy, expected_starts
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
@@ -111,7 +112,7 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
 
 def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
     """When a job that waits is expected to start, and how often what was said of such starts came true in a week."""
-    now = time.time()
+    now = controller_now(session)
     if (start := expected_starts(session, [job], now).get(job.token)) is None:
         return []
     said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"

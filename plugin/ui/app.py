@@ -10,7 +10,8 @@ import json
 import logging
 import mimetypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -29,6 +30,7 @@ from tenacity import Retrying
 
 from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.store import JobRow, State, requests
+from lading.executors.store.leases import controller_now
 from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
@@ -205,19 +207,19 @@ of_runs = APIRouter(
 @looks.get("/summary")
 def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
-    return summary(session, sight, time.time()).model_copy(update={"may_act": may_act})
+    return summary(session, sight, controller_now(session)).model_copy(update={"may_act": may_act})
 
 
 @looks.get("/costs")
 def get_costs(session: SessionDep, sight: SightDep, since: Time) -> Costs:
     """What jobs have cost that ended since a time or run, by Dag; of Dags that you may not read together."""
-    return costs(session, sight, since, time.time())
+    return costs(session, sight, since, controller_now(session))
 
 
 @looks.get("/waits")
 def get_waits(session: SessionDep, sight: SightDep) -> WaitGroups:
     """Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
-    return waits(session, sight, time.time())
+    return waits(session, sight, controller_now(session))
 
 
 @looks.get("/machines")
@@ -239,7 +241,7 @@ def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, 
 @looks.get("/failures")
 def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGroups:
     """Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for."""
-    return failures(session, sight, since, time.time())
+    return failures(session, sight, since, controller_now(session))
 
 
 @looks.get("/queue-waits")
@@ -267,13 +269,13 @@ def get_bill(
             "day and within ten years else"
         )
         raise refused_value(("query", "until"), message, until)
-    return bill_page(session, sight, since, until, by, split, time.time())
+    return bill_page(session, sight, since, until, by, split, controller_now(session))
 
 
 @looks.get("/savings")
 def get_savings(session: SessionDep, sight: SightDep) -> Savings:
     """What tasks would save in a month if they asked for what suffices, those that would save most first."""
-    return savings(session, sight, time.time())
+    return savings(session, sight, controller_now(session))
 
 
 def chosen(
@@ -288,6 +290,7 @@ def chosen(
     cause: Names = None,
     reason_code: Names = None,
     reason_limit: Name | None = None,
+    reason_site: Name | None = None,
     queued_since: Time | None = None,
     queued_until: Time | None = None,
     ended_since: Time | None = None,
@@ -305,6 +308,7 @@ def chosen(
         cause=cause or (),
         reason_code=reason_code or (),
         reason_limit=reason_limit,
+        reason_site=reason_site,
         since=queued_since,
         until=queued_until,
         ended_since=ended_since,
@@ -334,21 +338,18 @@ def get_jobs(
     they are, and that only where nothing but a time is chosen.
     """
     check_choice(choice, sight)
-    return find_jobs(session, sight, choice, time.time(), sort, order, limit, after)
+    return find_jobs(session, sight, choice, controller_now(session), sort, order, limit, after)
 
 
 @looks.get("/jobs.csv", response_class=StreamingResponse, responses=CSV)
-def get_jobs_csv(sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
+def get_jobs_csv(session: SessionDep, sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
     """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read."""
     check_choice(choice, sight)
 
-    def rows() -> Iterator[str]:
-        # That of the request ends before its answer does.
-        with create_session(scoped=False) as session:
-            yield from csv_rows(session, sight, choice, time.time())
-
+    # The session of the request ends before its answer does.
+    rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
-    return StreamingResponse(rows(), media_type="text/csv", headers=headers)
+    return StreamingResponse(rows, media_type="text/csv", headers=headers)
 
 
 @looks.get("/requests")
@@ -387,7 +388,7 @@ def stored(session: Session, store_it: Callable[[], Answer]) -> Answer:
 @of_dags.get("/dags/{dag_id}/runs")
 def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> RunPage:
     """What the runs of a Dag took and cost, youngest first."""
-    return runs(session, dag_id, time.time(), limit)
+    return runs(session, dag_id, controller_now(session), limit)
 
 
 @of_dags.get("/dags/{dag_id}/advice")
@@ -399,7 +400,7 @@ def get_advice(session: SessionDep, dag_id: str) -> Advice:
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
 def get_run(session: SessionDep, dag_id: str, run_id: str, may_edit: EditsRunsDep) -> RunSummary:
     """What a run took and cost, how long it took beside what it had to, and its longest waits."""
-    return run(session, dag_id, run_id, time.time()).model_copy(update={"may_edit": may_edit})
+    return run(session, dag_id, run_id, controller_now(session)).model_copy(update={"may_edit": may_edit})
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}/gantt")
@@ -407,7 +408,7 @@ def get_gantt(session: SessionDep, dag_id: str, run_id: str) -> RunGantt:
     """The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
     as long.
     """
-    return gantt(session, dag_id, run_id, time.time())
+    return gantt(session, dag_id, run_id, controller_now(session))
 
 
 @of_runs.post("/dags/{dag_id}/runs/{run_id}/hurry", responses=NO_RUN)
@@ -441,7 +442,7 @@ def get_tries(
     conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]
     if map_index is not None:
         conditions.append(JobRow.map_index == map_index)
-    return tries(session, Sight(frozenset({dag_id})), time.time(), conditions, limit, after)
+    return tries(session, Sight(frozenset({dag_id})), controller_now(session), conditions, limit, after)
 
 
 def check_window(since: float, until: float) -> None:

@@ -22,13 +22,17 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
-LATE, LATE_COUNTS = 0.04, 10.0
+LATE, LATE_COUNTS = 0.04, 20.0
 # By what a run takes longer than until it shall have ended counts as so many times as long.
 OVERDUE_COUNTS = 100.0
 # No run takes less than this, seconds.
 LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
 DOUBT = 0.05
+# How many machines a run is given on which its steps begin as soon as they can, instead of where they cost the least.
+FLEETS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+# Where more than so many times as many are at work it is not tried.
+MOST_LEFT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Way:
     :param least_cpus: new machines have so many cpus at least: steps to come may share them
     :param by_work: of these the type on which all that is to come takes the least money is launched; else the cheapest
     :param patient: whether a run that has just begun may take a boot longer, also where it could begin on what is there
+    :param fleet: see :class:`~lading.scheduling.forecast.schedule.ScheduleTerms`
     """
 
     least_cpus: float = 0.0
@@ -45,6 +50,7 @@ class Way:
     stretch: float = 1.0
     worth: float = 1.0
     patient: bool = False
+    fleet: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ def choose(
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
     """
+    forecast = forecast.by_those_at_work(now)
     builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
@@ -96,6 +103,7 @@ def choose(
     soonest = {run: now + waits[run] + seconds for run, seconds in critical.items()}
     is_patience_of_use = bool(locations) and any(waits.values())
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
+    busy = len({step.location for step in forecast.steps.values() if step.begun is not None})
     menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
     for way in ways or all_ways(problem, min(hurries.values(), default=hurry)):
@@ -104,7 +112,7 @@ def choose(
             menus[menu] = launchable(forecast, problem, builder, *menu)
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
-        if way.patient and not is_patience_of_use:
+        if (way.patient and not is_patience_of_use) or 0 < MOST_LEFT * way.fleet < busy:
             continue
         terms = ScheduleTerms(
             {
@@ -116,9 +124,10 @@ def choose(
             },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
+            way.fleet,
         )
         schedule = builder.build(terms)
-        found = score(schedule, forecast, soonest, least, hurries, spent, now)
+        found = score(schedule, forecast, soonest, least, hurries, spent, boot, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
             best = ChosenSchedule(schedule, way, found)
@@ -138,14 +147,15 @@ def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:
 def all_ways(problem: Problem, hurry: float) -> list[Way]:
     sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
     stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
-    return [
-        Way(least, by_work, stretch, worth, patient)
-        for least in (0.0, *sizes[1:])
-        for by_work in (False, True)
+    menus = [(least, by_work) for least in (0.0, *sizes[1:]) for by_work in (False, True)]
+    by_cost = [
+        Way(*menu, stretch, worth, patient)
+        for menu in menus
         for patient in (False, True)
         for worth in WORTHS
         for stretch in stretches
     ]
+    return by_cost + [Way(*menu, fleet=size) for menu in menus for size in FLEETS]
 
 
 def launchable(
@@ -198,6 +208,7 @@ def score(
     least: Mapping[str | None, float],
     hurries: Mapping[str | None, float],
     spent: float,
+    boot: float,
     now: float,
 ) -> float:
     """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work.
@@ -209,7 +220,7 @@ def score(
     for run, end in schedule.ends.items():
         begun = forecast.began.get(run or "", now)
         seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
-        late = seconds / soonest / (1 + LATE / max(hurries[run], 1e-9))
+        late = seconds / (soonest + LATE / max(hurries[run], 1e-9) * max(1.0, soonest - boot))
         worth = math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late))
         length += hurries[run] * least[run] / whole * worth
         if (until := forecast.finish_by.get(run or "", math.inf)) < end:
@@ -219,5 +230,8 @@ def score(
 
 def nearby(way: Way) -> tuple[Way, ...]:
     """A way, and those beside it that are tried as long as nothing but time has passed."""
-    its = replace(way, patient=False)
-    return (its, *(replace(its, stretch=each) for each in STRETCHES if each != way.stretch), replace(its, patient=True))
+    its = replace(way, patient=False, fleet=0)
+    stretched = [replace(its, stretch=each) for each in STRETCHES]
+    sizes = {way.fleet, way.fleet - 1, way.fleet + 1, way.fleet // 2} if way.fleet else ()
+    fleets = [Way(way.least_cpus, way.by_work, fleet=size) for size in sorted(sizes) if size > 0]
+    return tuple(dict.fromkeys((replace(way, patient=False), *stretched, *fleets, replace(its, patient=True))))

@@ -215,7 +215,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
             if task.most and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
-            steps[job.name] = _step(run, job, parents, site, task)
+            steps[job.name] = _step(run, job, parents, site, task_id, task)
         if not _is_one(task):
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
@@ -233,7 +233,9 @@ def _is_one(task: ComingTask) -> bool:
     return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
-def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, task: ComingTask) -> WorkflowStep:
+def _step(
+    run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, task_id: str, task: ComingTask
+) -> WorkflowStep:
     seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
     if need is None or job.site != site:
         nothing = PlannedJob(job.name, NO_NEED, run=run.name)
@@ -247,6 +249,8 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, t
             elsewhere=True,
             pool=job.pool,
             pool_slots=job.pool_slots,
+            alike=task_id,
+            measured=job.expected.number,
         )
     asked = PlannedJob(
         job.name,
@@ -272,6 +276,8 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, t
         pool=job.pool,
         pool_slots=job.pool_slots,
         ahead=task.ahead,
+        alike=task_id,
+        measured=job.expected.number,
     )
 
 

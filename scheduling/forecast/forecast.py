@@ -10,9 +10,11 @@ from functools import cached_property
 
 from lading.scheduling.job import PlannedJob
 
-# One of unknown length that exceeds what was expected is expected to run on for this part of what it has run, and for a
-# moment in any case, seconds.
-GOES_ON, MOMENT = 0.3, 1.0
+# Of what is log-normal and has not ended at its median half ends within 0.67 standard deviations, and later on within
+# fewer: this mean of them, of at most this deviation, says for how long it runs on. What exceeds what was expected runs
+# on for a moment in any case, seconds.
+GOES_ON, MOST_SPREAD = 0.5, 1.0
+MOMENT = 1.0
 
 
 class CycleError(ValueError):
@@ -35,6 +37,8 @@ class WorkflowStep:
     :param pool_slots: how many slots of it it takes
     :param ahead: whether what it needs is asked for before it waits, where that is launched for what waits alone; None:
         where it is certain when it begins
+    :param alike: what the steps of its run have in common that take about as long, its task; None: there are none
+    :param measured: how many such have ended by which ``seconds`` is expected
     """
 
     job: PlannedJob
@@ -48,17 +52,20 @@ class WorkflowStep:
     pool: str | None = None
     pool_slots: int = 1
     ahead: bool | None = None
+    alike: str | None = None
+    measured: int = 0
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on: how
-        many times it has taken is itself a measurement of the spread."""
+        """Seconds that it still runs. The less its length is known, the less follows from when it should end; and the
+        more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement
+        of the spread."""
         if self.begun is None:
             return self.seconds
         passed = now - self.begun
         if passed < self.seconds:
-            return self.seconds - passed
+            return max(self.seconds - passed, self.seconds * _goes_on(self.spread))
         over = math.log(passed / self.seconds) if self.seconds else 0.0
-        return MOMENT + GOES_ON * passed * min(1.0, max(self.spread, over))
+        return MOMENT + passed * _goes_on(max(self.spread, over))
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,27 @@ class Forecast:
                 kept[name] = replace(step, rest=max(behind)) if is_cut else step
         return replace(self, steps=kept)
 
+    def by_those_at_work(self, now: float) -> Forecast:
+        """The same where steps take longer, as those like them that are at work for longer than was expected.
+
+        Of those that have ended all is known; of one that runs on, that it takes longer than until now. So it counts as
+        one that takes as long as is expected now, and as long as all of them at least. If none has ended, that is as
+        long as the one that takes the longest: before the others could end they have not had the time.
+        """
+        overdue: dict[tuple[str | None, str], list[float]] = {}
+        for step in self.steps.values():
+            if step.begun is not None and step.alike is not None and 0 < step.seconds < now - step.begun:
+                over = math.log((now - step.begun + step.left(now)) / step.seconds)
+                overdue.setdefault((step.job.run, step.alike), []).append(over)
+        if not overdue:
+            return self
+        steps = dict(self.steps)
+        for name, step in self.steps.items():
+            over_all = overdue.get((step.job.run, step.alike or ""))
+            if over_all and (step.begun is None or now - step.begun <= step.seconds):
+                steps[name] = replace(step, seconds=step.seconds * math.exp(_common(over_all, step.measured)))
+        return replace(self, steps=steps)
+
     def ready(self) -> set[str]:
         """The steps that do not run and wait for none that takes time."""
         found: set[str] = set()
@@ -190,3 +218,19 @@ class Forecast:
                 missing[child] -= 1
                 if not missing[child]:
                     heapq.heappush(ready, place(child))
+
+
+def _goes_on(spread: float) -> float:
+    """For which part of its median what has not ended then is expected to run on."""
+    return math.expm1(GOES_ON * min(MOST_SPREAD, spread))
+
+
+def _common(over: Iterable[float], measured: int) -> float:
+    """The mean of what is measured, which is 0, and of what is at least so much, each counted as the mean or more."""
+    total, found = 0.0, 0.0
+    for number, each in enumerate(sorted(over, reverse=True), 1):
+        if each <= found:
+            break
+        total += each
+        found = total / (measured + number)
+    return found

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
+
+# So many times as long as expected a step takes at most where it is reckoned when it should begin.
+MOST_TIMES = 2.0
 
 
 class Slots:
@@ -30,10 +33,13 @@ class Slots:
             return {name: MachineTimeline((number, 0, 0, 0), 0.0, 0.0, now) for name, number in most.items()}
 
         self.runs, self.pools = limited(forecast.most_at_once), limited(forecast.pools)
+        self.any = bool(self.runs or self.pools)
 
     def earliest(self, step: WorkflowStep, since: float) -> float:
         """The first time from ``since`` on at which a step may be at work; one that takes more slots than its pool has
         is not held up by that."""
+        if not self.any:
+            return since
         limits = [each for each in self._limits(step) if fits(each[1], each[0].capacity)] if step.seconds else []
         at, before = since, -math.inf
         while limits and at != before:
@@ -95,6 +101,7 @@ class Schedule:
     :param homes: the machine of each step that does not run yet
     :param usd: what is still to be paid
     :param ends: when each run ends, epoch seconds
+    :param fleet: the machines in the order in which they are filled by :attr:`ScheduleTerms.fleet`
     """
 
     machines: list[PlannedMachine]
@@ -103,6 +110,7 @@ class Schedule:
     homes: dict[str, PlannedMachine] = field(default_factory=dict)
     usd: float = 0.0
     ends: dict[str | None, float] = field(default_factory=dict)
+    fleet: list[PlannedMachine] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +120,14 @@ class ScheduleTerms:
     :param deadlines: epoch seconds until which each run should have ended
     :param usd_per_second: what each second is worth by which it ends later
     :param bins: what each step would be launched on; None: it fits nothing that can be launched
+    :param fleet: so many machines at most, the ones that are there included, where nothing else fits a step; each step
+        begins as soon as it can, on the first of them; 0: any number, and each step begins where that costs the least
     """
 
     deadlines: Mapping[str | None, float]
     usd_per_second: Mapping[str | None, float]
     bins: Mapping[str, Bin | None]
+    fleet: int = 0
 
 
 class Builder:
@@ -144,12 +155,30 @@ class Builder:
         self.pause, self.boots = pause, boots
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
+        self.longest_rests = self._longest_rests()
         self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
         self._numbers: dict[MachineKind | Wish, int] = {}
         self._grants: dict[tuple[int, int], bool] = {}
         self._wishes = {name: self._number(step.job.wish) for name, step in forecast.steps.items()}
         self._free = self._without_strangers()
         self._slots = Slots(forecast, now)
+
+    def _longest_rests(self) -> dict[str, float]:
+        """The rests where each step takes as long as it probably does at most, but for :data:`MOST_TIMES` as long as
+        expected: so long before the end one should begin.
+
+        Else a step whose length is not known would wait for as long as if it were, and its run would end later wherever
+        it takes longer than expected.
+        """
+        if not any(step.spread for step in self.forecast.steps.values()):
+            return self.rests
+        steps = {
+            name: replace(step, seconds=step.seconds * min(MOST_TIMES, math.exp(step.spread)))
+            if step.begun is None
+            else step
+            for name, step in self.forecast.steps.items()
+        }
+        return replace(self.forecast, steps=steps).rests(self.now)
 
     def _without_strangers(self) -> dict[str, Vector]:
         """What the steps can use of each machine, by its name: all but what is held there, and what jobs have that are
@@ -181,6 +210,8 @@ class Builder:
             if home is not None:
                 home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
             self._slots.add(step, self.now, step.left(self.now))
+        # Those stay first that have to stay for the longest in any case.
+        schedule.fleet = sorted(schedule.machines, key=lambda machine: -machine.timeline.busy[-1][1])
         for name in self.order:
             self.pause()
             self._place(name, schedule, terms)
@@ -211,7 +242,8 @@ class Builder:
         if step.elsewhere:
             best, home = (0.0, self._slots.earliest(step, ready)), None
         else:
-            best, home = self._cheapest(name, ready, schedule, terms)
+            find = self._soonest if terms.fleet else self._cheapest
+            best, home = find(name, ready, schedule, terms)
             if home is None:
                 return
             home.timeline.add(best[1], step.seconds, need)
@@ -227,19 +259,14 @@ class Builder:
         """Where a step costs the least: what it costs there, USD, and when it begins; and the machine, which may be one
         more; None: it fits nothing."""
         step, need = self.forecast.steps[name], self.needs[name]
-        latest = max(ready, terms.deadlines[step.job.run] - self.rests[name])
+        latest = max(ready, terms.deadlines[step.job.run] - self.longest_rests[name])
         ready = self._slots.earliest(step, ready)  # no machine has its turn sooner
         worth, seconds = terms.usd_per_second[step.job.run], step.seconds
         best, home = (math.inf, math.inf), None
         for machine in schedule.machines:
             if not self._suits(machine, name):
                 continue
-            begin = machine.timeline.earliest(ready, seconds, need)
-            while begin < (turn := self._slots.earliest(step, begin)):
-                begin = machine.timeline.earliest(turn, seconds, need)
-            ends = machine.location is not None and machine.location.ends_at is not None
-            # What ends by itself takes only what reaches its limit before.
-            if begin + (max(seconds, step.job.time or 0.0) if ends else seconds) > machine.closes:
+            if (begin := self._begin(machine, step, ready, need)) == math.inf:
                 continue
             late = max(0.0, begin - latest) * worth
             if late <= best[0]:
@@ -257,6 +284,42 @@ class Builder:
                 best = key
                 home = self._open(launched, begin, seconds, schedule)
         return best, home
+
+    def _soonest(
+        self, name: str, ready: float, schedule: Schedule, terms: ScheduleTerms
+    ) -> tuple[tuple[float, float], PlannedMachine | None]:
+        """Where a step begins the soonest in a fleet; see :meth:`_cheapest`."""
+        step, need = self.forecast.steps[name], self.needs[name]
+        ready, seconds = self._slots.earliest(step, ready), step.seconds
+        soonest, home = math.inf, None
+        for number, machine in enumerate(schedule.fleet):
+            if number >= terms.fleet and home is not None:
+                break
+            if self._suits(machine, name) and (begin := self._begin(machine, step, ready, need)) < soonest:
+                soonest, home = begin, machine
+                if begin <= ready:
+                    break
+        launched = terms.bins[name]
+        if launched is not None and soonest > ready and (home is None or len(schedule.fleet) < terms.fleet):
+            boot = self.boot_of(launched.type.name)
+            begin = self._opening(max(ready, self.now + boot), seconds, schedule, boot)
+            while begin < (turn := self._slots.earliest(step, begin)):
+                begin = self._opening(turn, seconds, schedule, boot)
+            if begin < soonest:
+                soonest, home = begin, self._open(launched, begin, seconds, schedule)
+                schedule.fleet.append(home)
+        return (0.0, soonest), home
+
+    def _begin(self, machine: PlannedMachine, step: WorkflowStep, ready: float, need: Vector) -> float:
+        """When a step begins on a machine at the soonest; infinite: that has to be gone before it has ended."""
+        seconds = step.seconds
+        begin = machine.timeline.earliest(ready, seconds, need)
+        while begin < (turn := self._slots.earliest(step, begin)):
+            begin = machine.timeline.earliest(turn, seconds, need)
+        ends = machine.location is not None and machine.location.ends_at is not None
+        # What ends by itself takes only what reaches its limit before.
+        lasts = max(seconds, step.job.time or 0.0) if ends else seconds
+        return begin if begin + lasts <= machine.closes else math.inf
 
     def _number(self, what: MachineKind | Wish) -> int:
         """Kinds and wishes by number: they are compared for each machine and step."""

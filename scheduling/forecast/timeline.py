@@ -38,9 +38,10 @@ class MachineTimeline:
     def earliest(self, since: float, seconds: float, need: Vector) -> float:
         """The first time from ``since`` on at which a job that fits the machine has room for so long."""
         times, used = self.times, self.used
-        cpus, memory, disk, gpus = (have - amount for have, amount in zip(self.capacity, need, strict=True))
-        begin = max(since, self.since)
-        number = max(0, bisect_right(times, begin) - 1)
+        have = self.capacity
+        cpus, memory, disk, gpus = have[0] - need[0], have[1] - need[1], have[2] - need[2], have[3] - need[3]
+        begin = since if since > self.since else self.since
+        number = bisect_right(times, begin) - 1  # it is not before the first part
         end, count = begin + seconds, len(times)
         while number < count and times[number] < end:
             there = used[number]

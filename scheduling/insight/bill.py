@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PARTS = ("used", "unused", "idle", "boot")
+USD_PARTS = tuple(f"usd_{name}" for name in PARTS)
 
 
 @dataclass(slots=True)
@@ -45,6 +46,16 @@ class BillParts:
         self.usd_idle += other.usd_idle
         self.usd_boot += other.usd_boot
         self.is_priced = self.is_priced or other.is_priced
+
+    def less(self, other: BillParts) -> BillParts:
+        """What is left of it without a part."""
+        left = {name: max(0.0, getattr(self, name) - getattr(other, name)) for name in (*PARTS, *USD_PARTS)}
+        return BillParts(
+            self.jobs - other.jobs,
+            self.failed - other.failed,
+            **left,
+            is_priced=self.is_priced and any(each > 1e-9 for each in left.values()),
+        )
 
     @property
     def cpu_seconds(self) -> float:

@@ -28,7 +28,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
-from lading.scheduling.prediction import History, Prediction
+from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
@@ -66,13 +66,14 @@ def simulate(
     scale_in: ScaleIn = ScaleIn(),  # noqa: B008 (frozen)
     conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
     hurry: float = 1.0,
-    lengths: Mapping[str, float] | None = None,
+    lengths: Mapping[str, Prediction | float] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
     """Run a trace to its end.
 
     :param hurry: what time is worth with the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
-    :param lengths: seconds that jobs are expected to run, by their names; those of others are learnt
+    :param lengths: how long jobs are expected to run, as predictions or seconds that are known, by their names; those
+        of others are learnt
     :param progress: called after every plan with the number of jobs that have ended
     :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
     :raises NoEnd: it would never end
@@ -95,7 +96,7 @@ class Simulation:
         scale_in: ScaleIn,
         conditions: Conditions,
         hurry: float = 1.0,
-        lengths: Mapping[str, float] | None = None,
+        lengths: Mapping[str, Prediction | float] | None = None,
     ) -> None:
         self.catalogue, self.limits, self.supply = catalogue, limits, KnownSupply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
@@ -196,9 +197,10 @@ class Simulation:
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
         if queue.first in self.lengths:
-            return Prediction(self.lengths[queue.first])
+            known = self.lengths[queue.first]
+            return known if isinstance(known, Prediction) else Prediction(known, number=1)
         if self.is_workflow:
-            return self.history.predict(queue.levels, queue.job.time, 1)  # its siblings have just run
+            return self.history.predict(queue.levels, queue.job.time, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
         return self.history.predict(queue.levels, queue.job.time)
 
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
@@ -319,7 +321,16 @@ class Simulation:
             parents = tuple(str(each) for each in self.dependencies.parents[job])
             expected = self.predicted(queue)
             seconds = max(0.1, expected.seconds)
-            steps[str(job)] = WorkflowStep(queue.job, seconds, parents, begun, location, expected.spread)
+            steps[str(job)] = WorkflowStep(
+                queue.job,
+                seconds,
+                parents,
+                begun,
+                location,
+                expected.spread,
+                alike=queue.job.task,
+                measured=expected.number,
+            )
         return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[SimulatedMachine]:

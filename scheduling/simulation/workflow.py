@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median, pstdev
 
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.simulation.trace import Arrival
 
 
@@ -22,20 +24,26 @@ def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arriva
     ]
 
 
-def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, float]:
-    """What is known of the seconds of jobs before they run, by their names.
+def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, Prediction]:
+    """What is known of the lengths of jobs before they run, by their names.
 
     :param known: one of :data:`lading.scheduling.plan.LENGTHS`
     """
     if known == "unknown":
         return {}
     if known == "known":
-        return {each.job.name: each.duration for each in trace}
+        return {each.job.name: Prediction(each.duration, number=1) for each in trace}
     by_task: dict[str | None, list[Arrival]] = {}
     for each in trace:
         by_task.setdefault(each.job.task, []).append(each)
-    medians = ((some, median(each.duration for each in some)) for some in by_task.values())
-    return {each.job.name: seconds for some, seconds in medians for each in some}
+    found = ((some, _as_before(some)) for some in by_task.values())
+    return {each.job.name: expected for some, expected in found for each in some}
+
+
+def _as_before(jobs: Sequence[Arrival]) -> Prediction:
+    """What a run before has said of the jobs of a task."""
+    spread = pstdev(math.log(each.duration) for each in jobs)
+    return Prediction(median(each.duration for each in jobs), spread, number=len(jobs))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from snakemake_executor_plugin_lading.place import Options, Place
+from snakemake_executor_plugin_lading.place import ControllerOptions, Place
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ def main() -> None:
     place = Place(parser.parse_args().folder.absolute())
     from snakemake_executor_plugin_lading.process import join, settings
 
-    found = settings(place, Options.read(place.options))
+    found = settings(place, ControllerOptions.read(place.options))
     join(place)
     from lading.hooks.files.child_processes import raise_open_files_limit
     from lading.plugin.serving import log_to, serve_until_signal

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from snakemake_executor_plugin_lading.place import FOLDER, STORE, Options, Place
+from snakemake_executor_plugin_lading import planning
+from snakemake_executor_plugin_lading.place import FOLDER, STORE, ControllerOptions, Place, transaction
 from snakemake_executor_plugin_lading.process import join, settings
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def make_host(place: Place) -> Any:
             command(args)
 
         def settings(self) -> Settings:
-            return settings(place, Options.read(place.options))
+            return settings(place, ControllerOptions.read(place.options))
 
         def option(self, name: str) -> str:
             return ""
@@ -163,6 +164,10 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
     explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
     explain.add_argument("--run-id", type=options.utf8_name, help="The run (default: the last one)")
+    plan = command(
+        "plan", "Say what a run of a workflow costs on EC2 for each time in which it may end, before it begins"
+    )
+    planning.add_options(plan)
     command("top", "Show what runs, what waits and why, until Ctrl-C", options.ONCE, options.SECONDS)
     return top
 
@@ -204,9 +209,26 @@ def complete(args: argparse.Namespace) -> None:
             args.run_id, args.map_index = job.run_id, job.map_index
 
 
+def known_lengths(store: str) -> dict[str, float]:
+    """How long the jobs of each rule have run, seconds, as far as there is a store that says it."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        place = place_of(store)
+    except StoreError:
+        return {}  # the workflow has not run yet
+    try:
+        with transaction(join(place, only_reads=True)) as session:
+            return planning.lengths_of_rules(session)
+    except SQLAlchemyError as error:
+        sys.exit(f"{place.database} cannot be read: {error}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
     args = parser().parse_args(argv)
+    if args.command == "plan":
+        sys.exit(planning.run(args, known_lengths(args.store)))
     try:
         place = place_of(args.store)
     except StoreError as error:

@@ -12,8 +12,8 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-# A command line has room for so many files that are waited for.
-MOST_INPUTS = 200
+# A system takes no argument of 128 KiB: what is longer is left to a Snakemake, which reads it from a file, bytes.
+MOST_TEXT = 96 * 1024
 # What libraries take for the number of threads, as Snakemake sets it.
 THREADS = (
     "OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -23,7 +23,7 @@ THREADS = (
 
 def is_direct(job: Any, workflow: Any) -> bool:
     """Whether a job is its shell command, and nothing else."""
-    if job.is_group() or not job.is_shell or job.rule.shellcmd is None or len(job.input) > MOST_INPUTS:
+    if job.is_group() or not job.is_shell or job.rule.shellcmd is None:
         return False
     rule, settings = job.rule, workflow.storage_settings
     reasons_against = (
@@ -41,7 +41,13 @@ def is_direct(job: Any, workflow: Any) -> bool:
         any(each.is_storage or each.is_directory for each in (*job.input, *job.output, *job.log)),
         any("update" in (getattr(each, "flags", None) or {}) for each in job.output),
     )
-    return not any(reasons_against)
+    return not any(reasons_against) and _length(job) <= MOST_TEXT
+
+
+def _length(job: Any) -> int:
+    """Of its command with the names of the files that are waited for, bytes; longer where these are quoted."""
+    files = sum(len(shlex.quote(str(each)).encode()) + 1 for each in job.input)
+    return files if files > MOST_TEXT else files + len(job.shellcmd.encode())
 
 
 def prepare(job: Any, workflow: Any) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.files.safe_files import make_private, write_atomically
 from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
-from snakemake_executor_plugin_lading.place import FOLDER, Options, Place, transaction
+from snakemake_executor_plugin_lading.place import FOLDER, ControllerOptions, Place, transaction
 from snakemake_executor_plugin_lading.process import join, settings
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Engine:
             sites_file = None if options.sites_file is None else Path(options.sites_file).expanduser().absolute()
             if sites_file is not None and not sites_file.is_file():
                 raise EngineError(f"--lading-sites-file: there is no file {sites_file}")
-            self.options_of_controller = Options(None if sites_file is None else str(sites_file))
+            self.options_of_controller = ControllerOptions(None if sites_file is None else str(sites_file))
             self.settings = settings(self.place, self.options_of_controller)
             self.database = join(self.place)
             if sites_file is not None:
@@ -114,7 +114,7 @@ class Engine:
 
         with self.place.locked():
             if lives(current_lease()):
-                if Options.read(self.place.options) != self.options_of_controller:
+                if ControllerOptions.read(self.place.options) != self.options_of_controller:
                     raise EngineError(
                         f"a controller runs for {self.place.root} with another sites file than "
                         f"{self.options_of_controller.sites_file or 'none'}: wait until it has ended, give the same "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from snakemake_executor_plugin_lading.engine import EndedJob, Engine
 
 # How often the store is asked for jobs that have ended, seconds: at once while they end all the time.
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+# How often it is asked whether a controller lives, and why jobs wait, seconds.
+SECONDS_BETWEEN_QUESTIONS = 1.0
 
 
 class Executor(RemoteExecutor):
@@ -25,6 +28,7 @@ class Executor(RemoteExecutor):
         from snakemake_executor_plugin_lading.engine import Engine, EngineError
 
         self.pause = SHORTEST_PAUSE
+        self.next_questions = 0.0
         self.told: set[str] = set()
         self.is_cancelled = False
         try:
@@ -63,11 +67,13 @@ class Executor(RemoteExecutor):
         """Report the jobs that have ended; the others are given back."""
         if not active_jobs:
             return
-        self.engine.keep_controller()
         ended: dict[str, EndedJob] = self.engine.ended()
-        for words in self.engine.waits() - self.told:
-            self.told.add(words)
-            self.logger.info(f"Lading: {words}")
+        if time.monotonic() >= self.next_questions:
+            self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
+            self.engine.keep_controller()
+            for words in self.engine.waits() - self.told:
+                self.told.add(words)
+                self.logger.info(f"Lading: {words}")
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:

@@ -43,7 +43,7 @@ class Place:
 
     @property
     def options(self) -> Path:
-        """What the controller goes by, see :class:`Options`."""
+        """What the controller goes by, see :class:`ControllerOptions`."""
         return self.root / "options.json"
 
     def environment(self, run_id: str) -> Path:
@@ -97,7 +97,7 @@ def _configure(connection: Any, record: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ControllerOptions:
     """What a controller goes by: as the workflow that has started it says.
 
     :param sites_file: absolute; None: one site, this machine
@@ -109,7 +109,7 @@ class Options:
         write_atomically(path, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, path: Path) -> Options:
+    def read(cls, path: Path) -> ControllerOptions:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:

@@ -13,7 +13,7 @@ from lading.scheduling.resources import Resources
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, make_orchestrator
 
 if TYPE_CHECKING:
-    from snakemake_executor_plugin_lading.place import Options, Place
+    from snakemake_executor_plugin_lading.place import ControllerOptions, Place
 
 SECONDS_TO_SHUT_DOWN = 30
 DAYS_KEPT = 30
@@ -21,7 +21,7 @@ DAYS_KEPT = 30
 DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
 
 
-def settings(place: Place, options: Options) -> Settings:
+def settings(place: Place, options: ControllerOptions) -> Settings:
     """What the engine goes by."""
     return Settings(
         sites_file=None if options.sites_file is None else Path(options.sites_file),

@@ -34,6 +34,8 @@ MODULES = (
     "snakemake.scheduling.milp",
     "snakemake.report.html_reporter",
 )
+# By that Snakemake starts itself where software is not shared: it is to be the one with which the node agent runs.
+NODES_PYTHON = "python -m snakemake"
 
 
 def preload() -> None:
@@ -51,6 +53,8 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     arguments = workload.get("arguments")
     is_ours = isinstance(arguments, list) and arguments[1:3] == ["-m", "snakemake"] and arguments[0] == sys.executable
     if not is_ours or "snakemake.cli" not in sys.modules:
+        if isinstance(arguments, list) and arguments[:2] == ["/bin/sh", "-c"] and NODES_PYTHON in arguments[-1]:
+            os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         command_runner.run(workload, job)
         return
     command = CommandWork.from_workload(workload)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from flows import Workflow, wait_until
 from snakemake_executor_plugin_lading.commands import place_of
-from snakemake_executor_plugin_lading.place import Options, transaction
+from snakemake_executor_plugin_lading.place import ControllerOptions, transaction
 from snakemake_executor_plugin_lading.process import join, settings
 
 SNAKEFILE = """
@@ -45,7 +45,7 @@ def test_machines_are_launched_for_the_rules_that_come_next(
     wait_until((flow.folder / "begun").exists)
     wait_until(lambda: flow.jobs("state") == [("running",)])
     place = place_of(str(flow.folder))
-    database, options = join(place, only_reads=True), settings(place, Options.read(place.options))
+    database, options = join(place, only_reads=True), settings(place, ControllerOptions.read(place.options))
 
     from sqlalchemy import select
 

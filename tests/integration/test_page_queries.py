@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.scheduling.insight.periods import Period
 from lading.scheduling.reasons import because
+from lading.scheduling.resources import Resources
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -302,7 +304,9 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
     assert explored(session, ended_since=NOW - 25) == ["F", "2", "1", "0"]
     assert explored(session, "ended", "asc", dag_id=("d",)) == list("9876543210")
     assert explored(session, "usd", dag_id=("d",)) == list("8527419630"), "what has no price is last"
-    file = list(csv.DictReader(io.StringIO("".join(csv_rows(session, EVERYTHING, JobChoice(), NOW)))))
+    file = list(
+        csv.DictReader(io.StringIO("".join(csv_rows(lambda: nullcontext(session), EVERYTHING, JobChoice(), NOW))))
+    )
     assert [row["run_id"][-1] for row in file if row["dag_id"] == "d"] == list("9876543210")
     few = Sight(frozenset({"other"}))
     assert [job.id for job in find_jobs(session, few, JobChoice(state=("failed",)), NOW).jobs] == ["F"]
@@ -389,3 +393,83 @@ def test_of_tries_without_number_the_youngest_count(session: Session, monkeypatc
     of_task = usage.of_task(session, "d", "t")
     assert sum(each.tries for each in of_task.values()) == 5
     assert usage.of_tasks(session, "d", ["t"]) == {"t": of_task}
+
+
+def test_a_file_of_jobs_holds_no_connection_while_it_is_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "ROWS_AT_A_TIME", 3)
+    for number in range(7):
+        add(session, f"{number}", state=State.SUCCEEDED, queued_at=NOW - 900 + number // 2)
+    session.flush()
+    opened, is_open = [], False
+
+    @contextmanager
+    def open_session() -> Iterator[Session]:
+        nonlocal is_open
+        opened.append(is_open := True)
+        yield session
+        is_open = False
+
+    file = ""
+    for part in csv_rows(open_session, EVERYTHING, JobChoice(), NOW):
+        assert not is_open
+        file += part
+    assert len(opened) == 3
+    assert len([*csv.DictReader(io.StringIO(file))]) == 7
+
+
+def test_a_search_asks_few_queries_however_many_dags_there_are(session: Session) -> None:
+    for number in range(150):
+        names = {"dag_id": f"dag{number}", "task_id": f"load{number}", "run_id": f"load{number}"}
+        add(session, f"{number}", state=State.SUCCEEDED, queued_at=NOW - 900 + number, **names)
+    session.flush()
+    asked: list[str] = []
+    event.listen(session.connection(), "before_cursor_execute", lambda *given: asked.append(given[2]))
+    page = find_jobs(session, EVERYTHING, JobChoice(q="load"), NOW, limit=3)
+    assert ([job.id for job in page.jobs], page.matching) == (["149", "148", "147"], 150)
+    assert len(asked) <= 25
+    assert [job.id for job in find_jobs(session, EVERYTHING, JobChoice(q="load149"), NOW).jobs] == ["149"]
+
+
+def test_jobs_of_a_group_of_waits_are_those_of_its_site(session: Session) -> None:
+    limit = because("max_allocations", used=8, most=8)
+    full = because("machine_full", needs=Resources(4.0, 8192), taken=["cpus"])
+    for token, reason, site in (
+        ("hpc", limit.at("hpc"), None), ("lab", limit.at("lab_%"), None), ("given", full, "hpc"), ("none", full, None),
+    ):  # fmt: skip
+        add(session, token, state=State.QUEUED, site=site, queued_at=NOW - 50, **reason_values(reason))
+    session.flush()
+
+    def found(**choice: Any) -> set[str]:
+        return {job.id for job in find_jobs(session, EVERYTHING, JobChoice(state=("queued",), **choice), NOW).jobs}
+
+    assert found(reason_site="hpc") == {"hpc", "given"}
+    assert found(reason_site="lab_%") == {"lab"}
+    assert found(reason_site="hpc", reason_code=("max_allocations",)) == {"hpc"}
+    assert found(reason_site="lab") == set()
+    for group in waits(session, EVERYTHING, NOW).groups:
+        if group.site is not None:
+            assert len(found(reason_site=group.site, reason_code=(group.key,))) == group.jobs
+
+
+def test_groups_of_failures_are_bounded(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lading.plugin.ui.queries.failures.MOST_GROUPS", 2)
+    for number in range(9):
+        of_node = {"cause": "node_failure", "node": f"n{number // 2}", "site": "hpc"}
+        add(session, f"{number}", state=State.FAILED, started_at=NOW - 50, ended_at=NOW - 10, **of_node)
+    session.flush()
+    found = failures(session, EVERYTHING, NOW - DAY, NOW)
+    assert [group.jobs for group in found.groups] == [2, 2]
+    assert (found.jobs, found.groups_left_out, found.jobs_left_out) == (9, 3, 5)
+
+
+def test_the_last_run_is_the_youngest_before_that_has_ended(session: Session) -> None:
+    for number, run_id in enumerate(("old", "last", "lives", "now")):
+        ended = {} if run_id in ("lives", "now") else {"ended_at": NOW - 3000 + number, "state": State.SUCCEEDED}
+        for job in range(3):
+            add(session, f"{run_id}{job}", run_id=run_id, queued_at=NOW - 4000 + 100 * number + job, **ended)
+    add(session, "of no run", run_id=None, queued_at=NOW - 3900)
+    session.flush()
+    last = gantt(session, "d", "now", NOW).last_run
+    assert last is not None
+    assert (last.run_id, last.seconds) == ("last", pytest.approx(901.0))
+    assert gantt(session, "d", "old", NOW).last_run is None

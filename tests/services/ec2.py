@@ -46,11 +46,15 @@ class FakeEC2(Service):
     :ivar ssh_port: of every instance, each on its private address
     :param boot_seconds: from RunInstances until sshd answers
     :param least_seconds: that are billed of an instance
+    :param python: with moto, which the server runs in; None: this one
     :raises NeedsRootError: we are not root
     """
 
-    def __init__(self, boot_seconds: float = 1.0, least_seconds: float = 60.0) -> None:
+    def __init__(
+        self, boot_seconds: float = 1.0, least_seconds: float = 60.0, python: str | Path | None = None
+    ) -> None:
         self._boot_seconds, self._least_seconds = boot_seconds, least_seconds
+        self._python = str(python or sys.executable)
         self.account = Account()
         self.user = self.account.name
         self.port, self.ssh_port = free_ports(2)
@@ -113,7 +117,7 @@ class FakeEC2(Service):
         """
         if not PROGRAM.exists():
             debian.install("openssh-server", "openssh-client", while_installing=debian.NO_SERVICES)
-        command = [sys.executable, "-m", "tests.services.ec2_server", "--folder", str(self.folder)]
+        command = [self._python, "-m", "tests.services.ec2_server", "--folder", str(self.folder)]
         command += ["--port", str(self.port), "--ssh-port", str(self.ssh_port), "--user", self.user]
         command += ["--home", str(self.account.home), "--boot-seconds", str(self._boot_seconds)]
         command += ["--least-seconds", str(self._least_seconds)]

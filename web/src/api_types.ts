@@ -441,6 +441,8 @@ export interface components {
          */
         BillPage: {
             by: components["schemas"]["Period"];
+            /** Is Partial */
+            is_partial: boolean;
             /** Now */
             now: number;
             /** Periods */
@@ -474,6 +476,8 @@ export interface components {
          * @description One Dag, task, site or team, or a sum of others.
          */
         BillRow: {
+            /** Cpu Hours */
+            cpu_hours: number[];
             /** Dag Id */
             dag_id: string | null;
             /**
@@ -481,8 +485,6 @@ export interface components {
              * @enum {string}
              */
             kind: "named" | "machines" | "hidden" | "others";
-            /** Periods */
-            periods: components["schemas"]["BillAmounts"][];
             /** Site */
             site: string | null;
             /** Task Id */
@@ -490,6 +492,8 @@ export interface components {
             /** Team */
             team: string | null;
             total: components["schemas"]["BillAmounts"];
+            /** Usd */
+            usd: (number | null)[];
         };
         /**
          * BudgetState
@@ -563,7 +567,7 @@ export interface components {
         };
         /**
          * Cost
-         * @description What the jobs of a Dag have cost within a time; those of Dags that the user may not see as one sum.
+         * @description What the jobs of a Dag have cost within a time; those of several Dags that the user may not see as one sum.
          */
         Cost: {
             /** Cpu Hours */
@@ -672,8 +676,12 @@ export interface components {
         FailureGroups: {
             /** Groups */
             groups: components["schemas"]["FailureGroup"][];
+            /** Groups Left Out */
+            groups_left_out: number;
             /** Jobs */
             jobs: number;
+            /** Jobs Left Out */
+            jobs_left_out: number;
             /** Now */
             now: number;
             /** Since */
@@ -2118,6 +2126,7 @@ export interface operations {
                 queued_until?: number | null;
                 reason_code?: string[] | null;
                 reason_limit?: string | null;
+                reason_site?: string | null;
                 run_id?: string | null;
                 site?: string[] | null;
                 sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used";
@@ -2190,6 +2199,7 @@ export interface operations {
                 queued_until?: number | null;
                 reason_code?: string[] | null;
                 reason_limit?: string | null;
+                reason_site?: string | null;
                 run_id?: string | null;
                 site?: string[] | null;
                 state?: components["schemas"]["State"][] | null;

@@ -8,6 +8,8 @@ import type {PackingChart} from "./api_types";
 /** After so many seconds without an answer the page says so; it is still waited for. */
 const PATIENCE = 20;
 const FIRST_WAIT = 2, LONGEST_WAIT = 60;
+/** What is refused, as what a user may not see, is asked less and less often, and every so many seconds in the end. */
+const LONGEST_REFUSED = 300;
 /** So long an answer is kept that nothing on the page shows, seconds: whoever goes back sees it at once. */
 const KEPT = 60;
 
@@ -41,6 +43,8 @@ export class Question {
   at: number | null = null;
   /** Why this question has no answer, where others have. */
   trouble: string | null = null;
+  /** How often in turn it was refused: what asks the same again is refused again. */
+  refusals = 0;
   readonly listeners = new Map<() => void, number>();
   timer: unknown = null;
   running: AbortController | null = null;
@@ -136,7 +140,7 @@ export class Poller {
       const answer = await question.ask(abort.signal, question.answer);
       if (abort.signal.aborted) return;
       question.running = null;
-      Object.assign(question, {answer, at: this.timers.now(), trouble: null});
+      Object.assign(question, {answer, at: this.timers.now(), trouble: null, refusals: 0});
       this.answered(question);
     } catch (error) {
       if (abort.signal.aborted) return;
@@ -144,6 +148,7 @@ export class Poller {
       if (error instanceof AwayError) this.lost(error);
       else {
         question.trouble = error instanceof Error ? error.message : String(error);
+        question.refusals += 1;
         this.answered(question);
       }
     } finally {
@@ -151,8 +156,12 @@ export class Poller {
     }
     question.tell();
     if (!this.isAway && !this.timers.isHidden() && question.listeners.size && question.timer === null) {
-      question.timer = this.timers.set(() => void this.turn(question), question.seconds * 1000);
+      question.timer = this.timers.set(() => void this.turn(question), this.pause(question) * 1000);
     }
+  }
+
+  private pause({seconds, refusals}: Question): number {
+    return refusals ? Math.max(seconds, Math.min(LONGEST_REFUSED, seconds * 2 ** refusals)) : seconds;
   }
 
   private answered(by: Question): void {

@@ -157,3 +157,19 @@ test("an answer to a question that nothing shows any more is thrown away", async
   await clock.pass(0);
   expect(question.answer).toBeNull();
 });
+
+test("what is refused is asked less and less often, and as before when it is answered", async () => {
+  answer = (key) => { if (key === "no") throw new Error("you may not see this"); return key; };
+  const {question} = look("no");
+  look("yes");
+  await clock.pass(600);
+  expect(question.trouble).toBe("you may not see this");
+  expect(asked.filter((key) => key === "no")).toHaveLength(7); // after 6, 12, 24, 48, 96 and 192 s
+  expect(asked.filter((key) => key === "yes").length).toBeGreaterThan(150);
+  answer = (key) => key;
+  await clock.pass(300);
+  asked = [];
+  await clock.pass(30);
+  expect(asked.filter((key) => key === "no")).toHaveLength(10);
+  expect(question.trouble).toBeNull();
+});

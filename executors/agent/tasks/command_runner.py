@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from lading.executors.agent import process_tree
+from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
@@ -38,17 +39,18 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         log = open_log(command)
     except OSError as error:
         raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
+    folder = command.folder or os.environ.get(SCRATCH_VARIABLE)
     try:
         process = subprocess.Popen(
             command.arguments,
-            cwd=command.folder or None,
+            cwd=folder,
             env={**os.environ, **command.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
     except (OSError, ValueError) as error:
-        text = f"{command.arguments[0]} cannot be started in {command.folder or os.getcwd()}: {error}"
+        text = f"{command.arguments[0]} cannot be started in {folder or os.getcwd()}: {error}"
         raise AgentJobFailed(because("job_error", text=text)) from error
     finally:
         if log is not None:

@@ -9,10 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
-from lading.executors.store.bills import bill
 from lading.executors.store.tables import UsageRow
+from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
+from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
 
@@ -20,6 +21,8 @@ MOST_TASKS = 200
 # What would be saved is looked at in so many tasks, those that cost most, and named of so many.
 MOST_DEAREST = 60
 MOST_SAVINGS = 10
+# So many of the last tries of each say what would suffice.
+MOST_TRIES = 200
 SECONDS_OF_MONTH = 30 * 86400.0
 # Input sizes explain what a task needs where one class of them needs so many times what another does.
 TELLING = 1.5
@@ -153,8 +156,9 @@ class Savings(BaseModel):
 def savings(session: Session, sight: Sight, now: float) -> Savings:
     """What right sizes would save in a month; the price of a cpu-hour of a task is what those have cost on average."""
     spent: dict[tuple[str, str], BillParts] = {}
-    for key, parts in bill(session, now - SECONDS_OF_MONTH, now).items():
-        if key.dag_id and key.task_id and sight.sees(key.dag_id):
+    since = (now - SECONDS_OF_MONTH) // SECONDS_PER_DAY * SECONDS_PER_DAY
+    for key, parts in billed(session, sight, since, now, "task", now).items():
+        if key.dag_id and key.task_id:
             spent.setdefault((key.dag_id, key.task_id), BillParts()).add(parts)
     dearest = sorted(spent, key=lambda task: (-(spent[task].usd or 0.0), -spent[task].cpu_seconds, task))
     found = []
@@ -177,7 +181,7 @@ def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> S
 
     :param cost: what it has cost within a month
     """
-    used = usage.merged(usage.of_task(session, dag_id, task_id))
+    used = usage.merged(usage.of_task(session, dag_id, task_id, MOST_TRIES))
     size, asked = right_size(used), cost.used + cost.unused
     if size.line is None or not used.cpu_hours or not asked:
         return None

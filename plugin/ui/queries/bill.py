@@ -5,21 +5,36 @@ BillParts are USD, and cpu-hours of everything. None is what has no price.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
+from sqlalchemy import not_
 from sqlalchemy.orm import Session
 
-from lading.executors.store.bills import BillKey, bill, running
+from lading.executors.store import bill_days
+from lading.executors.store.bill_days import (
+    MACHINES,
+    BillDayRow,
+    PeriodSum,
+    Split,
+    SplitKey,
+    by_period,
+    known_days,
+    not_kept,
+    number_of,
+)
+from lading.executors.store.bills import bill, running
+from lading.plugin.ui.queries.now import FEWEST_HIDDEN
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, total
-from lading.scheduling.insight.periods import Period, periods
+from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, periods
 
-# So many rows are named, those with the largest sums; the others are one.
-MOST_ROWS = 100
-
-Split = Literal["dag", "task", "site", "team"]
+# What Dags cost that the user may not read is said of days that are over, on which FEWEST_HIDDEN of them had jobs.
+# So many rows are named, those with the largest sums; the others are one. And so many sums of a period are.
+MOST_ROWS, MOST_SUMS = 100, 12_000
 
 
 class BillAmounts(BaseModel):
@@ -65,8 +80,10 @@ class BillRow(BaseModel):
     team: str | None
     """None as well: of no team."""
     total: BillAmounts
-    periods: list[BillAmounts]
-    """In the order of the periods of the bill."""
+    usd: list[float | None]
+    """In each period of the bill; None: nothing of it has a price."""
+    cpu_hours: list[float]
+    """Likewise."""
 
 
 class BillPage(BaseModel):
@@ -83,92 +100,165 @@ class BillPage(BaseModel):
     """Largest sum first."""
     running: BillAmounts
     """Of jobs that run, and machines that are up, until now: it is in none of the sums."""
+    is_partial: bool
+    """Whether there may be Dags that you may not read, of which the sums have only what was on days that are over, on
+    which two of them or more had jobs."""
 
 
-RowKey = tuple[str, str | None, str | None, str | None, str | None]
+Kept = Callable[[Collection[SplitKey]], Iterable[tuple[SplitKey, int, PeriodSum]]]
+
+
+@dataclass(slots=True)
+class BillRows:
+    """What is known of a bill: the sums of its periods, and of its rows."""
+
+    totals: list[BillParts]
+    hidden: list[BillParts]
+    """Of Dags that the user may not read, by period; so ``totals``, of which they are a part."""
+    sums: dict[SplitKey, BillParts] = field(default_factory=dict)
+    """Of the rows that the user may see, over all periods."""
+    recent: dict[SplitKey, dict[int, BillParts]] = field(default_factory=dict)
+    """Of these what is not kept by day, by the number of the period."""
+
+    def add(self, number: int, key: SplitKey, parts: BillParts) -> None:
+        """Add what is not kept by day."""
+        self.totals[number].add(parts)
+        self.sums.setdefault(key, BillParts()).add(parts)
+        self.recent.setdefault(key, {}).setdefault(number, BillParts()).add(parts)
 
 
 def bill_page(
     session: Session, sight: Sight, since: float, until: float, by: Period, split: Split, now: float
 ) -> BillPage:
-    """The bill of all periods of which a part lies between two times."""
+    """The bill of all periods of which a part lies between two times.
+
+    Days of which the sums are kept are read as such (see :mod:`lading.executors.store.bill_days`), of the others what
+    has ended on them.
+    """
     spans = periods(since, until, by)
-    sums: list[dict[RowKey, BillParts]] = [
-        by_row(bill(session, begin, min(end, now)), sight, split) if begin < now else {} for begin, end in spans
-    ]
-    rows: dict[RowKey, list[BillParts]] = {}
-    for number, found in enumerate(sums):
-        for key, amounts in found.items():
-            rows.setdefault(key, [BillParts() for _ in spans])[number].add(amounts)
-    whole = [total(found.values()) for found in sums]
+    begins = [begin for begin, _ in spans]
+    end = min(spans[-1][1], now)
+    known = known_days(session, begins[0], end, now)
+    days = {day for day in known.kept if begins[0] <= day * SECONDS_PER_DAY < end}
+    found = BillRows([BillParts() for _ in spans], [BillParts() for _ in spans])
+    which, is_partial = sight.condition(BillDayRow.dag_id), sight.dags is not None or bool(sight.hidden)
+    if is_partial:
+        unseen = bill_days.days_of_dags(session, days, not_(which))
+        for day, parts in bill_days.whole_days(session, days).items():
+            of_unseen, dags = unseen.get(day, (BillParts(), 0))
+            number = bisect_right(begins, day * SECONDS_PER_DAY) - 1
+            found.totals[number].add(parts if dags >= FEWEST_HIDDEN else parts.less(of_unseen))
+            if dags >= FEWEST_HIDDEN:
+                found.hidden[number].add(of_unseen)
+    else:
+        for day, parts in bill_days.whole_days(session, days).items():
+            found.totals[bisect_right(begins, day * SECONDS_PER_DAY) - 1].add(parts)
+    found.sums = bill_days.by_split(session, days, split, which)
+
+    def kept(keys: Collection[SplitKey]) -> Iterator[tuple[SplitKey, int, PeriodSum]]:
+        return by_period(session, days, keys, split, by, which)
+
+    for number, (begin, its_end) in enumerate(spans):
+        for one, other in not_kept(known, begin, min(its_end, now)):
+            for key, parts in bill(session, one, other).items():
+                if sight.sees(key.dag_id):
+                    found.add(number, bill_days.row_key(key, split), parts)
+    seen = (parts for key, parts in running(session, now).items() if sight.sees(key.dag_id))
     return BillPage(
         now=now,
         by=by,
         split=split,
-        periods=[BillPeriod(since=begin, until=end, is_whole=end <= now) for begin, end in spans],
-        total=as_model(total(whole)),
-        totals=[as_model(each) for each in whole],
-        rows=as_rows(rows, len(spans)),
-        running=as_model(total(running(session, now).values())),
+        periods=[BillPeriod(since=begin, until=its_end, is_whole=its_end <= now) for begin, its_end in spans],
+        total=as_model(total(found.totals)),
+        totals=[as_model(each) for each in found.totals],
+        rows=as_rows(found, kept, begins, by),
+        running=as_model(total(seen)),
+        is_partial=is_partial,
     )
 
 
-def by_row(found: Mapping[BillKey, BillParts], sight: Sight, split: Split) -> dict[RowKey, BillParts]:
-    """The sums by what the bill is split by."""
-    rows: dict[RowKey, BillParts] = {}
-    for key, amounts in found.items():
-        rows.setdefault(row_key(key, sight, split), BillParts()).add(amounts)
-    return rows
+def billed(
+    session: Session, sight: Sight, since: float, until: float, split: Split, now: float
+) -> dict[SplitKey, BillParts]:
+    """What was billed between two times of Dags that the user may read, by row.
 
-
-def row_key(key: BillKey, sight: Sight, split: Split) -> RowKey:
-    if not sight.sees(key.dag_id):
-        return "hidden", None, None, None, None
-    if split == "site":
-        return "named", None, None, key.site, None
-    if key.task_id is None:
-        return "machines", None, None, None, None
-    if split == "team":
-        return "named", None, None, None, key.team
-    return "named", key.dag_id, key.task_id if split == "task" else None, None, None
-
-
-def as_rows(rows: Mapping[RowKey, Sequence[BillParts]], number: int) -> list[BillRow]:
-    """The rows with the largest sums, and one for all others.
-
-    :param number: of periods
+    :param since: the beginning of a day in UTC
     """
-    sums = {key: total(each) for key, each in rows.items()}
-    ordered = sorted(
-        rows, key=lambda key: (-(sums[key].usd or 0.0), -sums[key].cpu_seconds, [each or "" for each in key])
-    )
-    shown, others = ordered[:MOST_ROWS], ordered[MOST_ROWS:]
-    found = [
-        BillRow(
-            kind=key[0],  # type: ignore[arg-type]
-            dag_id=key[1],
-            task_id=key[2],
-            site=key[3],
-            team=key[4],
-            total=as_model(sums[key]),
-            periods=[as_model(each) for each in rows[key]],
-        )
-        for key in shown
-    ]
-    if others:
-        each_period = [total(rows[key][index] for key in others) for index in range(number)]
-        found.append(
-            BillRow(
-                kind="others",
-                dag_id=None,
-                task_id=None,
-                site=None,
-                team=None,
-                total=as_model(total(each_period)),
-                periods=[as_model(each) for each in each_period],
-            )
-        )
+    known = known_days(session, since, until, now)
+    days = {day for day in known.kept if since <= day * SECONDS_PER_DAY and (day + 1) * SECONDS_PER_DAY <= until}
+    found = bill_days.by_split(session, days, split, sight.condition(BillDayRow.dag_id))
+    for one, other in not_kept(known, since, until):
+        for key, parts in bill(session, one, other).items():
+            if sight.sees(key.dag_id):
+                found.setdefault(bill_days.row_key(key, split), BillParts()).add(parts)
     return found
+
+
+def as_rows(found: BillRows, kept: Kept, begins: Sequence[float], by: Period) -> list[BillRow]:
+    """The rows with the largest sums, one for all others, and one for Dags that the user may not read.
+
+    :param kept: says what is kept of rows in each period
+    :param begins: of the periods
+    """
+    ordered = sorted(found.sums, key=lambda key: (*by_size(found.sums[key]), key))
+    most = max(1, min(MOST_ROWS, MOST_SUMS // len(begins)))
+    shown, others = ordered[:most], ordered[most:]
+    numbers = {number_of(int(begin) // SECONDS_PER_DAY, by): index for index, begin in enumerate(begins)}
+    sums: dict[SplitKey, dict[int, PeriodSum]] = {key: {} for key in shown}
+    for key, at, a_sum in kept(shown):
+        sums[key][numbers[at]] = a_sum
+    rows = []
+    for key in shown:
+        each = [plus(sums[key].get(index), found.recent.get(key, {}).get(index)) for index in range(len(begins))]
+        rows.append((found.sums[key], as_row(key, found.sums[key], each)))
+    hidden = total(found.hidden)
+    if hidden.jobs:
+        rows.append((hidden, as_row(SplitKey("hidden"), hidden, [plus(None, each) for each in found.hidden])))
+    rows.sort(key=lambda row: by_size(row[0]))
+    if others:
+        named = [row for _, row in rows]
+        rest = [
+            without(whole, [(row.usd[index], row.cpu_hours[index]) for row in named])
+            for index, whole in enumerate(found.totals)
+        ]
+        whole = total(found.sums[key] for key in others)
+        rows.append((whole, as_row(SplitKey("others"), whole, rest)))
+    return [row for _, row in rows]
+
+
+def by_size(parts: BillParts) -> tuple[float, float]:
+    """What sums are sorted by, largest first."""
+    return -(parts.usd or 0.0), -parts.cpu_seconds
+
+
+def plus(kept: PeriodSum | None, recent: BillParts | None) -> PeriodSum:
+    """What was billed in a period."""
+    each = [] if kept is None else [kept]
+    each += [] if recent is None else [PeriodSum(recent.usd, recent.cpu_seconds)]
+    usd = [one.usd for one in each if one.usd is not None]
+    return PeriodSum(sum(usd) if usd else None, sum(one.cpu_seconds for one in each))
+
+
+def without(whole: BillParts, parts: Sequence[tuple[float | None, float]]) -> PeriodSum:
+    """What is left of a period without some rows, which are USD and cpu-hours."""
+    usd = None if whole.usd is None else max(0.0, whole.usd - sum(each or 0.0 for each, _ in parts))
+    return PeriodSum(usd, max(0.0, whole.cpu_seconds - 3600 * sum(hours for _, hours in parts)))
+
+
+def as_row(key: SplitKey, whole: BillParts, each: Sequence[PeriodSum]) -> BillRow:
+    kinds: dict[str, Literal["machines", "hidden", "others"]] = {
+        MACHINES: "machines", "hidden": "hidden", "others": "others",
+    }  # fmt: skip
+    return BillRow(
+        kind=kinds.get(key.split, "named"),
+        dag_id=key.dag_id or None if key.split in ("dag", "task") else None,
+        task_id=key.task_id or None,
+        site=key.name or None if key.split == "site" else None,
+        team=key.name or None if key.split == "team" else None,
+        total=as_model(whole),
+        usd=[one.usd for one in each],
+        cpu_hours=[one.cpu_seconds / 3600 for one in each],
+    )
 
 
 def as_model(found: BillParts) -> BillAmounts:

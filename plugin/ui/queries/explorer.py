@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, Double, String, and_, cast, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, State, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import CHUNK, chunks
+from lading.executors.store.leases import database_ahead
 from lading.executors.store.starts import expected_starts
-from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of
+from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of, waited
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import as_estimate
 from lading.scheduling.text.printable import shortened
@@ -35,9 +38,13 @@ MOST_COUNTED = 5_000
 MOST_SORTED = 5_000
 # So many names that are looked for are asked for one by one.
 MOST_NAMES = 200
+# Of so many Dags in one query.
+MOST_DAGS = 100
 # A file is made of so many rows at a time.
 ROWS_AT_A_TIME = 2_000
 MOST_WORDS = 5
+# So many jobs are looked at, in the order in which they were queued, before all are.
+NUMBERS_OF_PARTS = (3_000, 30_000, 150_000)
 # No time, sum or share is as large.
 LAST = 1e300
 LAST_CHARACTER = "\U0010ffff"
@@ -71,6 +78,7 @@ class JobChoice:
     :param q: what is looked for: parts of names of Dags, tasks and runs, ``task[3]``, the beginning of a native id, of
         a machine or of a node; of several words, apart by spaces, each must be found
     :param location: the name of a machine, an allocation or a node
+    :param reason_site: the site that their reason is about, or to which they were given where it is about none
     :param since: that were queued since then; ``until``: before
     :param ended_since: that have ended since then
     """
@@ -86,6 +94,7 @@ class JobChoice:
     cause: Sequence[str] = ()
     reason_code: Sequence[str] = ()
     reason_limit: str | None = None
+    reason_site: str | None = None
     since: float | None = None
     until: float | None = None
     ended_since: float | None = None
@@ -136,6 +145,8 @@ class JobChoice:
             for name in ("run_id", "task_id", "reason_limit")
             if (value := getattr(self, name)) is not None
         ]
+        if self.reason_site is not None:
+            found.append(is_about(self.reason_site, self.reason_code))
         if by is None and [*self.state] == [State.FAILED.value]:
             found.append(JobRow.cause.is_not(None))  # by which an index finds it: none has failed by nothing
         if self.location is not None:
@@ -150,6 +161,23 @@ class JobChoice:
         if self.names_any:
             found.append(sight.condition())
         return found
+
+
+def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
+    """The condition for jobs of which the reason is about a site, or about none and they were given to it.
+
+    :param codes: those that their reasons may have, which are columns as well; empty: any
+    """
+    text = type_coerce(JobRow.reason, String)
+
+    def has(*parts: str) -> ColumnElement[bool]:
+        pattern = "%".join(re.sub(r"([%_/])", r"/\1", part) for part in parts)
+        return text.like(f"%{pattern}%", escape="/")
+
+    # As a reason is stored: its own parameters come last, behind those of the reasons that it is made of.
+    begins = [f'"code": {json.dumps(code, ensure_ascii=False)}, "params": {{' for code in codes] or ['"params": {']
+    about = or_(*(has(begin, f'"site": {json.dumps(site, ensure_ascii=False)}') for begin in begins))
+    return or_(about, and_(JobRow.site == site, or_(text.is_(None), not_(has('"site": ')))))
 
 
 def matches(word: str) -> ColumnElement[bool]:
@@ -186,8 +214,14 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
     if max(map(len, (*tasks.values(), *runs.values(), tasks, runs)), default=0) > MOST_NAMES:
         return None
     of_index = [] if indexed is None else [JobRow.map_index == int(indexed[2])]
-    found = [and_(JobRow.dag_id == dag_id, JobRow.task_id.in_(names), *of_index) for dag_id, names in tasks.items()]
-    found += [and_(JobRow.dag_id == dag_id, JobRow.run_id.in_(names)) for dag_id, names in runs.items()]
+    # All Dags in one query: a database takes the index for each, and is asked seven times at most.
+    of_tasks = [and_(JobRow.dag_id == dag_id, JobRow.task_id.in_(names), *of_index) for dag_id, names in tasks.items()]
+    of_runs = [and_(JobRow.dag_id == dag_id, JobRow.run_id.in_(names)) for dag_id, names in runs.items()]
+    found = [
+        or_(*each[start : start + MOST_DAGS])
+        for each in (of_tasks, of_runs)
+        for start in range(0, len(each), MOST_DAGS)
+    ]
     return [*found, *(begins_with(session, name, word) for name in BEGINNINGS)]
 
 
@@ -252,7 +286,7 @@ def sort_value(key: SortKey, order: Order, now: float) -> Any:
         "queued": JobRow.queued_at,
         "started": JobRow.started_at,
         "ended": JobRow.ended_at,
-        "waited": func.coalesce(JobRow.started_at, JobRow.ended_at, now) - JobRow.queued_at,
+        "waited": waited(now),
         "ran": func.coalesce(JobRow.ended_at, now) - JobRow.started_at,
         "usd": usd_until(now),
         "cpus_used": JobRow.cpu_seconds / func.nullif(CPUS * RAN, 0),
@@ -282,7 +316,9 @@ def find_jobs(
     # The order would say what they are.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
     # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.
-    conditions = [*choice.conditions(sight, "dag_id" if choice.is_of_dags(sight) else None), *more]
+    # What PostgreSQL knows of each column serves it better.
+    is_steered = choice.is_of_dags(sight) and session.get_bind().dialect.name != "postgresql"
+    conditions = [*choice.conditions(sight, "dag_id" if is_steered else None), *more]
     seen_at = now if place is None else place.now
     value = sort_value(sort, order, seen_at)
     beyond = [] if place is None else [is_beyond(value, order, place)]
@@ -313,7 +349,9 @@ def is_beyond(value: Any, order: Order, place: PageCursor) -> ColumnElement[bool
         if order == "desc"
         else (value > place.value, JobRow.token > place.token)
     )
-    return or_(further, and_(value == place.value, later))
+    # By the first condition an index finds where the page begins.
+    from_it = value <= place.value if order == "desc" else value >= place.value
+    return and_(from_it, or_(further, and_(value == place.value, later)))
 
 
 def in_order(value: Any, order: Order) -> tuple[Any, Any]:
@@ -376,13 +414,34 @@ def wide(
     """
     if sort == "queued":
         query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond)
-        rows = session.execute(query.order_by(*in_order(JobRow.queued_at, order)).limit(number))
+        query = query.order_by(*in_order(JobRow.queued_at, order)).limit(number)
+        for part in parts(session, beyond, order):
+            rows = session.execute(query.where(*part)).all()
+            if len(rows) == number:
+                break
         return [(token, float(at)) for token, at in rows]
-    youngest = select(JobRow.token).where(*conditions).order_by(*in_order(JobRow.queued_at, "desc"))
-    some = youngest.limit(MOST_SORTED).subquery()
+    youngest = select(JobRow.token).where(*conditions).order_by(*in_order(JobRow.queued_at, "desc")).limit(MOST_SORTED)
+    for part in parts(session, [], "desc"):
+        some = youngest.where(*part).subquery()
+        if session.scalar(select(func.count()).select_from(some)) == MOST_SORTED:
+            break
     query = select(JobRow.token, value.label("value")).join(some, JobRow.token == some.c.token).where(*beyond)
-    rows = session.execute(query.order_by(*in_order(value, order)).limit(number))
-    return [(token, float(each)) for token, each in rows]
+    of_page = session.execute(query.order_by(*in_order(value, order)).limit(number))
+    return [(token, float(each)) for token, each in of_page]
+
+
+def parts(session: Session, beyond: Sequence[Any], order: Order) -> Iterator[list[ColumnElement[bool]]]:
+    """The conditions for more and more of the jobs in the order in which they were queued, and in the end for all.
+
+    By what each database knows of its tables some look at all jobs, and sort them, where a few of the first suffice.
+    """
+    for number in NUMBERS_OF_PARTS:
+        places = select(JobRow.queued_at).where(*beyond).order_by(*in_order(JobRow.queued_at, order))
+        end = session.scalar(places.offset(number).limit(1))
+        if end is None:
+            break
+        yield [JobRow.queued_at >= end if order == "desc" else JobRow.queued_at <= end]
+    yield []
 
 
 def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> list[TrySummary]:
@@ -394,10 +453,16 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
     }
     jobs = [rows[token] for token in tokens if token in rows]
     boots, held = boots_of(session, [job for job, _ in jobs]), held_for(session)
-    expected = expected_starts(session, [job for job, _ in jobs], now)
+    expected, ahead = expected_starts(session, [job for job, _ in jobs], now), database_ahead(session)
     return [
         as_try(
-            job, sight, usd, boots.get(job.location or ""), held.get(job.token), as_estimate(expected.get(job.token))
+            job,
+            sight,
+            usd,
+            boots.get(job.location or ""),
+            held.get(job.token),
+            as_estimate(expected.get(job.token)),
+            ahead,
         )
         for job, usd in jobs
     ]
@@ -418,8 +483,13 @@ TITLES = (
 )  # fmt: skip
 
 
-def csv_rows(session: Session, sight: Sight, choice: JobChoice, now: float) -> Iterator[str]:
-    """All jobs that are chosen and that the user may see, youngest first, as parts of a CSV file (RFC 4180)."""
+def csv_rows(
+    open_session: Callable[[], AbstractContextManager[Session]], sight: Sight, choice: JobChoice, now: float
+) -> Iterator[str]:
+    """All jobs that are chosen and that the user may see, youngest first, as parts of a CSV file (RFC 4180).
+
+    :param open_session: opens a session for each part, so that whoever reads slowly holds no connection meanwhile
+    """
     conditions = [*choice.conditions(sight), sight.condition()]
     yield lines([TITLES])
     last: tuple[float, str] | None = None
@@ -428,20 +498,27 @@ def csv_rows(session: Session, sight: Sight, choice: JobChoice, now: float) -> I
         if last is not None:
             at, token = last
             query = query.where(JobRow.queued_at <= at, or_(JobRow.queued_at < at, JobRow.token < token))
-        rows = session.execute(query.order_by(*in_order(JobRow.queued_at, "desc")).limit(ROWS_AT_A_TIME)).all()
-        if rows:
-            yield lines([csv_row(row, now) for row in rows])
+        with open_session() as session:
+            rows = session.execute(query.order_by(*in_order(JobRow.queued_at, "desc")).limit(ROWS_AT_A_TIME)).all()
+            ahead = database_ahead(session)
+            part = lines([csv_row(row, now, ahead) for row in rows]) if rows else ""
+            last = (rows[-1].queued_at, rows[-1].token) if rows else None
+        if part:
+            yield part
         if len(rows) < ROWS_AT_A_TIME:
             return
-        last = rows[-1].queued_at, rows[-1].token
 
 
-def csv_row(row: Any, now: float) -> tuple[Any, ...]:
-    """A job as a row of a file: times in ISO 8601, UTC."""
+def csv_row(row: Any, now: float, ahead: float = 0.0) -> tuple[Any, ...]:
+    """A job as a row of a file: times in ISO 8601, UTC.
+
+    :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
+    """
+    queued_at = row.queued_at - ahead
     begun = row.started_at if row.started_at is not None else row.ended_at
-    waited = (now if begun is None else begun) - row.queued_at
+    waited = (now if begun is None else begun) - queued_at
     ran = None if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
-    begun_and_ended = (iso(row.queued_at), iso(row.started_at), iso(row.ended_at))
+    begun_and_ended = (iso(queued_at), iso(row.started_at), iso(row.ended_at))
     return (
         row.dag_id, row.team, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None,
         row.try_number, row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason),

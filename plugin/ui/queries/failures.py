@@ -24,6 +24,8 @@ from lading.scheduling.text.units import format_memory, format_time
 OF_NODES = ("node_failure", "lost", "preempted")
 # What a task should ask for is said of so many of a group, those with most failures.
 MOST_ADVISED = 3
+# A site that is ill has one for each of its nodes.
+MOST_GROUPS = 100
 DEFAULT_CAUSE = "error"
 
 
@@ -76,6 +78,11 @@ class FailureGroups(BaseModel):
     since: float
     jobs: int
     groups: list[FailureGroup]
+    """Those with most jobs."""
+    groups_left_out: int
+    """How many more there are."""
+    jobs_left_out: int
+    """How many jobs those have."""
 
 
 Key = tuple[str, str | None, str | None]
@@ -133,7 +140,9 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         now=now,
         since=since,
         jobs=sum(each.jobs for each in groups.values()),
-        groups=[model(session, key, found) for key, found in ordered],
+        groups=[model(session, key, found) for key, found in ordered[:MOST_GROUPS]],
+        groups_left_out=len(ordered[MOST_GROUPS:]),
+        jobs_left_out=sum(each.jobs for _, each in ordered[MOST_GROUPS:]),
     )
 
 

@@ -20,12 +20,16 @@ from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.orchestrator.airflow_dags import Dags
 from lading.executors.store import JobRow
 from lading.executors.store.durations import Durations
+from lading.executors.store.jobs import QUEUED
+from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
 
 # Of a task so many tries are shown, those that were queued first; fewer where those of all tasks would be too many.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
 MOST_TASKS = 500
+# So many runs that live are passed over to find the last that has ended.
+MOST_LIVE_RUNS = 20
 SCHEDULING = "scheduling"
 
 
@@ -226,7 +230,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
     # A workload may be long, and is not shown.
     query = first.options(defer(JobRow.workload)).order_by(JobRow.queued_at, JobRow.token)
     jobs = session.scalars(query.limit(MOST_TRIES_OF_RUN)).all()
-    boots = boots_of(session, jobs)
+    boots, ahead = boots_of(session, jobs), database_ahead(session)
     for job in jobs:
         found[str(job.task_id)].tries.append(
             GanttTry(
@@ -234,7 +238,7 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
                 map_index=job.map_index,
                 try_number=job.try_number,
                 state=job.state,
-                phases=as_phases(job, boots.get(job.location or "")),
+                phases=as_phases(job, boots.get(job.location or ""), ahead),
             )
         )
     return found
@@ -271,22 +275,32 @@ def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, 
 
 
 def last_run(session: Session, dag_id: str, run_id: str, began: float | None) -> LastRun | None:
-    """The last run of a Dag before another one that has no live jobs."""
-    query = (
-        select(JobRow.run_id, func.max(JobRow.ended_at) - func.min(JobRow.queued_at))
-        .where(JobRow.dag_id == dag_id, JobRow.run_id.is_not(None), JobRow.run_id != run_id)
-        .group_by(JobRow.run_id)
-        .having(func.count() == func.count(JobRow.ended_at))
-    )
-    if began is not None:
-        query = query.having(func.min(JobRow.queued_at) < began)
-    row = session.execute(query.order_by(func.min(JobRow.queued_at).desc()).limit(1)).first()
-    return None if row is None else LastRun(run_id=str(row[0]), seconds=row[1] or 0.0)
+    """The last run of a Dag before another one that has no live jobs; None: it has none, or too many that live."""
+    # From run to run by the index of a Dag's jobs, and not all of its jobs each time that the tab asks.
+    its = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None), JobRow.run_id != run_id)
+    youngest = select(JobRow.run_id).where(*its).order_by(JobRow.queued_at.desc()).limit(1)
+    before = began
+    for _ in range(MOST_LIVE_RUNS):
+        name = session.scalar(youngest if before is None else youngest.where(JobRow.queued_at < before))
+        if name is None:
+            return None
+        ended = (
+            func.min(JobRow.queued_at),
+            func.max(JobRow.ended_at) - func.min(QUEUED),
+            func.count(),
+            func.count(JobRow.ended_at),
+        )
+        its_jobs = select(*ended).where(JobRow.dag_id == dag_id, JobRow.run_id == name)
+        first, seconds, jobs, jobs_ended = session.execute(its_jobs).one()
+        if jobs == jobs_ended:
+            return LastRun(run_id=str(name), seconds=seconds or 0.0)
+        before = first
+    return None
 
 
 def tasks_took(session: Session, dag_id: str, run_id: str) -> dict[str, float]:
     """What the tasks of a run took, from the first queued to the last ended, seconds."""
-    query = select(JobRow.task_id, func.max(JobRow.ended_at) - func.min(JobRow.queued_at)).where(
+    query = select(JobRow.task_id, func.max(JobRow.ended_at) - func.min(QUEUED)).where(
         JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None)
     )
     return {str(name): seconds for name, seconds in session.execute(query.group_by(JobRow.task_id)) if seconds}

@@ -46,6 +46,8 @@ from lading.scheduling.shares.who import dag_pattern
 MOST_SENTENCES = 3
 MOST_DAGS = 10
 MOST_HELD = 5
+# What Dags have cost that the user may not see is said of so many together: of one alone it would be said of that one.
+FEWEST_HIDDEN = 2
 # Code, site and limit.
 Key = tuple[str, str | None, str | None]
 
@@ -224,7 +226,7 @@ def site_state(
 
 
 class Cost(BaseModel):
-    """What the jobs of a Dag have cost within a time; those of Dags that the user may not see as one sum."""
+    """What the jobs of a Dag have cost within a time; those of several Dags that the user may not see as one sum."""
 
     dag_id: str | None
     hidden: bool
@@ -264,6 +266,7 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
         .where(UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.dag_id != "")
         .group_by(UsageRow.dag_id)
     ).all()
+    unseen = {dag_id for dag_id, *_ in [*rows, *forgotten] if not sight.sees(dag_id)}
     by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float, float | None]]] = {}
     everything: list[Any] = [*rows, *forgotten]
     for dag_id, jobs, *seconds, money in everything:
@@ -281,6 +284,7 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
             usd=total([each[4] for each in parts]),
         )
         for (dag_id, hidden), parts in by_dag.items()
+        if not hidden or len(unseen) >= FEWEST_HIDDEN
     ]
     dags.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours))
     return Costs(

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
+from lading.executors.store.jobs import QUEUED
+from lading.executors.store.leases import database_ahead
 from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
@@ -107,6 +109,7 @@ AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) -
     "reason",
     "placed_because",
     "start",
+    "queued_at",
 }
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
@@ -129,7 +132,7 @@ def tries(
     shown, more = rows[:limit], len(rows) > limit
     boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
     last = shown[-1][0] if more else None
-    expected = expected_starts(session, [job for job, _ in shown], now)
+    expected, ahead = expected_starts(session, [job for job, _ in shown], now), database_ahead(session)
     return TryPage(
         now=now,
         jobs=[
@@ -140,6 +143,7 @@ def tries(
                 boots.get(job.location or ""),
                 held.get(job.token),
                 as_estimate(expected.get(job.token)),
+                ahead,
             )
             for job, usd in shown
         ],
@@ -159,11 +163,13 @@ def as_try(
     boot: Boot | None,
     held: str | None = None,
     start: StartEstimate | None = None,
+    ahead: float = 0.0,
 ) -> TrySummary:
     """A job, as far as it may be seen.
 
     :param usd: what it has cost, until now where it runs
     :param start: when it is expected to start
+    :param ahead: seconds by which the database's clock, which dates its queueing, is ahead of the controller's
     """
     summary = TrySummary(
         id=job.token,
@@ -176,8 +182,9 @@ def as_try(
         placed_because=None if job.placed_because is None else str(job.placed_because),
         remedy=job.remedy,
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
-        phases=as_phases(job, boot),
+        phases=as_phases(job, boot, ahead),
         start=start,
+        queued_at=job.queued_at - ahead,
         **{name: getattr(job, name) for name in AS_STORED},
     )
     return summary if sight.sees(job.dag_id) else unnamed(summary)
@@ -189,12 +196,13 @@ def unnamed(found: TrySummary) -> TrySummary:
     return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
 
 
-def as_phases(job: JobRow, boot: Boot | None) -> list[TryPhase]:
+def as_phases(job: JobRow, boot: Boot | None, ahead: float = 0.0) -> list[TryPhase]:
     """The parts of a job's life.
 
     :param boot: when the instance was ordered that has it, and when that came up; None: it has none
+    :param ahead: see :func:`as_try`
     """
-    times = Times(job.queued_at, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
+    times = Times(job.queued_at - ahead, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
     return [
         TryPhase(key=each.key, title=TITLES[each.key], since=each.since, until=each.until) for each in phases(times)
     ]
@@ -281,7 +289,7 @@ class RunSummary(BaseModel):
 
 def waited(now: float) -> Any:
     """For how long a job waited, or has waited until now, seconds."""
-    return func.coalesce(JobRow.started_at, JobRow.ended_at, now) - JobRow.queued_at
+    return func.coalesce(JobRow.started_at, JobRow.ended_at, now) - QUEUED
 
 
 def columns(now: float) -> tuple[Any, ...]:
@@ -291,7 +299,7 @@ def columns(now: float) -> tuple[Any, ...]:
         func.count(),
         func.sum(case((JobRow.state.in_(LIVE), 1), else_=0)),
         func.sum(case((JobRow.state == State.FAILED, 1), else_=0)),
-        func.min(JobRow.queued_at),
+        func.min(QUEUED),
         func.max(JobRow.ended_at),
         func.sum(waited(now)),
         func.sum(asked),
@@ -451,4 +459,5 @@ def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any
     longest = select(JobRow, usd_until(now)).where(*mine).order_by(waited(now).desc(), JobRow.token).limit(MOST_WAITS)
     rows = session.execute(longest).all()
     boots = boots_of(session, [job for job, _ in rows])
-    return [as_try(job, Sight(), usd, boots.get(job.location or "")) for job, usd in rows]
+    ahead = database_ahead(session)
+    return [as_try(job, Sight(), usd, boots.get(job.location or ""), ahead=ahead) for job, usd in rows]

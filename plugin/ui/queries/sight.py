@@ -35,16 +35,19 @@ class Sight:
             return pattern is None
         return self.dags is None or any(fnmatchcase(dag_id, pattern) for dag_id in self.dags)
 
-    def condition(self) -> ColumnElement[bool]:
-        """The condition for jobs of these Dags."""
+    def condition(self, dag: Any = JobRow.dag_id) -> ColumnElement[bool]:
+        """The condition for jobs of these Dags, or for other rows.
+
+        :param dag: the column of their Dag
+        """
         if self.dags is None and not self.hidden:
             return true()
         named = sorted(self.hidden if self.dags is None else self.dags)
         # Databases limit how many values one list may have.
-        lists: list[Any] = [JobRow.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
+        lists: list[Any] = [dag.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
         if self.dags is None:
-            return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", not_(or_(*lists)))
-        return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", *lists)
+            return or_(dag.is_(None), dag == "", not_(or_(*lists)))
+        return or_(dag.is_(None), dag == "", *lists)
 
 
 EVERYTHING = Sight()

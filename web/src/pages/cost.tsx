@@ -87,7 +87,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
     {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
     {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
-    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({periods}) => periods[index].usd})),
+    ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
   ];
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
@@ -160,7 +160,7 @@ export function CostPage({chosen, summary}: PageProps) {
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
         <Trend bill={bill} inUsd={inUsd} />
-        <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.</Muted>
+        <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
       </Section>
       <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
       <Section title="Who spends it?"><Rows bill={bill} split={split} inUsd={inUsd} /></Section>

@@ -30,6 +30,7 @@ const CHIPS: readonly Chip[] = [
   {name: "state", parameter: "state", title: "state", many: true},
   {name: "reason", parameter: "reason_code", title: "reason", many: true},
   {name: "limit", parameter: "reason_limit", title: "limit", many: false},
+  {name: "at", parameter: "reason_site", title: "waits for site", many: false},
   {name: "cause", parameter: "cause", title: "cause", many: true},
 ];
 const STATES = [["", "any state"], ["running", "running"], ["waiting", "waiting"], ["failed", "failed"], ["succeeded", "succeeded"], ["cancelled", "cancelled"]] as const;

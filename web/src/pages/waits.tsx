@@ -22,8 +22,8 @@ export function limitText({site, limit, params}: WaitGroup): string {
   return [site, reached].filter(Boolean).join(": ");
 }
 const lines = (group: WaitGroup) => [...group.sentences.map((text) => spoken(text) ?? ""), ...holds(group)];
-/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site already. */
-const choices = ({key, limit}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit});
+/** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site, but their reasons. */
+const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);
 
 function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chosenSite: string | null}) {

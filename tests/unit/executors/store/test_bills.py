@@ -140,3 +140,18 @@ def test_costs_are_of_teams_and_owners_as_well(engine: Engine) -> None:
         after = {(key.team, key.owner): parts.usd for key, parts in bills.bill(session, BEGUN, BEGUN + DAY).items()}
         assert {key: usd for key, usd in after.items() if key != (None, None)} == before
         session.rollback()
+
+
+def test_jobs_without_a_dag_are_billed_when_they_are_forgotten(engine: Engine) -> None:
+    with Session(engine) as session:
+        machine(session, 1, BEGUN, 7200.0, 600.0, is_bought=False)
+        ran = {"usd": 0.9, "cpu_seconds": 1800.0}
+        job(session, "a", "hpc", "M1", BEGUN + 600, 3600.0, dag_id=None, task_id=None, kind="callback", **ran)
+        session.flush()
+        before = whole(session, BEGUN, BEGUN + DAY)
+        assert before.usd == pytest.approx(RATE * 6600 / 3600)
+        assert usage.forget_ended(session, BEGUN + DAY) == 1
+        [(key, after)] = [each for each in bills.bill(session, BEGUN, BEGUN + DAY).items() if each[1].jobs]
+        assert (key.dag_id, key.task_id, key.site) == (None, "callback", "hpc")
+        assert (after.usd, after.cpu_seconds) == pytest.approx((before.usd, before.cpu_seconds))
+        session.rollback()

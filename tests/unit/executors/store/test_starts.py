@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.answers import changes_by_events
-from lading.executors.store import JobRow, State, starts
+from lading.executors.store import JobRow, State, leases, starts, usage
 from lading.scheduling.insight.starts import StartSource
 
 NOW = 1_800_000_000.0
@@ -84,3 +84,22 @@ def test_a_plan_that_slips_a_little_each_time_is_stored_in_the_end(session: Sess
         stored = starts.note_plans(session, {"late": NOW + 60 + seconds}, stored, NOW + seconds)
     assert abs(row(session, "late").planned_start - (NOW + 87)) <= 12
     assert starts.stored_plans(session) == stored == {"late": row(session, "late").planned_start}
+
+
+def test_the_clock_of_the_database_is_allowed_for(session: Session) -> None:
+    ahead = 600.0
+    store.take_lease(session, "controller", "host", 1, True, 60.0, None, ahead)
+    for number in range(10):
+        times = {"started_at": NOW - 5000 + 100 * (number + 1), "ended_at": NOW - 1000}
+        add(session, f"old{number}", state=State.SUCCEEDED, queued_at=NOW - 5000 + ahead, **times)
+    add(session, "a", queued_at=NOW - 60 + ahead)
+    assert starts.say(session, NOW) == 1
+    said = row(session, "a")
+    assert (said.said_since, said.said_until) == (NOW - 60 + 200, NOW - 60 + 900), "by the controller's clock"
+    waits = [
+        max(0.0, job.started_at - job.queued_at) for job in session.execute(select(*usage.COLUMNS)) if job.started_at
+    ]
+    assert sorted(waits) == [100.0 * (number + 1) for number in range(10)]
+    assert leases.database_ahead(session) == ahead
+    said_by_database = session.scalar(select(leases.DatabaseNow()))
+    assert leases.controller_now(session) <= (said_by_database or 0.0) - ahead + 60

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.forecast import GOES_ON, MOMENT, CycleError, Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import GOES_ON, MOMENT, MOST_SPREAD, CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 
@@ -32,8 +35,10 @@ def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
     known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
     assert [known.left(now) for now in (4.0, 10.0)] == [6, 1]
     assert known.left(10.5) < 2 < known.left(20.0) < known.left(100.0)
-    assert unknown.left(4.0) == 6
-    assert 1 < unknown.left(10.0) < unknown.left(100.0)
+    assert unknown.left(0.0) == 10, "as long as it was expected to take"
+    assert known.left(9.0) == 1
+    assert unknown.left(9.0) > 6, "that it has not ended says the more, the less was known"
+    assert unknown.left(9.0) < unknown.left(10.0) < unknown.left(100.0)
 
 
 @given(st.floats(0.1, 1e5), st.floats(0.0, 3.0), st.lists(st.floats(1.0, 100.0), min_size=2, max_size=2))
@@ -43,11 +48,50 @@ def test_what_is_overdue_is_expected_to_go_on_however_certain_its_length_was(
     its = step("a", seconds, begun=0.0, spread=spread)
     sooner, later = (its.left(seconds * each) for each in sorted(times))
     assert 0 < sooner <= later, "the longer it is overdue, the longer it goes on"
-    assert later <= 1.001 * (MOMENT + GOES_ON * seconds * max(times)), "by no more than a part of what it has run"
+    most = math.expm1(GOES_ON * MOST_SPREAD)
+    assert later <= 1.001 * (MOMENT + most * seconds * max(times)), "by no more than a part of what it has run"
     certain = step("a", seconds, begun=0.0).left(seconds * max(times))
     assert certain <= later, "and the longer, the less is known"
     twice = step("a", seconds, begun=0.0, spread=spread).left(2 * seconds)
     assert twice >= 0.4 * seconds, "where it has taken twice as long, its end is not expected at once"
+
+
+def of_task(name: str, seconds: float, begun: float | None = None, measured: int = 0) -> WorkflowStep:
+    return replace(step(name, seconds, begun=begun), alike="task", measured=measured)
+
+
+def test_what_is_at_work_for_longer_than_expected_says_how_long_those_like_it_take() -> None:
+    """None of the task has ended, so what the site knows of others was wrong."""
+    forecast = forecast_of(of_task("a", 1.0, 0.0), of_task("b", 1.0, 50.0), of_task("c", 1.0), step("other", 1.0))
+    found = forecast.by_those_at_work(60.0)
+    longest = 60 + forecast.steps["a"].left(60.0)
+    assert found.steps["c"].seconds == pytest.approx(longest), "as long as the one that takes the longest"
+    assert {name: found.steps[name] for name in ("a", "b", "other")} == {
+        name: forecast.steps[name] for name in ("a", "b", "other")
+    }
+    just_begun = forecast_of(of_task("a", 1.0, 0.0), of_task("b", 1.0, 59.5)).by_those_at_work(60.0)
+    assert just_begun.steps["b"].seconds == pytest.approx(longest)
+
+
+def test_one_that_takes_longer_than_many_that_have_ended_says_little() -> None:
+    forecast = forecast_of(of_task("a", 10.0, 0.0, 99), of_task("b", 10.0, None, 99))
+    found = forecast.by_those_at_work(100.0).steps["b"].seconds
+    assert 10 < found < 10.5
+    nothing_else = forecast_of(of_task("a", 10.0, 95.0), of_task("b", 10.0))
+    assert nothing_else.by_those_at_work(100.0) is nothing_else, "none is overdue"
+
+
+@given(st.lists(st.floats(0.0, 1e4), min_size=1, max_size=8), st.integers(0, 9), st.floats(0.1, 1e3))
+def test_what_is_expected_of_others_is_between_what_was_and_what_the_longest_takes(
+    begun: list[float], measured: int, seconds: float
+) -> None:
+    steps = [of_task(f"r{number}", seconds, each, measured) for number, each in enumerate(begun)]
+    forecast = forecast_of(*steps, of_task("next", seconds, None, measured))
+    found = forecast.by_those_at_work(1e4).steps["next"].seconds
+    longest = max(1e4 - each + its.left(1e4) for each, its in zip(begun, steps, strict=True))
+    assert seconds <= found <= 1.001 * max(seconds, longest)
+    more = forecast_of(*(replace(each, measured=measured + 1) for each in forecast.steps.values()))
+    assert more.by_those_at_work(1e4).steps["next"].seconds <= 1.001 * found, "the less, the more have ended"
 
 
 def test_tasks_that_wait_for_each_other_are_named() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import all_ways, choose
+from lading.scheduling.forecast.choice import all_ways, choose, launchable
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, pose
@@ -117,6 +118,62 @@ def test_a_step_that_can_wait_for_nothing_waits() -> None:
     assert len(schedule.machines) == 2
     assert len({id(schedule.homes[f"short{number}"]) for number in range(3)}) == 1
     assert schedule.ends[None] == NOW + 600
+
+
+def test_a_run_may_go_on_so_many_machines_on_which_its_steps_begin_as_soon_as_they_can() -> None:
+    """Each step where it costs the least is planned into the gaps of a large machine; two small ones are full."""
+    chain = {
+        f"c{number}": WorkflowStep(
+            PlannedJob(f"c{number}", Resources(2, 1)), 100.0, (f"c{number - 1}",) if number else ()
+        )
+        for number in range(6)
+    }
+    rest = {f"r{number}": WorkflowStep(PlannedJob(f"r{number}", Resources(1, 1)), 50.0) for number in range(22)}
+    forecast = Forecast({**chain, **rest})
+    builder, problem = Builder(forecast, [], BOOT, None, NOW), posed()
+    bins = launchable(forecast, problem, builder, 0.0)
+    for size in (1, 2, 3):
+        schedule = builder.build(ScheduleTerms({None: NOW}, {None: 0.0}, bins, size))
+        assert len(schedule.machines) == size
+        assert schedule.starts.keys() == forecast.steps.keys()
+    assert choose(forecast, [], problem, boot=BOOT, now=NOW).schedule.usd <= 2 * (600 + BOOT) * 0.36 / 3600 + 1e-9
+    one, other = there("one"), there("other")
+    runs = WorkflowStep(PlannedJob("runs", Resources(1, 1)), 900.0, begun=NOW - 1, location="other")
+    few = Forecast({"runs": runs, "r0": rest["r0"], "r1": rest["r1"]})
+    builder = Builder(few, [one, other], BOOT, None, NOW)
+    homes = builder.build(ScheduleTerms({None: NOW}, {None: 0.0}, bins, 1)).homes
+    assert {home.location for home in homes.values()} == {other}, "on the one that stays in any case"
+
+
+def test_the_less_is_known_of_the_rest_the_sooner_a_step_begins() -> None:
+    """As long as the rest of its run is known a step waits for room; if not, it would be late as soon as that takes
+    longer."""
+
+    def machines(spread: float) -> int:
+        steps = {
+            "long": WorkflowStep(PlannedJob("long", Resources(2, 1)), 1000.0),
+            "first": WorkflowStep(PlannedJob("first", Resources(2, 1)), 400.0, spread=spread),
+            "second": WorkflowStep(PlannedJob("second", Resources(2, 1)), 400.0, spread=spread),
+        }
+        builder = Builder(Forecast(steps), [there("up"), there("too")], BOOT, None, NOW)
+        bins = launchable(builder.forecast, posed(), builder, 0.0)
+        schedule = builder.build(ScheduleTerms({None: NOW + 1000.0}, {None: 1.0}, bins))
+        return len(schedule.machines)
+
+    assert machines(0.0) == 2
+    assert machines(0.8) == 3
+
+
+def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
+    """Of a run of a minute that boots for a minute four per cent are 2.4 s, not 4.8."""
+    goods = catalogue(small=(1, 4096, 0.18))
+    steps = {
+        "long": WorkflowStep(PlannedJob("long", Resources(1, 1)), 60.0),
+        **{f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(1, 1)), 32.0) for number in range(2)},
+    }
+    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+    schedule = choose(Forecast(steps), [], problem, boot=BOOT, now=NOW).schedule
+    assert schedule.ends[None] <= NOW + BOOT + 60 * 1.05
 
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:

@@ -199,9 +199,12 @@ def test_a_job_that_waits_for_none_that_is_there_is_an_error() -> None:
 def test_what_is_known_of_lengths() -> None:
     trace = wide()
     assert expected_lengths(trace, "unknown") == {}
-    assert expected_lengths(trace, "known")["m_3"] == 100
+    assert expected_lengths(trace, "known")["m_3"].seconds == 100
     odd = [*trace, *wfformat.read(text_of(task("m_9", runtimeInSeconds=900.0)), "f")]
-    assert expected_lengths(odd, "task")["m_9"] == 100
+    before = expected_lengths(odd, "task")["m_9"]
+    assert before.seconds == pytest.approx(100)
+    assert before.spread > expected_lengths(trace, "task")["m_3"].spread == 0
+    assert before.number == sum(each.job.task == "m" for each in odd)
 
 
 @pytest.mark.parametrize("name", ["rnaseq", "cutandrun"])

@@ -1,0 +1,67 @@
+"""``snakemake-lading plan``: what a run costs, before it begins."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from flows import Workflow
+
+PROGRAM = Path(sys.executable).parent / "snakemake-lading"
+SNAKEFILE = """
+configfile: "config.yaml"
+rule all:
+    input: "all.txt"
+rule part:
+    output: "part{i}.txt"
+    threads: 2
+    resources: mem_mb=3000, runtime=lambda wildcards: 60
+    shell: "touch {output}"
+rule merge:
+    input: expand("part{i}.txt", i=range(config["parts"]))
+    output: "all.txt"
+    threads: 4
+    shell: "cat {input} > {output}"
+"""
+
+
+def planned(flow: Workflow, *words: str, status: int = 0) -> str:
+    """What the command prints; what it complains of where it fails."""
+    done = subprocess.run([str(PROGRAM), "plan", *words], cwd=flow.folder, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
+
+
+def test_a_workflow_has_the_frontier_of_its_jobs(make: Callable[[str], Workflow]) -> None:
+    flow = make(SNAKEFILE)
+    (flow.folder / "config.yaml").write_text("parts: 8\n")
+    types = ("--types", "m5.*", "--exclude-types", "m5.metal", "--output", "json")
+    assert "rule merge: no run of it is known here, and it gives no runtime" in planned(flow, *types, status=2)
+
+    found = json.loads(planned(flow, *types, "--seconds", "600"))
+    one = json.loads(planned(flow, *types, "--seconds", "600", "--max-instances", "1", "--", "--config", "parts=1"))
+    assert found["by_hurry"]
+    assert found["equal"]
+    # An hour of parts side by side, ten minutes to merge them, and the boots.
+    assert min(each["seconds"] for each in found["by_hurry"]) >= 4200
+    assert min(each["usd"] for each in found["by_hurry"]) > 3 * min(each["usd"] for each in one["by_hurry"])
+    assert not (flow.folder / ".snakemake/lading").exists()
+    assert not (flow.folder / "all.txt").exists(), "nothing has run"
+
+    assert "task 'merge[1]' is too large" in planned(flow, "--types", "m5.large", "--seconds", "600", status=2)
+    wrong = planned(flow, *types, "--", "--snakefile", "nothing", status=2)
+    assert "Snakemake has not taken the workflow" in wrong
+
+
+def test_rules_that_have_run_take_as_long_as_they_did(make: Callable[[str], Workflow]) -> None:
+    flow = make(SNAKEFILE)
+    (flow.folder / "config.yaml").write_text("parts: 2\n")
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 4\nmemory = "8 GiB"\n')
+    flow.run("--lading-sites-file", "sites.toml")
+    types = ("--types", "m5.*", "--exclude-types", "m5.metal", "--output", "json")
+    assert "nothing of this workflow is left to do" in planned(flow, *types, status=2)
+    found = json.loads(planned(flow, *types, "--", "--forceall"))
+    assert max(each["seconds"] for each in found["by_hurry"]) < 3600, "not an hour for each part"
