@@ -2,8 +2,7 @@
 
 A controller is simulated that decides whenever a job comes or ends: jobs go by the order of shares
 (:func:`lading.scheduling.shares.fair_order.fair_order`), the first machine that has room takes each, and one that finds
-no room is passed over; when that has lasted for :data:`PATIENCE`, a machine is kept free for the first such job.
-Nothing is launched or ended.
+no room is passed over. Nothing is launched or ended.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from lading.scheduling.shares.usage import Standing, UseHistory
 
 # What is simulated is one site.
 SITE = "simulated"
-# As a site has it, seconds.
-PATIENCE = 60.0
 
 
 class ContendingJob(NamedTuple):
@@ -104,9 +101,6 @@ class _Contention:
         self.ends: list[tuple[float, int, int]] = []
         self.begun: dict[str, float] = {}
         self.apart: dict[tuple[str, Resources], int] = {}
-        # Since when jobs have found no room, and for which of them a machine is kept free, and which.
-        self.passed_over: dict[int, float] = {}
-        self.kept: tuple[int, int] | None = None
         self.had: Counter[str] = Counter()
         self.each_contended: Counter[str] = Counter()
         self.contended = self.cpu_seconds = 0.0
@@ -162,18 +156,15 @@ class _Contention:
         placed = set[tuple[str, Resources]]()
         for (_, _, number), key in looked:
             job = self.jobs[number]
-            if job.resources in full and (self.kept is None or self.kept[0] != number):
+            if job.resources in full:
                 continue
             need = _amounts(job.resources)
             if bounds is not None and bounds.admits(job.share, SITE, need) is not None:
                 continue
-            machine = self._room(number, job.resources)
+            machine = next((n for n, free in enumerate(self.free) if job.resources.fits(free)), None)
             if machine is None:
-                if self._is_kept_for(number, now):
-                    continue
                 full.add(job.resources)
                 continue
-            self.passed_over.pop(number, None)
             if bounds is not None:
                 bounds.put(job.share, SITE, need)
             self._give(job, machine, 1)
@@ -188,25 +179,6 @@ class _Contention:
         self.queues = {key: queue for key, queue in self.queues.items() if queue}
         sizes = {key[1] for key in placed}
         self.apart = {key: number for number, key in enumerate(self.queues) if key[1] not in sizes}
-
-    def _room(self, number: int, need: Resources) -> int | None:
-        """The first machine that has room for a job, but for one that is kept for another; None: none has."""
-        for machine, free in enumerate(self.free):
-            if need.fits(free) and (self.kept is None or self.kept[1] != machine or self.kept[0] == number):
-                if self.kept is not None and self.kept[0] == number:
-                    self.kept = None
-                return machine
-        return None
-
-    def _is_kept_for(self, number: int, now: float) -> bool:
-        """Whether a machine is kept for a job that finds no room: from now on, if it has waited for long and none is
-        kept for another."""
-        since = self.passed_over.setdefault(number, now)
-        if self.kept is None and now - since >= PATIENCE:
-            need = self.jobs[number].resources
-            able = [n for n, capacity in enumerate(self.capacity) if need.fits(capacity)]
-            self.kept = number, max(able, key=lambda n: (self.free[n].cpus, self.free[n].memory))
-        return self.kept is not None and self.kept[0] == number
 
     def _candidate(self, entry: tuple[int, float, int], key: tuple[str, Resources]) -> Candidate:
         share, size = key
