@@ -1,5 +1,6 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
-cursor of its deltas costs a tick, and what a browser does with it.
+cursor of its deltas costs a tick, and what a browser does with it. ``python -m benchmarks.page --keep [FOLDER]``
+measures nothing: it starts an Airflow on a full house, to be walked through, until Ctrl-C.
 
 On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
 the browser needs a whole Airflow: the answers are made of Lading's own tables.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -95,7 +97,7 @@ def measure(name: str, jobs: int, machines: int) -> None:
     asked = {
         "summary": ("/summary", {}),
         "waits": ("/waits", {}),
-        "costs, today": ("/costs", {"since": now - 86400}),
+        "bill, today": ("/bill", {"since": now // 86400 * 86400, "until": now}),
         "packing, all": ("/packing", window),
         "packing, 100 new": ("/packing", {**window, "cursor": cursor}),
     }
@@ -185,9 +187,11 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
     from sqlalchemy.orm import Session
 
     from lading.executors.store import Change, JobRow, State, apply, metadata
+    from lading.plugin.ui.queries.bill import bill_page
     from lading.plugin.ui.queries.chart import packing
-    from lading.plugin.ui.queries.now import costs, summary, waits
+    from lading.plugin.ui.queries.now import summary, waits
     from lading.plugin.ui.queries.sight import EVERYTHING
+    from lading.scheduling.insight.periods import Period
     from tests.services.mariadb import MariaDB
     from tests.services.page_data import add_house
 
@@ -207,7 +211,9 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
             asked: dict[str, Callable[[], BaseModel]] = {
                 "summary": lambda: summary(session, EVERYTHING, now),
                 "waits": lambda: waits(session, EVERYTHING, now),
-                "costs, today": lambda: costs(session, EVERYTHING, now - 86400, now),
+                "bill, today": lambda: bill_page(
+                    session, EVERYTHING, now // 86400 * 86400, now, Period.DAY, "dag", now
+                ),
                 "packing, all": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now),
                 "packing, 100 new": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now, cursor),
             }
@@ -303,6 +309,17 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
         print(f"Chromium: {words} {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms", flush=True)
 
 
+def keep(folder: Path) -> None:
+    """Serve a full house (see tests/services/full_house.py) until Ctrl-C."""
+    from tests.services.full_house import LOGINS, full_house
+
+    with full_house(folder) as airflow:
+        users = ", ".join(f"{user} ({sees})" for user, sees in LOGINS.items())
+        print(f"{airflow.url}/plugin/lading until Ctrl-C; users, whose passwords are their names: {users}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
 def main(jobs: int = 20_000, machines: int = 300) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="lading-page-") as folder,
@@ -324,4 +341,8 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
 
 if __name__ == "__main__":
     end_in_order()
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["--keep"]:
+        with tempfile.TemporaryDirectory(prefix="lading-page-") as folder:
+            keep(Path(sys.argv[2] if sys.argv[2:] else folder))
+    else:
+        main(*map(int, sys.argv[1:]))

@@ -6,10 +6,16 @@
     python -m benchmarks.workflows --hurry 0                beside the cheapest fleet without a bound on time
     python -m benchmarks.workflows --starts 0 300 600 900   four runs, beside four times one
     python -m benchmarks.workflows --machine 16             on one machine of so many cpus, by each order of jobs
+    python -m benchmarks.workflows --reclaims 10            on spot machines, each reclaimed ten times an hour
+    python -m benchmarks.workflows --refusals               while EC2 has none of the types that would be launched
 
 Boot time 60 s, billing by the second with the least of 60 s, machines of the other policies are released at once when
 they are empty. The reference knows all lengths and takes at most 1.25 × the critical path. ``run`` is the makespan
 without a boot over the critical path.
+
+What reclaims may cost is what they cost themselves: each machine since the oldest work that was lost with it had begun,
+the rest of its least bill, and the boot of another one like it; the run may take as much longer. What refusals may cost
+is what the run costs where these types are not on sale at all.
 
 On one machine it is the node agent's rule that is tried (``lading.scheduling.queueing``), with memory for all: jobs
 go by the priority weights that Airflow gives (``downstream``, its default: 1 and one for each job behind it;
@@ -32,12 +38,15 @@ from pathlib import Path
 
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.queueing import QueuedJob, next_starts
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import reference
+from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies, expected_lengths, run_at
@@ -45,6 +54,8 @@ from lading.scheduling.simulation.workflow import Dependencies, expected_lengths
 DATA = Path(__file__).parent / "data"
 FAMILIES = ("c6i", "m6i", "r6i", "c7i", "m7i", "r7i", "c6a", "m6a", "r6a")
 BOOT = 60.0
+# Reclaims come by chance: so many times each. What a spot machine costs of the price on demand.
+SEEDS, SPOT_SHARE = 4, 0.35
 # On one machine: the default of a site, the other order, and the length of what nothing is known of, seconds.
 PATIENCE, CRITICAL_PATH, UNKNOWN = 60.0, "critical_path", 900.0
 
@@ -64,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--hurry", type=float, default=1.0)
     parser.add_argument("--starts", type=float, nargs="+", default=[0.0], help="seconds")
+    parser.add_argument("--reclaims", type=float, metavar="N", help="of each machine in an hour; all are spot ones")
+    parser.add_argument("--refusals", action="store_true", help="none of the types that would be launched can be had")
     parser.add_argument("--machine", type=int, metavar="CPUS", help="on one machine, by each order of jobs")
     args = parser.parse_args(argv)
     if args.machine is not None:
@@ -73,6 +86,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     catalogue = goods()
     print(machine())
+    if args.reclaims is not None or args.refusals:
+        for lengths in (args.lengths,) if args.lengths else LENGTHS:
+            for name in args.names or names:
+                workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=args.scale)
+                expected = expected_lengths(workflow, lengths)
+                if args.reclaims is not None:
+                    with_reclaims(f"{lengths:8}{name:18}", workflow, expected, args.hurry, args.reclaims)
+                if args.refusals:
+                    with_refusals(f"{lengths:8}{name:18}", workflow, expected, args.hurry)
+        return 0
     for lengths in (args.lengths,) if args.lengths else LENGTHS:
         for policy in args.compare.split(","):
             sums: Counter[str] = Counter()
@@ -105,6 +128,69 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             print(f"{lengths:8}{policy:9}sum {sums['usd']:.4f} USD, {sums['usd'] / sums['beside']:.3f} × the reference")
     return 0
+
+
+def with_reclaims(
+    name: str, workflow: Sequence[Arrival], expected: Mapping[str, Prediction], hurry: float, reclaims: float
+) -> None:
+    """Print what reclaims cost, beside what they cost themselves.
+
+    :param reclaims: of a machine in an hour
+    """
+    catalogue, found = on_spot(goods()), []
+    for rate, seed in ((0.0, 0), *((reclaims, seed) for seed in range(SEEDS))):
+        conditions = Conditions(boot_seconds=BOOT, tick_seconds=0.1, reclaims_per_hour=rate, seed=seed)
+        limits = InstanceLimits()
+        found.append(
+            simulate(workflow, catalogue, limits, FORECAST, conditions=conditions, hurry=hurry, lengths=expected)
+        )
+    without, *some = found
+    for each in some:
+        usd, seconds = without.cost + each.lost_usd, without.makespan + each.lost_seconds
+        print(
+            f"{name}{each.reclaims:3} reclaims, {each.restarts:3} jobs again: {without.cost:.4f} to {each.cost:.4f} "
+            f"USD, {each.cost / usd:.3f} of what they may cost, {without.makespan:.0f} to {each.makespan:.0f} s, "
+            f"{each.makespan / seconds:.3f}",
+            flush=True,
+        )
+
+
+def with_refusals(name: str, workflow: Sequence[Arrival], expected: Mapping[str, Prediction], hurry: float) -> None:
+    """Print what a workflow costs while launches of the types are refused on which it would run."""
+
+    def run(catalogue: Catalogue, scarce: frozenset[str] = frozenset()) -> tuple[Report, frozenset[str]]:
+        conditions = Conditions(boot_seconds=BOOT, tick_seconds=0.1, scarce=scarce)
+        its = simulate(
+            workflow, catalogue, InstanceLimits(), FORECAST, conditions=conditions, hurry=hurry, lengths=expected
+        )
+        return its, frozenset(its.launched)
+
+    catalogue = goods()
+    plain, best = run(catalogue)
+    without, _ = run(Catalogue({name: kind for name, kind in catalogue.types.items() if name not in best}))
+    refused, _ = run(catalogue, best)
+    print(
+        f"{name}{', '.join(sorted(best))}: {plain.cost:.4f} USD, {plain.makespan:.0f} s; without it {without.cost:.4f} "
+        f"USD, {without.makespan:.0f} s; {refused.capacity_errors} times refused {refused.cost:.4f} USD, "
+        f"{refused.makespan:.0f} s: {refused.cost / without.cost:.3f} and {refused.makespan / without.makespan:.3f}",
+        flush=True,
+    )
+
+
+def on_spot(catalogue: Catalogue) -> Catalogue:
+    """The same machines as spot ones, for a part of the price."""
+    return Catalogue(
+        {
+            name: replace(
+                kind,
+                offerings=tuple(
+                    replace(each, capacity_type=SPOT, usd_per_hour=SPOT_SHARE * each.usd_per_hour)
+                    for each in kind.offerings
+                ),
+            )
+            for name, kind in catalogue.types.items()
+        }
+    )
 
 
 def by_orders(names: Sequence[str], cpus: int, lengths: str, scale: float, starts: Sequence[float]) -> None:

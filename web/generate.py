@@ -17,6 +17,8 @@ WEB = Path(__file__).parent
 STATIC = WEB.parent / "plugin" / "ui" / "static"
 OPENAPI, DIGEST = WEB / "openapi.json", STATIC / "sources.sha256"
 FILES = ("package.json", "package-lock.json", "tsconfig.json", "vite.config.ts", "openapi.json")
+# What the page offers to be loaded, and the documentation has.
+ALERTS = ("grafana.json", "grafana_alerts.yaml")
 # Versions of FastAPI word what it refuses itself differently.
 OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
@@ -46,6 +48,7 @@ def text_of(document: dict[str, Any]) -> str:
 def sources() -> Iterator[Path]:
     """The files that the build is made from."""
     yield from (WEB / name for name in FILES)
+    yield from (WEB.parent / "docs" / "reference" / name for name in ALERTS)
     for folder in ("src", "public"):
         yield from sorted(path for path in (WEB / folder).rglob("*") if path.is_file())
 

@@ -59,8 +59,12 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 def machine(site: str, row: Any) -> str | None:
     """What a job is on: of a batch system, which is one location, the node."""
-    name: str | None = row.node if row.location == site and row.node is not None else row.location
-    return name
+    return machine_named(site, row.location, row.node)
+
+
+def machine_named(site: str, location: str | None, node: str | None) -> str | None:
+    """The same by the names of its location and its node."""
+    return node if location == site and node is not None else location
 
 
 def by_start(row: Any) -> tuple[float, str]:

@@ -43,7 +43,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.resources import format_resources
 from lading.scheduling.simulation.run_cost import MOST_FORESEEN, RunTask, as_workflow, begins, on_machines
-from lading.scheduling.simulation.trace import MOST_SIMULATED
+from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
 
@@ -162,12 +162,30 @@ def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: 
     for name, its in work.items():
         if args.output != "json":
             print(printable(f"Site {name}:"), file=out)
-        try:
-            workflow = as_workflow(its.steps, its.upstream)
-        except ValueError as error:
-            raise UsageError(f"--dag {args.dag} --frontier: {error}") from None
+        workflow = workflow_of(args.dag, its)
         limits = its.market.limits if args.max_instances is None else InstanceLimits(instances=args.max_instances)
         frontier.show(args, workflow, its.market.catalogue, its.market.boot_seconds, limits, out)
+
+
+def workflows(dag: str) -> Mapping[str, tuple[Sequence[Arrival], MachineMarket]]:
+    """The jobs of a run as the last runs were, at each site that buys machines, with what can be bought there.
+
+    :raises UsageError: there is no such Dag, none of it goes there, or its jobs wait for each other in too many ways
+    """
+    read_connections()
+    asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(dag), conf=None, found=None, work=None)
+    ask(asked)
+    if not asked.work:
+        raise UsageError(f"--dag {dag}: no task of it goes to a site that buys machines, as far as is known")
+    return {name: (workflow_of(dag, its), its.market) for name, its in asked.work.items()}
+
+
+def workflow_of(dag: str, its: SiteWork) -> list[Arrival]:
+    """:raises UsageError: its jobs wait for each other in too many ways"""
+    try:
+        return as_workflow(its.steps, its.upstream)
+    except ValueError as error:
+        raise UsageError(f"--dag {dag}: {error}") from None
 
 
 def forecast(

@@ -157,18 +157,29 @@ SIMULATE_OPTIONS = (
         help="in place of jobs: recorded runs in WfFormat 1.4 or 1.5 (WfCommons), whose tasks wait for their parents",
     ),
     option(
+        "--dag",
+        metavar="DAG",
+        help="in place of jobs: a run of this Dag as its last runs were, at each site that buys machines, with the "
+        "types and prices of that",
+    ),
+    option(
         "--starts",
         nargs="+",
         type=number(),
         metavar="S",
-        help="with --workflow: each file is run at these seconds (0)",
+        help="with --workflow or --dag: each is run at these seconds (0)",
     ),
-    option("--scale", type=number(0.001, 10_000, zero=False), metavar="X", help="with --workflow: lengths times X (1)"),
+    option(
+        "--scale",
+        type=number(0.001, 10_000, zero=False),
+        metavar="X",
+        help="with --workflow or --dag: lengths times X (1)",
+    ),
     option(
         "--lengths",
         choices=LENGTHS,
-        help="with --workflow: what is known of lengths: each task's, the median of its name as in a second run, or "
-        "what has ended in this one (task)",
+        help="with --workflow or --dag: what is known of lengths: each task's, the median of its name as in a "
+        "second run, or what has ended in this one (task)",
     ),
     option(
         "--hurry",
@@ -181,11 +192,13 @@ SIMULATE_OPTIONS = (
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"such as alone,greedy,hours (hours; with --workflow greedy,hours,{FORECAST})",
+        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST})",
     ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
     *SITE_OPTIONS,
-    option("--boot-seconds", type=number(), default=60.0, metavar="S", help="from a launch to its first job (60)"),
+    option(
+        "--boot-seconds", type=number(), metavar="S", help="from a launch to its first job (60; with --dag its site's)"
+    ),
     option("--idle-seconds", type=number(), default=0.0, metavar="S", help="empty instances are kept so long (0)"),
     option(
         "--billing-seconds",
@@ -209,7 +222,7 @@ SIMULATE_OPTIONS = (
         "--tick-seconds",
         type=number(0.001, zero=False),
         metavar="S",
-        help="between plans (1; with over 10,000 jobs a 10,000th of the trace; with --workflow 0.1)",
+        help="between plans (1; with over 10,000 jobs a 10,000th of the trace; with --workflow or --dag 0.1)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
     option("--plot", metavar="FILE", help="draw what was paid for and used over time, as .svg or .html"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from lading.plugin.offline import chart
+from lading.plugin.offline.frontier import BOOT_SECONDS
 from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.share_simulation import simulate_shares
@@ -32,6 +33,8 @@ from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.text.printable import printable
 
+# Makes a drawing of reports.
+Form: TypeAlias = Callable[[Sequence[Report]], str]
 REPORT_LINES = {
     "jobs": "jobs",
     "unplaced": "jobs that found no place",
@@ -51,6 +54,7 @@ REPORT_LINES = {
     "capacity_errors": "failed launches",
     "reclaims": "instances reclaimed",
     "restarts": "jobs restarted",
+    "lost_usd": "cost of reclaims, USD",
     "plans": "plans",
 }
 JSON_NAMES = {
@@ -71,6 +75,7 @@ class SimulationInputs:
     :param limits: how many instances there may be
     :param policies: that are compared
     :param tick_seconds: between plans; None: by the number of jobs
+    :param boot_seconds: from a launch to its first job
     :param lengths: how long jobs are expected to run, by their names
     :param references: of each workflow, by its file
     """
@@ -79,6 +84,7 @@ class SimulationInputs:
     limits: InstanceLimits
     policies: Sequence[str]
     tick_seconds: float | None
+    boot_seconds: float
     lengths: Mapping[str, Prediction] = field(default_factory=dict)
     references: Mapping[str, CheapestFleets] = field(default_factory=dict)
 
@@ -88,14 +94,24 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     if missing := planning_missing():
         raise UsageError(f"lading simulate {missing}")
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
+    target = out or sys.stdout
+    if args.dag is not None:
+        return simulate_dag(args, form, target)
     offline_market = market(args)
     given = read_jobs(args, offline_market) if args.workflow is None else read_workflows(args, offline_market)
     if args.shares is not None:
         if args.workflow is not None:
             raise UsageError("--shares is for a table of jobs; give --jobs FILE in the place of --workflow")
-        target = out or sys.stdout
         number = args.max_instances
         return simulate_shares(given.arrivals, args.shares, number, offline_market.offered, args.output, target)
+    simulate_each(args, given, offline_market.offered, form, target)
+    return 0
+
+
+def simulate_each(
+    args: argparse.Namespace, given: SimulationInputs, offered: Catalogue, form: Form | None, out: IO[str]
+) -> None:
+    """Simulate under each policy, print the reports, and draw them where that is asked for."""
     refuse_idle_options(args, given.policies)
     total = sum(each.job.count for each in given.arrivals)
     reports = []
@@ -104,14 +120,14 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
             reports.append(
                 simulate(
                     given.arrivals,
-                    offline_market.offered,
+                    offered,
                     given.limits,
                     policy,
                     effort=args.effort,
                     objective=Objective(args.per_instance_cost, args.horizon_hours),
                     scale_in=ScaleIn(args.idle_seconds, args.billing_seconds, min_instances=args.min_instances),
                     conditions=Conditions(
-                        boot_seconds=args.boot_seconds,
+                        boot_seconds=given.boot_seconds,
                         capacity_errors=args.capacity_errors,
                         reclaims_per_hour=args.reclaims_per_hour,
                         tick_seconds=given.tick_seconds,
@@ -122,9 +138,34 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                     progress=partial(show, watch, policy, total),
                 )
             )
-    print_reports(reports, given.references, offline_market.offered, args.output, out or sys.stdout)
+    print_reports(reports, given.references, offered, args.output, out)
     if form is not None:
         chart.draw(form(reports), args.plot)
+
+
+def simulate_dag(args: argparse.Namespace, form: Form | None, out: IO[str]) -> int:
+    """Simulate runs of a Dag as its last runs were, at each site that buys machines; the exit status.
+
+    :raises UsageError: another input is given, too, or there is no such Dag
+    """
+    others = ("jobs", "workflow", "shares", "catalogue", "types", "exclude_types", "overhead_memory", "ebs_gib")
+    for name in others:
+        if getattr(args, name):
+            flag = name.replace("_", "-")
+            raise UsageError(f"--dag takes no --{flag}: its sites say what there is; leave one of them out")
+    from lading.plugin.offline import dag_cost  # which imports Airflow
+
+    found = dag_cost.workflows(args.dag)
+    if len(found) > 1 and (form is not None or args.output == "json"):
+        raise UsageError(f"--dag {args.dag}: its tasks go to {len(found)} sites; leave --plot and --output json out")
+    for name, (workflow, on_sale) in found.items():
+        if len(found) > 1:
+            print(printable(f"Site {name}:"), file=out)
+        boot = on_sale.boot_seconds if args.boot_seconds is None else args.boot_seconds
+        scaled = [replace(each, duration=each.duration * (args.scale or 1.0)) for each in workflow]
+        limits = on_sale.limits if args.max_instances is None else InstanceLimits(instances=args.max_instances)
+        given = runs_of({args.dag: scaled}, args, on_sale.catalogue, limits, boot)
+        simulate_each(args, given, on_sale.catalogue, form, out)
     return 0
 
 
@@ -135,17 +176,18 @@ def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> Simula
     """
     for name in ("starts", "scale", "lengths"):
         if getattr(args, name) is not None:
-            raise UsageError(f"--{name} is for workflows; give --workflow FILE, or leave it out")
+            raise UsageError(f"--{name} is for workflows; give --workflow FILE or --dag DAG, or leave it out")
     policies = args.compare or ("hours",)
     if FORECAST in policies:
-        raise UsageError(f"--compare {FORECAST} is for workflows; give --workflow FILE, or leave it out")
+        raise UsageError(f"--compare {FORECAST} is for workflows; give --workflow FILE or --dag DAG, or leave it out")
     if args.jobs is None:
-        raise UsageError("nothing is given to simulate; give --jobs FILE, or --workflow FILE")
+        raise UsageError("nothing is given to simulate; give --jobs FILE, --workflow FILE or --dag DAG")
     lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
     jobs, arrivals = trace.parse_trace(lines, args.jobs, offline_market.known)
     for refused in pose(jobs.jobs, [], offline_market.offered, InstanceLimits(), Objective(), 0.0, None).refusals:
         raise jobs.fault(refused)
-    return SimulationInputs(arrivals, jobs.limits(args.max_instances), policies, args.tick_seconds)
+    limits = jobs.limits(args.max_instances)
+    return SimulationInputs(arrivals, limits, policies, args.tick_seconds, boot_seconds(args))
 
 
 def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
@@ -155,23 +197,45 @@ def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> S
     """
     if args.jobs is not None:
         raise UsageError("--workflow takes no --jobs: give one of them")
+    offered = offline_market.offered
+    workflows = {path: read_workflow(path, offered, args.scale or 1.0) for path in args.workflow}
+    return runs_of(workflows, args, offered, InstanceLimits(instances=args.max_instances), boot_seconds(args))
+
+
+def runs_of(
+    workflows: Mapping[str, Sequence[Arrival]],
+    args: argparse.Namespace,
+    offered: Catalogue,
+    limits: InstanceLimits,
+    boot: float,
+) -> SimulationInputs:
+    """Runs of workflows, at the times that the options say.
+
+    :param boot: seconds from a launch to its first job
+    :raises UsageError: they have too many tasks
+    """
     arrivals: list[Arrival] = []
     references = {}
-    for number, path in enumerate(args.workflow):
-        workflow = read_workflow(path, offline_market.offered, args.scale or 1.0)
-        references[path] = reference(wfformat.as_forecast(workflow), offline_market.offered, args.boot_seconds)
+    for number, (name, workflow) in enumerate(workflows.items()):
+        references[name] = reference(wfformat.as_forecast(workflow), offered, boot)
         for again, begin in enumerate(args.starts or (0.0,)):
             arrivals += run_at(workflow, f"{number}.{again}", begin)
     if len(arrivals) > trace.MOST_SIMULATED:
         raise UsageError(f"there are {len(arrivals):,} tasks; valid: at most {trace.MOST_SIMULATED:,}")
     return SimulationInputs(
         arrivals,
-        InstanceLimits(instances=args.max_instances),
+        limits,
         args.compare or ("greedy", "hours", FORECAST),
         args.tick_seconds or TICK,
+        boot,
         expected_lengths(arrivals, args.lengths or "task"),
         references,
     )
+
+
+def boot_seconds(args: argparse.Namespace) -> float:
+    """Seconds from a launch to its first job."""
+    return BOOT_SECONDS if args.boot_seconds is None else float(args.boot_seconds)
 
 
 def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> None:

@@ -52,11 +52,9 @@ from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, PageCur
 from lading.plugin.ui.queries.failures import FailureGroups, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
 from lading.plugin.ui.queries.now import (
-    Costs,
     Summary,
     WaitGroups,
     budgets_out_of_sight,
-    costs,
     summary,
     waits,
 )
@@ -208,12 +206,6 @@ of_runs = APIRouter(
 def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
     return summary(session, sight, controller_now(session)).model_copy(update={"may_act": may_act})
-
-
-@looks.get("/costs")
-def get_costs(session: SessionDep, sight: SightDep, since: Time) -> Costs:
-    """What jobs have cost that ended since a time or run, by Dag; of Dags that you may not read together."""
-    return costs(session, sight, since, controller_now(session))
 
 
 @looks.get("/waits")

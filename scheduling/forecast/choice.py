@@ -163,15 +163,18 @@ def launchable(
 ) -> dict[str, Bin | None]:
     """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
     bins: dict[str, Bin | None] = {}
-    work = [0.0, 0.0, 0.0, 0.0]
+    work, longest = [0.0, 0.0, 0.0, 0.0], 0.0
     for name, step in forecast.steps.items():
+        longest = max(longest, step.left(builder.now))
         for i, amount in enumerate(builder.needs[name]):
             work[i] += amount * step.left(builder.now)
 
     def usd(candidate: Bin) -> float:
-        """What all the work costs on it, as if machines could be cut into fractions."""
+        """What all the work costs on it, as if machines could be cut into fractions, but for the first one, which is
+        there for a boot and the longest step: else the largest would always cost the least, whose volume is as large
+        as that of a small one."""
         shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
-        return candidate.price * max(shares, default=0.0)
+        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, *shares)
 
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():

@@ -19,6 +19,9 @@ ONE_OF = 10
 # What a plan, or a batch system, expects is late by a part of what is left, and by so many seconds in any case: it
 # looks again at intervals, and a job takes a while to be sent and to begin.
 LATE_PART, LATE_SECONDS = 0.5, 60.0
+# A batch system reckons with the limits of the jobs before it, which mostly end earlier: so much of what is left may
+# not have to be waited for.
+EARLY_PART = 0.75
 
 
 class StartSource(str, Enum):
@@ -75,17 +78,21 @@ def expected_start(
         return around(now, planned, StartSource.FORECAST, "the plan of its site")
     # What a batch system has expected and has not come is of no use: it has not looked at the job again.
     if native is not None and native >= now - LATE_SECONDS:
-        return around(now, native, StartSource.BATCH_SYSTEM, "what the batch system expects")
+        text = "what the batch system expects if the jobs before it take as long as they may"
+        return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART)
     for known in past:
         if (found := after_waits(now, queued_at, known)) is not None:
             return found
     return None
 
 
-def around(now: float, at: float, source: StartSource, text: str) -> ExpectedStart:
-    """The interval of what is expected at one time."""
-    since = max(at, now)
-    return ExpectedStart(since, since + LATE_SECONDS + LATE_PART * (since - now), source, text)
+def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:
+    """The interval of what is expected at one time.
+
+    :param early: by which part of what is left until then it may be earlier
+    """
+    left = max(at - now, 0.0)
+    return ExpectedStart(now + (1 - early) * left, now + left + LATE_SECONDS + LATE_PART * left, source, text)
 
 
 def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart | None:

@@ -12,8 +12,10 @@ class Conditions:
     :param boot_seconds: from a launch until its first job starts; paid for
     :param lag_seconds: from a plan until what it says has come about: a job begins, a machine has ended; and from the
         end of a job until the planner knows of it
+    :param latency_seconds: from the end of a job until those that wait for it alone have come: what Airflow takes
     :param capacity_errors: the probability that a launch fails for want of capacity
-    :param unavailable_seconds: for how long the planner leaves an offering alone after that
+    :param scarce: the instance types of which every launch fails
+    :param unavailable_seconds: for how long the planner leaves an offering alone after such a failure
     :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start again elsewhere
     :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
     :param seed: of all chance
@@ -21,7 +23,9 @@ class Conditions:
 
     boot_seconds: float = 60.0
     lag_seconds: float = 0.0
+    latency_seconds: float = 0.0
     capacity_errors: float = 0.0
+    scarce: frozenset[str] = frozenset()
     unavailable_seconds: float = 180.0
     reclaims_per_hour: float = 0.0
     tick_seconds: float | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -25,6 +26,9 @@ class Report:
     :param gap: cost / bound - 1; None where nothing ran
     :param makespan: from the first arrival to the last end
     :param restarts: jobs that lost their instance and began again
+    :param lost_usd: USD that reclaims cost themselves: each instance since the oldest work that was lost with it had
+        begun, and the boot of another one like it; ``lost_seconds``: the seconds of that
+    :param launched: how many instances of each type
     :param timeline: what there was over time
     """
 
@@ -49,6 +53,9 @@ class Report:
     reclaims: int
     restarts: int
     plans: int
+    lost_usd: float = 0.0
+    lost_seconds: float = 0.0
+    launched: Mapping[str, int] = field(default_factory=dict)
     timeline: CapacityTimeline = field(default_factory=CapacityTimeline, repr=False)
 
 
@@ -71,12 +78,14 @@ class Tally:
     paid_memory: float = 0.0
     used_cpus: float = 0.0
     used_memory: float = 0.0
-    launches: int = 0
+    launched: Counter[str] = field(default_factory=Counter)
     peak: int = 0
     errors: int = 0
     reclaims: int = 0
     restarts: int = 0
     plans: int = 0
+    lost_usd: float = 0.0
+    lost_seconds: float = 0.0
     refusals: list[tuple[str, Reason]] = field(default_factory=list)
     timeline: CapacityTimeline = field(default_factory=CapacityTimeline)
 
@@ -94,6 +103,21 @@ class Tally:
         queue.hours += hours
         self.used_cpus += queue.need[0] / UNIT * hours
         self.used_memory += queue.need[1] * hours
+
+    def reclaim(self, machine: SimulatedMachine, time: float, boot: float) -> None:
+        """A machine is taken away, with the work on it.
+
+        :param boot: seconds from the launch of another one to its first job
+        """
+        self.reclaims += 1
+        self.restarts += len(machine.jobs)
+        since = min((each.begun for each in machine.running.values() if each.begun < time), default=time)
+        if time < machine.ready_at:
+            since = machine.launched_at
+        lost = time - since + boot
+        unused = max(0.0, machine.launched_at + LEAST_SECONDS - time)
+        self.lost_seconds += lost
+        self.lost_usd += (lost + unused) / 3600 * machine.launch.usd_per_hour
 
     def pay(self, machine: SimulatedMachine, time: float, period: float) -> None:
         """A machine is released: it is paid for in whole billing periods, and for the least that is billed of any."""
@@ -129,12 +153,15 @@ class Tally:
             cpu_utilisation=self.used_cpus / self.paid_cpus if self.paid_cpus else 0.0,
             memory_utilisation=self.used_memory / self.paid_memory if self.paid_memory else 0.0,
             instance_hours=self.paid_seconds / 3600,
-            launches=self.launches,
+            launches=self.launched.total(),
+            launched=dict(self.launched),
             peak_instances=self.peak,
             capacity_errors=self.errors,
             reclaims=self.reclaims,
             restarts=self.restarts,
             plans=self.plans,
+            lost_usd=self.lost_usd,
+            lost_seconds=self.lost_seconds,
             timeline=self.timeline,
         )
 

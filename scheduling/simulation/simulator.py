@@ -177,6 +177,9 @@ class Simulation:
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
             time, _, what, name, job = heapq.heappop(self.events)
+            if what == "come":
+                self.come(job, time)
+                continue
             machine = self.machines.get(name)
             if machine is None:
                 continue
@@ -215,10 +218,17 @@ class Simulation:
         self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
         for child in self.dependencies.end(job):
             if child < self.next_arrival:
-                self.arrivals[child] = time
-                self.queue(self.shape_of[child]).waiting.append(child)
+                if latency := self.conditions.latency_seconds:
+                    self.later(time + latency, "come", job=child)
+                else:
+                    self.come(child, time)
         if not machine.jobs:
             self.idle(machine, time)
+
+    def come(self, job: int, time: float) -> None:
+        """Queue a job that waits for no other any more."""
+        self.arrivals[job] = time
+        self.queue(self.shape_of[job]).waiting.append(job)
 
     def idle(self, machine: SimulatedMachine, time: float) -> None:
         """Note that a machine is empty, and when it is due for release."""
@@ -228,8 +238,7 @@ class Simulation:
         self.later(max(due, time), "look")
 
     def reclaim(self, machine: SimulatedMachine, time: float) -> None:
-        self.tally.reclaims += 1
-        self.tally.restarts += len(machine.jobs)
+        self.tally.reclaim(machine, time, self.conditions.boot_seconds)
         for job, shape in machine.jobs.items():
             self.queue(shape).waiting.appendleft(job)
         self.release(machine, time)
@@ -404,15 +413,17 @@ class Simulation:
 
     def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
         """Launch an instance; None if there was no capacity."""
-        if self.random.random() < self.conditions.capacity_errors:
+        is_unlucky = self.random.random() < self.conditions.capacity_errors
+        if is_unlucky or launch.instance_type in self.conditions.scarce:
             self.tally.errors += 1
             until = now + self.conditions.unavailable_seconds
             self.supply.ran_out(launch, until)
+            self.later(now + self.tick, "look")  # another offering may do
             self.later(until, "look")
             return None
         kind = self.catalogue.types[launch.instance_type]
-        self.tally.launches += 1
-        name, ready_at = f"i-{self.tally.launches}", now + self.conditions.boot_seconds
+        self.tally.launched[launch.instance_type] += 1
+        name, ready_at = f"i-{self.tally.launched.total()}", now + self.conditions.boot_seconds
         machine = SimulatedMachine(
             launch, name, vector(kind.capacity), kind.capacity, kind.arch, kind.features, now, ready_at
         )

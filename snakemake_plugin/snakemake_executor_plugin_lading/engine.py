@@ -8,10 +8,10 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.hooks.files.safe_files import make_private, write_atomically
 from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
@@ -31,6 +31,7 @@ MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
 # A reason says which machine and how much; the same for another job is no news.
 NUMBERS = re.compile(r"\d+(\.\d+)?")
+CommandOf: TypeAlias = Callable[[Any], tuple[list[str], dict[str, str]] | None]
 
 
 class EngineError(Exception):
@@ -74,6 +75,8 @@ class Engine:
         self.tries: dict[str, tuple[str | None, int | None, int | None]] = {}
         """Of jobs that have failed, by their names: the cause, and the memory and the time that they had."""
         self.resubmitted: dict[str, int] = {}
+        self.resumable: dict[str, str] = {}
+        """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
         self.next_plan = 0.0
         self._presence: Any = None
         try:
@@ -104,9 +107,10 @@ class Engine:
         except SitesError as error:
             raise EngineError(f"--lading-sites-file: {error}") from error
 
-    def start(self) -> None:
-        """Have a controller act, and end what a Snakemake has left here that was killed.
+    def start(self, command_of: CommandOf) -> None:
+        """Have a controller act, and take over or end what a Snakemake has left here that was killed.
 
+        :param command_of: the command of a job, and its environment; None: it is a Snakemake of its own
         :raises EngineError: that does not end; or another controller acts here by another sites file
         """
         from lading.executors.controller_process import current_lease, lives
@@ -124,9 +128,63 @@ class Engine:
                 self.options_of_controller.write(self.place.options)
             self._presence = Presence(self.settings.schedulers_folder, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
+        self._take_over(command_of)
         self._clear()
         self._note_rules(list(self.workflow.dag.needrun_jobs()))
         self.keep_controller()
+
+    def _take_over(self, command_of: CommandOf) -> None:
+        """Make the jobs of dead Snakemakes that run and that this one would run again its own.
+
+        They are known by their rule and their whole command. Of a job that is a Snakemake of its own the command does
+        not say what it does, and the token that Snakemake remembers of an incomplete job is lost there.
+
+        :param command_of: the command of a job, and its environment; None: it is a Snakemake of its own
+        """
+        from sqlalchemy import select, update
+
+        from lading.executors.orchestrator.presence import has_ended
+        from lading.executors.store import JobRow, State
+
+        if self.workflow.dag_settings.force_incomplete:
+            return
+        at_work = JobRow.state.in_((State.PLACED, State.RUNNING)), JobRow.cancel.is_(None)
+        folder = self.settings.schedulers_folder
+        with transaction(self.database) as session:
+            left: dict[tuple[str, ...], list[str]] = {}
+            columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.owner
+            for row in session.execute(select(*columns).where(*at_work)):
+                if row.owner is None or not _lives(folder / str(row.owner), has_ended):
+                    work = json.loads(row.workload)
+                    left.setdefault(_work_key(row.task_id, work["arguments"], work["environment"]), []).append(
+                        row.token
+                    )
+            for job in self.workflow.dag.needrun_jobs() if left else ():
+                if not job.is_local and len(tokens := left.pop(_key_of_command(job, command_of), [])) == 1:
+                    mine = {"owner": self.owner, "run_id": self.run_id, "subject": self.run_id, "dag_id": self.dag_id}
+                    mine["map_index"] = number_of(job)
+                    session.execute(update(JobRow).where(JobRow.token == tokens[0]).values(**mine))
+                    self.resumable[key_of(job)] = tokens[0]
+        if self.resumable:
+            self.logger.info(f"Lading: {len(self.resumable)} jobs of a Snakemake that was killed go on")
+
+    def resume(self, info: SubmittedJobInfo) -> bool:
+        """Whether a job was taken over, which it then is; else it is to be submitted."""
+        from sqlalchemy import select
+
+        from lading.executors.store import JobRow
+
+        if info.job.attempt != 1 or (token := self.resumable.pop(key_of(info.job), None)) is None:
+            return False
+        with transaction(self.database) as session:
+            columns = JobRow.workload, JobRow.memory_limit, JobRow.time_limit
+            row = session.execute(select(*columns).where(JobRow.token == token)).one()
+        workload = json.loads(row.workload)
+        info.external_jobid = token
+        info.aux["log"] = Path(workload["log_folder"], workload["log_path"])
+        info.aux["had"] = row.memory_limit, row.time_limit
+        info.aux["work"] = workload["arguments"], workload["environment"]
+        return True
 
     def _clear(self) -> None:
         """End the jobs of dead Snakemakes: this one may be about to run the same ones."""
@@ -250,7 +308,8 @@ class Engine:
             if connection.execute(news).first() is None:
                 return {}
         with transaction(self.database) as session:
-            rows = unreported(session, self.owner, MOST_ENDS)
+            not_yet = set(self.resumable.values())
+            rows = [row for row in unreported(session, self.owner, MOST_ENDS) if row.token not in not_yet]
             mark(session, [row for row in rows if row.state not in ENDED])
             session.flush()
             session.expunge_all()
@@ -348,6 +407,20 @@ class Engine:
 
 def _lives(path: Path, has_ended: Any) -> bool:
     return path.exists() and not has_ended(path)
+
+
+def _work_key(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """By what the work of a job is known, whichever Snakemake has submitted it."""
+    return name, *arguments, *(f"{each}={environment[each]}" for each in sorted(environment))
+
+
+def _key_of_command(job: Any, command_of: CommandOf) -> tuple[str, ...]:
+    """The same of a job that may be submitted; nothing: it has no such command, or not before it is ready."""
+    try:
+        command = command_of(job)
+    except Exception:  # what a job asks for may depend on files that are not there
+        return ()
+    return () if command is None else _work_key(name_of(job), *command)
 
 
 def name_of(job: Any) -> str:

@@ -33,7 +33,7 @@ class Executor(RemoteExecutor):
         self.is_cancelled = False
         try:
             self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
-            self.engine.start()
+            self.engine.start(lambda job: self.work(job) if self.is_direct(job) else None)
         except EngineError as error:
             raise WorkflowError(str(error)) from error
 
@@ -42,9 +42,11 @@ class Executor(RemoteExecutor):
         for job in jobs:
             self.run_job_pre(job)
         infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
-        for info in infos:
+        new = [info for info in infos if not self.engine.resume(info)]
+        for info in new:
             info.aux["work"] = self.work(info.job)
-        self.engine.submit(infos)
+            self.prepare(info.job)
+        self.engine.submit(new)
         for info in infos:
             self.report_job_submission(info)
 
@@ -53,10 +55,22 @@ class Executor(RemoteExecutor):
         from snakemake_executor_plugin_lading import direct
         from snakemake_executor_plugin_lading.engine import arguments_of
 
-        if not self.executor_settings.always_snakemake and direct.is_direct(job, self.workflow):
-            direct.prepare(job, self.workflow)
+        if self.is_direct(job):
             return direct.command(job, self.workflow)
         return arguments_of(self.format_job_exec(job)), {}
+
+    def prepare(self, job: JobExecutorInterface) -> None:
+        """Do here what no Snakemake does where a job runs."""
+        from snakemake_executor_plugin_lading import direct
+
+        if self.is_direct(job):
+            direct.prepare(job, self.workflow)
+
+    def is_direct(self, job: JobExecutorInterface) -> bool:
+        """Whether a job is its shell command, and nothing else."""
+        from snakemake_executor_plugin_lading import direct
+
+        return not self.executor_settings.always_snakemake and direct.is_direct(job, self.workflow)
 
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,45 @@ def test_what_a_killed_snakemake_has_left_runs_on_or_is_ended_and_nothing_runs_a
     assert second.returncode == 0
     assert sorted(number for what, number, _ in journal(flow) if what == "end") == ["0", "1"]
     assert flow.processes() == []
+
+
+def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> None:
+    flow = make(COUNTS)
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    second = flow.start()
+    wait_until(lambda: flow.jobs("owner") == 2 * [(second.pid,)])
+    (flow.folder / "go").touch()
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert "2 jobs of a Snakemake that was killed go on" in said
+    assert begun(flow) == 2, "nothing has run twice"
+    assert sorted(flow.jobs()) == [("merge", "succeeded", None), *2 * [("one", "succeeded", None)]]
+    assert flow.processes() == []
+
+
+def test_a_job_whose_rule_has_changed_is_ended_and_runs_anew(make: Make) -> None:
+    flow = make(COUNTS)
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    (flow.folder / "Snakefile").write_text(COUNTS.replace("sleep 0.2", "sleep 0.3"))
+    second = flow.start()
+    wait_until(lambda: begun(flow) == 4)
+    (flow.folder / "go").touch()
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert Counter(flow.jobs("task_id, state")) == {
+        ("one", "cancelled"): 2,
+        ("one", "succeeded"): 2,
+        ("merge", "succeeded"): 1,
+    }
 
 
 @pytest.mark.parametrize("victim", ["snakemake_executor_plugin_lading\0controller", "lading.executors.agent"])

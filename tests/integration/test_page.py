@@ -26,7 +26,7 @@ from tests.services.ec2 import FakeEC2
 from tests.services.metrics import Collector
 from tests.services.page_data import seed
 
-# The folder for the screenshots of a run, if there is to be any: docs/images/page.png is one of them.
+# The folder for the screenshots of a run, if there is to be any.
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 SITES = """
 [sites.local]
@@ -321,8 +321,12 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     expect(page.locator("[data-tile=Machines]")).to_contain_text("9")
     sites = page.get_by_role("table", name="Sites")
     expect(sites).to_contain_text("it has not answered for more than 10 s")
-    expect(sites).to_contain_text("max_allocations = 8")
+    expect(sites).to_contain_text("max_allocations: 8 of 8 up")
     expect(page.get_by_role("table", name="Failed jobs")).to_contain_text("the log of the task")
+    for name, begins in (("the dashboard", "{"), ("alert rules", "# Alerts for Grafana")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=name).click()
+        assert download.value.path().read_text(encoding="utf-8").startswith(begins)
     picture(window, "now")
     view(page, "Waits")
     waits = page.get_by_role("table", name="Waiting jobs")
@@ -344,9 +348,18 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     page.wait_for_function(
         f"document.querySelector('[data-testid=packing-chart]')?.packingChart?.shown && {rows}.includes('old/n1')"
     )
+    view(page, "Machines")
+    machines = page.get_by_role("table", name="Machines").locator("tbody tr")
+    page.get_by_role("button", name="cpus used / up").click()  # the busiest first, then what can be drained
+    expect(page).to_have_url(re.compile("sort=used&order=desc"))
+    busiest = machines.first.inner_text()
+    page.get_by_role("button", name="cpus used / up").click()
+    expect(machines.first).not_to_have_text(busiest, use_inner_text=True)
+    page.go_back()
+    expect(machines.first).to_have_text(busiest, use_inner_text=True)
     view(page, "Cost")
     expect(page.get_by_role("table", name="Costs by Dag")).to_contain_text("genomes")
-    expect(page.locator("[data-tile=used]")).to_contain_text("$")
+    expect(page.locator("[data-tile=Used]")).to_contain_text("$")
     page.get_by_label("Split by").select_option("task")
     expect(page.get_by_role("table", name="Costs by task")).to_contain_text("genomes.align")
     picture(window, "cost")
@@ -363,7 +376,7 @@ def test_a_site_that_is_down_says_so_and_since_when(full: Airflow, admin: str, b
     others = page.get_by_role("table", name="Sites").locator("tbody tr").filter(has_not_text="old")
     expect(others).to_have_count(2)
     for other in others.all():
-        expect(other.locator("td").nth(2)).to_have_text("up")
+        expect(other.locator("td").nth(1)).to_have_text("up")
     old.get_by_role("link", name="Machines of old").press("Enter")
     drawn(page)  # what ran there before is still shown, and nothing else
     assert page.get_by_label("Of which site").input_value() == "old"
@@ -415,6 +428,13 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
+    # What is looked for from everywhere is looked for here among what is chosen.
+    page.get_by_label("Find a job").fill("align")
+    page.get_by_label("Find a job").press("Enter")
+    expect(page.get_by_role("group", name="What is chosen")).to_contain_text("state: failed")
+    expect(page).to_have_url(re.compile("q=align"))
+    page.go_back()
+    expect(page.get_by_label("Find a job")).to_have_value("")
     page.get_by_label("At which site").select_option("hpc")
     expect(matching).to_have_text(re.compile("^[0-9]{2} jobs"))
     jobs.get_by_role("button", name="Ran").click()
@@ -448,6 +468,8 @@ def test_where_no_answer_comes_it_says_so_once_and_goes_on(full: Airflow, admin:
     expect(page.get_by_role("table", name="Machines")).to_contain_text("local/host")  # what was known is still there
     picture(window, "stale")
     page.unroute_all()
+    stale.get_by_role("button", name="Try now").click()
+    expect(stale).to_have_count(0)
     page.route("**/lading/summary", lambda route: route.fulfill(status=401, json={"detail": "Not authenticated"}))
     expect(stale.get_by_role("link", name="Log in")).to_be_visible()
     page.unroute_all()
@@ -465,7 +487,8 @@ def test_all_is_within_reach_of_the_tab_key(full: Airflow, admin: str, browser: 
     page = window.open(f"{PAGE}?view=machines")
     table = page.get_by_role("table", name="Machines")
     expect(table).to_be_visible()
-    names = [each.get_attribute("aria-label") or "" for each in table.get_by_role("button").all()]
+    buttons = table.locator("tbody").get_by_role("button")
+    names = [each.get_attribute("aria-label") or "" for each in buttons.all()]
     assert len(names) == len(set(names)) > 10, "each is named with its machine"
     first = table.get_by_role("button", name=names[0])
     first.focus()
@@ -589,7 +612,8 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
 
     read("Now", "Failed jobs", "and others")
     read("Waits", "Waiting jobs", "and others")
-    read("Cost", "Costs by Dag", "genomes", "Dags that you may not read")
+    read("Cost", "Costs by Dag", "genomes")
+    expect(page.get_by_text("Dags that you may not read are in the sums only where")).to_be_visible()
     read("Jobs", "Jobs", "another Dag's task")
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Jobs", exact=True)).not_to_contain_text("another Dag's task")

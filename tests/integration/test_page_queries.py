@@ -29,7 +29,7 @@ from lading.plugin.ui.queries.chart import packing
 from lading.plugin.ui.queries.explorer import JobChoice, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import failures
 from lading.plugin.ui.queries.gantt import gantt
-from lading.plugin.ui.queries.now import WaitGroups, costs, summary, waits
+from lading.plugin.ui.queries.now import WaitGroups, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.scheduling.insight.periods import Period
@@ -190,19 +190,6 @@ def test_jobs_that_still_wait_have_waited_until_now(session: Session) -> None:
     assert runs(session, "d", NOW, 10).runs[0].wait_seconds == 30 + HOUR * (1 + 2 + 3)
 
 
-def test_today_has_the_usd_of_what_runs_as_of_what_ended(session: Session) -> None:
-    add_sites(session)
-    add_work(session)
-    ended = {"state": State.SUCCEEDED, "started_at": NOW - HOUR, "ended_at": NOW - 60}
-    add(session, "ended", site="local", location="host", usd=2.0, **ended)
-    add(session, "unpriced", dag_id="free", site="gone", location="gone", started_at=NOW - 600)
-    session.flush()
-    found = {each.dag_id: each for each in costs(session, EVERYTHING, NOW - DAY, NOW).dags}
-    running = (4 * 0.1 + 8 * 0.25 + 1800 * 0.5 + 24 * 0.25) / 6
-    assert found["d"].usd == pytest.approx(2.0 + running)
-    assert found["free"].usd is None, "what has no price costs no 0 USD"
-
-
 def test_a_run_and_its_jobs_have_cost_until_now_what_runs_of_them(session: Session) -> None:
     add_sites(session)
     add_work(session)
@@ -236,8 +223,6 @@ def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Se
     add(session, "lost", state=State.FAILED, ended_at=NOW, cause="lost", **ran)
     add(session, "runs", started_at=NOW - 10 * HOUR, cpus=8.0)
     session.flush()
-    [found] = costs(session, EVERYTHING, NOW - DAY, NOW).dags
-    assert (found.cpu_hours, found.cpu_hours_measured, found.cpu_hours_used) == pytest.approx((84, 2, 1))
     totals = run(session, "d", "r", NOW).totals
     assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((84, 2, 1))
 

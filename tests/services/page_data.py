@@ -98,8 +98,8 @@ def add_sites(session: Session, now: float, most: int) -> None:
     """
     for position, (name, kind) in enumerate(SITES):
         trouble = "it has not answered for more than 10 s" if name == "old" else None
-        # It is seen a while later: an API server takes that long to start.
-        contact = now - SILENCE if trouble else now + 60
+        # No controller looks at them: they are as when they were looked at last.
+        contact = now - SILENCE if trouble else now + 86400
         limits = json.dumps({"max_allocations": str(most), "queue": "batch"} if name == "hpc" else {})
         session.add(
             SiteRow(name=name, kind=kind, position=position, limits=limits, contact_at=contact, trouble=trouble)

@@ -25,26 +25,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/costs": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get Costs
-         * @description What jobs have cost that ended since a time or run, by Dag; of Dags that you may not read together.
-         */
-        get: operations["get_costs_costs_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/dags/{dag_id}/advice": {
         parameters: {
             query?: never;
@@ -566,40 +546,6 @@ export interface components {
             zone?: string | null;
         };
         /**
-         * Cost
-         * @description What the jobs of a Dag have cost within a time; those of several Dags that the user may not see as one sum.
-         */
-        Cost: {
-            /** Cpu Hours */
-            cpu_hours: number;
-            /** Cpu Hours Measured */
-            cpu_hours_measured: number;
-            /** Cpu Hours Used */
-            cpu_hours_used: number;
-            /** Dag Id */
-            dag_id: string | null;
-            /** Hidden */
-            hidden: boolean;
-            /** Jobs */
-            jobs: number;
-            /** Usd */
-            usd: number | null;
-        };
-        /**
-         * Costs
-         * @description What jobs have cost since a time: those that ended since, and those that run, by Dag, dearest first.
-         */
-        Costs: {
-            /** Cpu Hours */
-            cpu_hours: number;
-            /** Dags */
-            dags: components["schemas"]["Cost"][];
-            /** Since */
-            since: number;
-            /** Usd */
-            usd: number | null;
-        };
-        /**
          * ErrorDetail
          * @description Why a request is refused or has failed.
          */
@@ -1091,6 +1037,8 @@ export interface components {
             limits: {
                 [key: string]: string;
             };
+            /** Machines */
+            machines: number;
             /** Name */
             name: string;
             /** Nodes */
@@ -1458,8 +1406,6 @@ export type BillPeriod = components['schemas']['BillPeriod'];
 export type BillRow = components['schemas']['BillRow'];
 export type BudgetState = components['schemas']['BudgetState'];
 export type ChartMachine = components['schemas']['ChartMachine'];
-export type Cost = components['schemas']['Cost'];
-export type Costs = components['schemas']['Costs'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
@@ -1529,64 +1475,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BillPage"];
-                };
-            };
-            /** @description No user is logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorDetail"];
-                };
-            };
-            /** @description The user may not see or do this */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorDetail"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description The database is busy or away */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorDetail"];
-                };
-            };
-        };
-    };
-    get_costs_costs_get: {
-        parameters: {
-            query: {
-                since: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Costs"];
                 };
             };
             /** @description No user is logged in */

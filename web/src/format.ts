@@ -33,9 +33,12 @@ export function duration(seconds: Maybe<number>): string {
   if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
-  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
   return `${Math.round(minutes / 1440)} days`;
 }
+
+export const ago = (seconds: number): string => (seconds < 1 ? "now" : `${duration(seconds)} ago`);
+export const jobsText = (jobs: number): string => `${count(jobs)} ${jobs === 1 ? "job" : "jobs"}`;
 
 /** The time zone that the user has chosen in Airflow; undefined: the browser's. */
 function zone(): string | undefined {
@@ -67,18 +70,7 @@ function made(options: Intl.DateTimeFormatOptions): Intl.DateTimeFormat {
 export const clock = (seconds: number): string =>
   formatter({hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
 
-const minute = (seconds: number): string => formatter({hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
-
-const SECONDS: Partial<Record<string, number>> = {hour: 3600, minute: 60, second: 1};
-/** When the day began in that time zone, seconds since the epoch. */
-export function midnight(): number {
-  const parts = formatter({hour: "numeric", minute: "numeric", second: "numeric"});
-  const ofDay = (at: number) =>
-    parts.formatToParts(at * 1000).reduce((sum, {type, value}) => sum + (SECONDS[type] ?? 0) * (Number(value) || 0), 0);
-  const now = Math.floor(Date.now() / 1000);
-  const first = now - ofDay(now);
-  return first - ((ofDay(first) + 43200) % 86400) + 43200; // a day on which clocks change is longer or shorter
-}
+export const minute = (seconds: number): string => formatter({hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 
 export const date = (seconds: Maybe<number>): string =>
   isNone(seconds)
@@ -100,7 +92,7 @@ export const spoken = (text: Maybe<string>): string | null =>
 
 /** The label of a time in a chart that shows so many seconds: of several days the time of day alone says nothing. */
 export function tickLabel(seconds: number, shown: number): string {
-  return shown > 12 * 3600 ? date(seconds) : clock(seconds);
+  return shown > 12 * 3600 ? date(seconds) : shown > 1800 ? minute(seconds) : clock(seconds);
 }
 
 /** For programs, as in CSV. */
@@ -140,7 +132,7 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
   ].filter(Boolean).join(", ");
   const asked = requested ? `${asked_by} has asked for ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
-  if (!is_planned) return [asked, "Nothing is planned for it: only sites that buy machines by a forecast go by that."].filter(isText);
+  if (!is_planned) return [asked, "No end is planned: only sites that buy machines by a forecast (policy = \"forecast\") have a plan."].filter(isText);
   const deadline = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;
   const end = trouble
     ? `It ${spoken(trouble)}`
@@ -156,3 +148,7 @@ export function startText({since, until}: Pick<StartEstimate, "since" | "until">
   const at = until - now > 43200 ? date : minute;
   return since <= now ? `by ${at(until)}` : `${at(since)} – ${at(until)}`;
 }
+
+/** Why a job waits without what its column says already: that it waits, and where the site is said, that as well. */
+export const sentence = (text: string, site: string | null): string =>
+  text.replace(site === null ? /^waits: / : /^(waits: )?(site '[^']*': )?/, "");

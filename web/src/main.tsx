@@ -1,12 +1,16 @@
 // What Airflow's UI shows of Lading. Airflow takes a component from globalThis by the name of its react_app; all of them
 // come from this one bundle.
 import * as React from "react";
+import {loadECharts} from "./chart/draw";
 import {Page} from "./pages/page";
 import {DagTab} from "./tabs/dag";
 import {HomeTile} from "./tabs/home";
 import {RunTab} from "./tabs/run";
 import {TaskTab} from "./tabs/task";
 import {Guarded} from "./ui/parts";
+
+// The chart's library is loaded while Airflow mounts what draws with it.
+if (/[?&]view=machines\b/.test(globalThis.location?.search ?? "")) void loadECharts().catch(() => undefined);
 
 interface Props {dagId?: string; runId?: string; taskId?: string; mapIndex?: string}
 

@@ -184,7 +184,8 @@ export class Poller {
     this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
   }
 
-  private try(): void {
+  /** Asks one question now where the API server was away: a person may know more than a clock. */
+  try(): void {
     this.clearProbe();
     const first = [...this.questions.values()].find((question) => question.listeners.size && !question.running);
     if (first) void this.turn(first);

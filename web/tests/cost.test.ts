@@ -1,6 +1,6 @@
 import {expect, it, vi} from "vitest";
 import {iso, utcDay} from "../src/format";
-import {billSpan} from "../src/pages/cost";
+import {billSpan} from "../src/pages/bill_span";
 
 it("shows days of UTC in every time zone", () => {
   const began = Date.UTC(2026, 10, 26) / 1000;

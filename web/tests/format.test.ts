@@ -1,5 +1,5 @@
 import {beforeAll, expect, test, vi} from "vitest";
-import {duration, inUse, iso, machineState, outlookLines, spoken, startText, tickLabel, took, usd} from "../src/format";
+import {ago, duration, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
@@ -42,7 +42,7 @@ test("a run of which jobs have not ended has taken until now", () => {
 
 test("what is unknown is never 0", () => {
   expect([usd(null), usd(0), usd(0.004), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$1,234.50"]);
-  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h 0 min", "25 h 0 min"]);
+  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h", "25 h"]);
 });
 
 test("times for programs", () => {
@@ -61,7 +61,7 @@ test("what a run goes by, and when it ends", () => {
   const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
   const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
   expect(outlookLines(nothing)).toEqual(["The hurry is that of its sites"]);
-  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^Nothing is planned for it/);
+  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No end is planned/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
   expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
   expect(end).toMatch(/^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
@@ -69,4 +69,14 @@ test("what a run goes by, and when it ends", () => {
   const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
   expect(byDag).toBe("hurry 2.5, as its Dag says");
   expect(trouble).toMatch(/^It cannot end by .*Nov 27.* 06:00:00: about .*Nov 27.* 06:40:00 at the earliest$/);
+});
+
+test("a reason does not say again what its column and its line say", () => {
+  expect(sentence("waits: site 'hpc': 8 of 8 allocations are busy", "hpc")).toBe("8 of 8 allocations are busy");
+  expect(sentence("waits: site 'hpc': 8 of 8 allocations are busy", null)).toBe("site 'hpc': 8 of 8 allocations are busy");
+  expect(sentence("attempt 1 of 9 has found no room", "hpc")).toBe("attempt 1 of 9 has found no room");
+});
+
+test("one job is no jobs, and what was just now is no time ago", () => {
+  expect([jobsText(1), jobsText(5000), ago(-3), ago(61)]).toEqual(["1 job", "5,000 jobs", "now", "1 min 1 s ago"]);
 });

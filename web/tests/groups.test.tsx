@@ -4,8 +4,10 @@ import {beforeAll, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
-import {Bars, lanesOf, spanOf} from "../src/tabs/gantt";
+import {limitsOf} from "../src/pages/now";
+import {Bars, lanesOf, spanOf, ticksOf} from "../src/tabs/gantt";
 import {Outlook, hurryBody} from "../src/tabs/run";
+import {TaskName} from "../src/ui/parts";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
 
@@ -63,4 +65,22 @@ test("only who may change the run has the form, and what was asked can be taken 
   const seen = page({finish_by: 0, ends_at: 60, trouble: "cannot end by 1970-01-01 00:00:00 UTC: about 1970-01-01 00:01:00 UTC at the earliest"}, false);
   expect(seen).not.toContain("Hurry");
   expect(seen).toMatch(/role="alert">It cannot end by/);
+});
+
+test("the axis of a run has few round times, and none where there is no room for it", () => {
+  expect(ticksOf({since: 1000, until: 1000 + 3 * 3600})).toEqual([3600, 7200]);
+  for (const seconds of [7, 61, 4000, 50_000, 3e6, 4e7]) {
+    const found = ticksOf({since: 1234, until: 1234 + seconds});
+    expect(found.length).toBeLessThanOrEqual(5);
+    expect(found.every((at) => at >= 1234 && at < 1234 + seconds)).toBe(true);
+  }
+});
+test("a site says how many of the machines are up that it may have", () => {
+  const site = {nodes: 40, idle_nodes: 3, machines: 7, limits: {max_allocations: "8", queue: "batch"}};
+  expect(limitsOf(site)).toEqual(["3 of 40 nodes idle", "max_allocations: 7 of 8 up", "queue = batch"]);
+  expect(limitsOf({...site, nodes: null, limits: {}})).toEqual([]);
+});
+test("a Dag and its task keep their order where one is written from right to left", () => {
+  expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
+  expect(renderToStaticMarkup(<TaskName job={{dag_id: null, task_id: null, hidden: true}} />)).toContain("another Dag");
 });

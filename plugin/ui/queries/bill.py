@@ -27,12 +27,13 @@ from lading.executors.store.bill_days import (
     number_of,
 )
 from lading.executors.store.bills import bill, running
-from lading.plugin.ui.queries.now import FEWEST_HIDDEN
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period, periods
 
-# What Dags cost that the user may not read is said of days that are over, on which FEWEST_HIDDEN of them had jobs.
+# What Dags cost that the user may not read is said of days that are over, on which so many of them had jobs: of one
+# alone it would be said of that one.
+FEWEST_HIDDEN = 2
 # So many rows are named, those with the largest sums; the others are one. And so many sums of a period are.
 MOST_ROWS, MOST_SUMS = 100, 12_000
 

@@ -44,7 +44,7 @@ MOST_DAGS = 100
 ROWS_AT_A_TIME = 2_000
 MOST_WORDS = 5
 # So many jobs are looked at, in the order in which they were queued, before all are.
-NUMBERS_OF_PARTS = (3_000, 30_000, 150_000)
+NUMBERS_OF_PARTS = (3_000, 8_000, 30_000, 150_000)
 # No time, sum or share is as large.
 LAST = 1e300
 LAST_CHARACTER = "\U0010ffff"
@@ -415,13 +415,13 @@ def wide(
     if sort == "queued":
         query = select(JobRow.token, JobRow.queued_at).where(*conditions, *beyond)
         query = query.order_by(*in_order(JobRow.queued_at, order)).limit(number)
-        for part in parts(session, beyond, order):
+        for part in parts(session, beyond, order, number):
             rows = session.execute(query.where(*part)).all()
             if len(rows) == number:
                 break
         return [(token, float(at)) for token, at in rows]
     youngest = select(JobRow.token).where(*conditions).order_by(*in_order(JobRow.queued_at, "desc")).limit(MOST_SORTED)
-    for part in parts(session, [], "desc"):
+    for part in parts(session, [], "desc", MOST_SORTED):
         some = youngest.where(*part).subquery()
         if session.scalar(select(func.count()).select_from(some)) == MOST_SORTED:
             break
@@ -430,12 +430,14 @@ def wide(
     return [(token, float(each)) for token, each in of_page]
 
 
-def parts(session: Session, beyond: Sequence[Any], order: Order) -> Iterator[list[ColumnElement[bool]]]:
+def parts(session: Session, beyond: Sequence[Any], order: Order, least: int) -> Iterator[list[ColumnElement[bool]]]:
     """The conditions for more and more of the jobs in the order in which they were queued, and in the end for all.
 
     By what each database knows of its tables some look at all jobs, and sort them, where a few of the first suffice.
+
+    :param least: how many are wanted, so that no part has fewer
     """
-    for number in NUMBERS_OF_PARTS:
+    for number in (each for each in NUMBERS_OF_PARTS if each > least):
         places = select(JobRow.queued_at).where(*beyond).order_by(*in_order(JobRow.queued_at, order))
         end = session.scalar(places.offset(number).limit(1))
         if end is None:

@@ -17,6 +17,7 @@ from lading.executors.store import JobRow, usage
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.right_size import right_size
+from lading.scheduling.insight.usage import upper_edge
 from lading.scheduling.reason_codes import CAUSES, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
@@ -180,9 +181,13 @@ def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str,
     """What a task should ask for, by what its tries used, where it has asked for too little."""
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
-    advised = right_size(usage.merged(usage.of_task(session, dag_id, task_id)))
-    size = advised.memory if cause == "out_of_memory" else advised.time
-    if size.nearly_all is None:
-        return {"advice": None, "line": None}
-    said = format_memory(int(size.nearly_all)) if cause == "out_of_memory" else format_time(size.nearly_all)
-    return {"advice": f"ask for {said}", "line": advised.line}
+    is_memory = cause == "out_of_memory"
+    used = usage.merged(usage.of_task(session, dag_id, task_id))
+    advised = right_size(used)
+    enough = (advised.memory if is_memory else advised.time).nearly_all
+    said = None if enough is None else f"ask for {format_memory(int(enough)) if is_memory else format_time(enough)}"
+    if said is None and (bounds := used.seen["memory_bounds" if is_memory else "time_bounds"]):
+        # None that has got further has been seen: all that is known is what was too little.
+        most = upper_edge(max(bounds))
+        said = f"ask for clearly more than {format_memory(int(most)) if is_memory else format_time(most)}"
+    return {"advice": said, "line": None if enough is None else advised.line}

@@ -1,4 +1,4 @@
-"""How things are now: what runs and what is up, why jobs wait, and what jobs have cost; each query with its model.
+"""How things are now: what runs and what is up, and why jobs wait; each query with its model.
 
 Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
 may not see.
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, share_rows
 from lading.executors.store.figures import (
-    CPUS,
     CpusInUse,
     LiveJobs,
     Up,
@@ -34,7 +33,6 @@ from lading.executors.store.figures import (
     what_is_up,
 )
 from lading.executors.store.gangs.rows import held_by
-from lading.executors.store.tables import UsageRow
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
@@ -46,8 +44,8 @@ from lading.scheduling.shares.who import dag_pattern
 MOST_SENTENCES = 3
 MOST_DAGS = 10
 MOST_HELD = 5
-# What Dags have cost that the user may not see is said of so many together: of one alone it would be said of that one.
-FEWEST_HIDDEN = 2
+# Of a site the notes of so many machines are shown.
+MOST_NOTES = 3
 # Code, site and limit.
 Key = tuple[str, str | None, str | None]
 
@@ -65,6 +63,8 @@ class SiteState(BaseModel):
     """Of its queue; None: it is no batch system, or does not say it."""
     idle_nodes: int | None
     limits: dict[str, str]
+    machines: int
+    """That are up: of a batch system its allocations."""
     waiting: int
     running: int
     cpus_used: float
@@ -202,7 +202,7 @@ def site_state(
     """
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
-    notes = [itself.note] if itself is not None else [each.note for each in locations]
+    notes = [itself.note] if itself is not None else machine_notes(locations)
     here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
     its = [each for each in live if each.site == row.name]
     is_queue = not here and itself is not None and itself.kind != "local"
@@ -216,6 +216,7 @@ def site_state(
         nodes=None if itself is None else itself.nodes,
         idle_nodes=None if itself is None else itself.idle_nodes,
         limits=json.loads(row.limits),
+        machines=len(here),
         waiting=sum(each.jobs for each in its if each.state != State.RUNNING),
         running=sum(each.jobs for each in its if each.state == State.RUNNING),
         cpus_used=at_work.used,
@@ -225,71 +226,11 @@ def site_state(
     )
 
 
-class Cost(BaseModel):
-    """What the jobs of a Dag have cost within a time; those of several Dags that the user may not see as one sum."""
-
-    dag_id: str | None
-    hidden: bool
-    jobs: int
-    cpu_hours: float
-    cpu_hours_measured: float
-    """Of the jobs of which it is known what they used: most that run are not among them."""
-    cpu_hours_used: float
-    usd: float | None
-
-
-class Costs(BaseModel):
-    """What jobs have cost since a time: those that ended since, and those that run, by Dag, dearest first."""
-
-    since: float
-    cpu_hours: float
-    usd: float | None
-    dags: list[Cost]
-
-
-def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
-    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start until now.
-
-    Of those that have been forgotten it is known on which day they ended, in UTC.
-    """
-    asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
-    # What a job used is known when it has ended: the others must not make the share of what was used smaller.
-    measured = case((JobRow.cpu_seconds.is_not(None), asked))
-    rows = session.execute(
-        select(JobRow.dag_id, func.count(), *map(func.sum, (asked, measured, JobRow.cpu_seconds, store.usd_until(now))))
-        .where(JobRow.started_at.is_not(None), or_(JobRow.ended_at >= since, JobRow.state == State.RUNNING))
-        .group_by(JobRow.dag_id)
-    ).all()
-    sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
-    forgotten = session.execute(
-        select(UsageRow.dag_id, *map(func.sum, sums))
-        .where(UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.dag_id != "")
-        .group_by(UsageRow.dag_id)
-    ).all()
-    unseen = {dag_id for dag_id, *_ in [*rows, *forgotten] if not sight.sees(dag_id)}
-    by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float, float | None]]] = {}
-    everything: list[Any] = [*rows, *forgotten]
-    for dag_id, jobs, *seconds, money in everything:
-        key = (dag_id, False) if sight.sees(dag_id) else (None, True)
-        of_all, of_measured, used = (float(each or 0) for each in seconds)
-        by_dag.setdefault(key, []).append((int(jobs), of_all, of_measured, used, money))
-    dags = [
-        Cost(
-            dag_id=dag_id,
-            hidden=hidden,
-            jobs=sum(each[0] for each in parts),
-            cpu_hours=sum(each[1] for each in parts) / 3600,
-            cpu_hours_measured=sum(each[2] for each in parts) / 3600,
-            cpu_hours_used=sum(each[3] for each in parts) / 3600,
-            usd=total([each[4] for each in parts]),
-        )
-        for (dag_id, hidden), parts in by_dag.items()
-        if not hidden or len(unseen) >= FEWEST_HIDDEN
-    ]
-    dags.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours))
-    return Costs(
-        since=since, cpu_hours=sum(each.cpu_hours for each in dags), usd=total([each.usd for each in dags]), dags=dags
-    )
+def machine_notes(locations: Sequence[LocationRow]) -> list[str]:
+    """What is said of machines of a site, each with its name; of many the first few."""
+    noted = sorted((each.name, each.note) for each in locations if each.note)
+    said = [f"{name}: {note}" for name, note in noted[:MOST_NOTES]]
+    return said if len(noted) <= MOST_NOTES else [*said, f"{len(noted) - MOST_NOTES} more machines have notes"]
 
 
 class WaitingDag(BaseModel):

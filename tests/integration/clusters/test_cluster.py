@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -372,7 +373,7 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         for words in ("succeeded", "packed /", "lading script --dag packed --task square"):
             expect(facts).to_contain_text(words)
         expect(page.get_by_text("waits for its machine").first).to_be_visible()
-        batch_job = facts.locator("dt", has_text="Batch job").locator("xpath=following-sibling::dd[1]").inner_text()
+        batch_job = facts.locator("dt", has_text="Native id").locator("xpath=following-sibling::dd[1]").inner_text()
         assert batch_job.isdigit()
         page = window.open("/plugin/lading?view=machines")
         page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
@@ -382,7 +383,7 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         )
         assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
         page = window.open("/plugin/lading")
-        expect(page.get_by_role("table", name="Sites")).to_contain_text("max_allocations = 1")
+        expect(page.get_by_role("table", name="Sites")).to_contain_text(re.compile("max_allocations: [01] of 1 up"))
         page = window.open("/plugin/lading?view=jobs&dag=packed")
         expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
         if "LADING_PICTURES" in os.environ:

@@ -6,8 +6,9 @@ import {cost, count, cpuHours, date, iso, percent, usd, utcDay} from "../format"
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, Tile, Tiles, Trouble, type Part} from "../ui/parts";
+import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, Trouble, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {billSpan} from "./bill_span";
 import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
@@ -18,10 +19,10 @@ const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", site: "Site"
 const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
-  {key: "used", title: "used", slant: SLANTS.running},
-  {key: "unused", title: "asked for, not used", slant: 45},
-  {key: "idle", title: "idle machines", slant: 135},
-  {key: "boot", title: "booting machines", slant: 0},
+  {key: "used", title: "Used", slant: SLANTS.running},
+  {key: "unused", title: "Asked for, not used", slant: 45},
+  {key: "idle", title: "Idle machines", slant: 135},
+  {key: "boot", title: "Booting machines", slant: 0},
 ] as const;
 type Share = (typeof SHARES)[number]["key"];
 const colorOf = (key: Share, slant: number | null) => hatched(`var(--l-${key})`, slant);
@@ -43,13 +44,14 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
   const most = Math.max(...bill.totals.map((each) => whole(each, inUsd)), 1e-9);
   const every = Math.ceil(bill.periods.length / 12);
   return (
-    <div className="scroll" style={{maxHeight: "none", padding: 8}} role="group" aria-label="Costs over time">
+    <div className="scroll" style={{maxHeight: "none", padding: "6px 8px 8px"}} role="group" aria-label="Costs over time">
+      <div className="scale" aria-hidden>{inUsd ? usd(most) : cpuHours(most)}</div>
       <div style={{display: "flex", alignItems: "end", gap: bill.periods.length > 60 ? 1 : 4, height: 130, minWidth: bill.periods.length * 4}}>
         {bill.periods.map((period, index) => {
           const shares = parts(bill.totals[index], inUsd), sum = whole(bill.totals[index], inUsd);
           // A time in which nothing had a price has not cost 0 USD.
           const said = inUsd ? cost(bill.totals[index].usd, bill.totals[index].cpu_hours) : cpuHours(sum);
-          const text = `${utcDay(period.since)}${period.is_whole ? "" : ", until now"}: ${said} (${shares.filter(({value}) => value > 0).map(({title, text: each}) => `${title} ${each}`).join(", ") || "nothing"})`;
+          const text = `${utcDay(period.since)}${period.is_whole ? "" : ", until now"}: ${said} (${shares.filter(({value}) => value > 0).map(({title, text: each}) => `${title.toLowerCase()} ${each}`).join(", ") || "nothing"})`;
           return (
             <div key={period.since} role="img" aria-label={text} title={text} style={{flex: "1 1 0", maxWidth: 60, display: "flex", flexDirection: "column-reverse", height: "100%", opacity: period.is_whole ? 1 : 0.75}}>
               <div style={{height: 18, fontSize: 10, whiteSpace: "nowrap", overflow: "visible"}} aria-hidden>{index % every === 0 ? utcDay(period.since) : ""}</div>
@@ -65,13 +67,13 @@ function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
 function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
-  if (row.kind === "machines") return "machines, charged to no job";
+  if (row.kind === "machines") return "machines that no job was on";
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
 function rowName(row: BillRow, split: string) {
-  const text = <Name>{nameOf(row, split)}</Name>;
+  const text = row.dag_id && row.task_id ? <TaskName job={row} /> : <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
-  if (row.dag_id) return <Link to={dagPath(row.dag_id)}>{text}</Link>;
+  if (row.dag_id) return <Link to={dagPath(row.dag_id)} label={row.task_id ? nameOf(row, split) : undefined}>{text}</Link>;
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
@@ -86,7 +88,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "How it was spent", cell: ({total}) => (inUsd && total.usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />), text: false},
     ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
     {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
-    {title: "of them used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
+    {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
   ];
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
@@ -97,14 +99,14 @@ function Saved() {
   if (!found?.tasks.length) return null;
   const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
   const columns: Column<Saving>[] = [
-    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)}><Name>{task.dag_id}.{task.task_id}</Name></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
+    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
     {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
     {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), number: true},
     {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), number: true},
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <Section title="What would right sizes save?" more={<span data-testid="savings">{saved(found)} a month{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
+    <Section title="What would right sizes save?" more={<span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
       <Table name="Savings" rows={found.tasks} columns={columns} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
     </Section>
   );
@@ -117,15 +119,15 @@ const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
 /** How much of each budget is spent. */
 function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
   if (!budgets.length) return null;
-  const amount = (value: number, {unit}: Budget) => (unit === "USD" ? usd(value) : `${count(value)} ${unit}`);
+  const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${count(value)} ${unit}`);
   const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
-    {title: "Of", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
+    {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
-    {title: "Share", cell: (budget) => <Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.is_near ? "var(--l-failed)" : "var(--l-used)"}]} />, text: (budget) => percent(budget.spent, budget.most)},
+    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => percent(budget.spent, budget.most)},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Until", cell: (budget) => date(budget.until), number: true},
+    {title: "Begins anew", cell: (budget) => date(budget.until), number: true},
     ...actions(may, ofBudget),
   ];
   return <Section title="How much of the budgets is spent?"><Table name="Budgets" rows={budgets} columns={columns} empty="" keyOf={({name}) => name} /></Section>;
@@ -133,9 +135,6 @@ function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
-
-/** Of today and so many days before: bills are by days of UTC. */
-export const billSpan = (days: number, now: number) => ({since: (Math.floor(now / 86400) - days) * 86400, until: now});
 
 export function CostPage({chosen, summary}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
@@ -160,10 +159,10 @@ export function CostPage({chosen, summary}: PageProps) {
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
         <Trend bill={bill} inUsd={inUsd} />
-        <Muted>Days, weeks and months are those of UTC. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
+        <Muted>Days, weeks and months are those of UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
       </Section>
       <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
-      <Section title="Who spends it?"><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
+      <Section title="Who spends it?" more={split === "dag" ? <Muted>A Dag leads to what each of its runs has cost</Muted> : null}><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
       <Saved />
     </>
   );

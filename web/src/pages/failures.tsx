@@ -1,10 +1,10 @@
 // Why jobs have failed, as why they wait is said: by cause, with what to do.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {count, date, duration, spoken} from "../format";
+import {ago, count, date, jobsText, spoken} from "../format";
 import {dagPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Clamp, Link, Muted, Name, Section} from "../ui/parts";
+import {Awaited, Clamp, Link, Muted, Name, Section, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 
@@ -12,15 +12,17 @@ export const DAY = "86400";
 
 const choices = (group: FailureGroup, within: string) => ({view: "jobs", state: "failed", cause: group.cause, site: group.site, location: group.node, within});
 const place = ({site, node}: FailureGroup) => [site, node].filter(Boolean).join(" / ");
-const advised = (task: FailedTask) => `${task.dag_id}.${task.task_id}, ${count(task.jobs)} jobs${task.advice ? `: ${task.advice}` : ""}`;
+const advised = (task: FailedTask) => `${task.dag_id}.${task.task_id}, ${jobsText(task.jobs)}${task.advice ? `: ${task.advice}` : ""}`;
 
 function What({group}: {group: FailureGroup}) {
-  const tasks = group.failed_tasks.filter(({advice}) => advice);
   return (
     <div>
       <Clamp text={byWhom(group)} />
-      {tasks.map((task) => (
-        <div key={`${task.dag_id}.${task.task_id}`}><Muted><Link to={dagPath(task.dag_id)}><Name>{task.dag_id}.{task.task_id}</Name></Link>: {task.advice}</Muted>{task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}</div>
+      {group.failed_tasks.map((task) => (
+        <div key={`${task.dag_id}.${task.task_id}`}>
+          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.advice ? `: ${task.advice}` : ""}</Muted>
+          {task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}
+        </div>
       ))}
     </div>
   );
@@ -35,12 +37,12 @@ export function Failures({within, few}: {within: string; few?: number}) {
     {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
     {title: "Tasks", cell: (group) => count(group.tasks), number: true},
-    {title: "Last", cell: (group) => `${duration(Math.max(0, now - group.last))} ago`, text: (group) => date(group.last), number: true},
+    {title: "Last", cell: (group) => ago(now - group.last), text: (group) => date(group.last), number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group, within), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What to do", cell: (group) => <What group={group} />, text: (group) => [byWhom(group), ...group.failed_tasks.map(advised)].join("; ")},
   ];
   return (
-    <Section title={title} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>all that failed</Link>}>
+    <Section title={title} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All that failed</Link>}>
       <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.cause} ${place(group)}`} />
       {found.groups_left_out ? <Muted>{count(found.groups_left_out)} more groups, with {count(found.jobs_left_out)} jobs, are not listed</Muted> : null}
     </Section>

@@ -3,7 +3,7 @@ import * as React from "react";
 import {useState} from "react";
 import type {WaitingDag} from "../api_types";
 import {count} from "../format";
-import {Link, Muted, Name, Row} from "../ui/parts";
+import {Link, Muted, Name} from "../ui/parts";
 
 const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
 /** The remedy of what needs none. */
@@ -20,10 +20,10 @@ export function Dags({group, to}: {group: {dags: WaitingDag[]; dags_total: numbe
   const [whole, setWhole] = useState(false);
   const shown = whole ? group.dags : group.dags.slice(0, FEW), more = group.dags_total - shown.length;
   return (
-    <Row>
+    <div className="row dags">
       {shown.map(({dag_id, jobs}) => <span key={dag_id}><Link to={to(dag_id)} label={`${dag_id}: ${count(jobs)} jobs of this group`}><Name>{dag_id}</Name></Link> {count(jobs)}</span>)}
       {more > 0 ? <button type="button" className="more" onClick={() => setWhole(true)} disabled={whole}>+ {count(more)}</button> : null}
       {group.hidden ? <Muted>and others</Muted> : null}
-    </Row>
+    </div>
   );
 }

@@ -1,15 +1,15 @@
 // The jobs explorer: what is looked for, chips of what is chosen, and the jobs, sorted and paged by the server.
 import * as React from "react";
-import {useEffect, useRef, useState} from "react";
+import {useRef, useState} from "react";
 import {address, type Parameters} from "../api";
 import type {JobPage, TrySummary} from "../api_types";
-import {cost, count, date, duration, memory, percent, spoken, startText} from "../format";
+import {cost, count, date, duration, memory, percent, sentence, spoken, startText} from "../format";
 import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
+import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {NOWHERE, where} from "../ui/tries";
+import {NOWHERE, Where, where} from "../ui/tries";
 import {Failures} from "./failures";
 import type {PageProps} from "./page";
 
@@ -86,20 +86,17 @@ function Chips({chosen}: {chosen: Chosen}) {
 }
 
 function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
-  const [text, setText] = useState(chosen.get("q") ?? ""), now = chosen.get("q") ?? "";
-  useEffect(() => setText(now), [now]);
   const [dag, setDag] = useState("");
   const put = (name: string, value: Choices[string]) => chosen.set({[name]: value, after: null});
   const addDag = () => { if (dag.trim()) { put("dag", [...new Set([...chosen.all("dag"), dag.trim()])]); setDag(""); } };
   return (
-    <div className="chips" role="search" aria-label="Jobs">
-      <Input label="Look for" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={() => put("q", text.trim() || null)} width="16em" />
-      <Button onClick={() => put("q", text.trim() || null)}>Look</Button>
+    <div className="chips" role="group" aria-label="Which jobs">
       <Select label="In which state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
       <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
       <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
       <Select label="Since when" value={withinOf(chosen) ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
       <Input label="Of which Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
+      <Button disabled={!dag.trim()} aria-label="Add this Dag" onClick={addDag}>Add</Button>
     </div>
   );
 }
@@ -122,15 +119,12 @@ function columnsOf(now: number): Column<TrySummary>[] {
   };
   return [
     {title: "Task", cell: (job) => (
-      <div><Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>{job.run_id && job.dag_id ? <div><Muted><Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link></Muted></div> : null}</div>
+      <div><Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link><div><Muted>{job.run_id && job.dag_id ? <Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link> : null}{job.team ? <>, team <Name>{job.team}</Name></> : null}</Muted></div></div>
     )},
-    {title: "Team", cell: (job) => <Name>{job.team ?? ""}</Name>, has: (job) => job.team},
-    {title: "Try", cell: (job) => job.try_number, number: true},
-    {title: "State", cell: (job) => <Badge word={job.state} />},
-    {title: "Cause or reason", cell: (job) => <Clamp text={why(job)} />, has: why},
+    {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
+    {title: "Cause or reason", cell: (job) => <Clamp text={sentence(why(job), null)} />, has: why},
     {title: "Starts", cell: (job) => (job.start ? <div style={{minWidth: "9.5em"}}>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
-    {title: "Site and machine", cell: (job) => <Clamp text={where(job)} />, has: (job) => where(job) !== NOWHERE},
-    {title: "Native id", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
+    {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
     {title: "Ran", cell: (job) => duration(ran(job, now)), has: (job) => ran(job, now) !== null, sort: "ran", number: true},
@@ -144,7 +138,7 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   return (
     <Row>
       <span data-testid="matching">{some} {found.matching === 1 && !found.is_more ? "job" : "jobs"}</span>
-      {found.is_partial ? <Muted>sorted are the youngest of them: choose fewer</Muted> : null}
+      {found.is_partial ? <Muted>only the youngest of them are sorted: choose fewer</Muted> : null}
       <Button disabled={!chosen.get("after")} onClick={() => chosen.set({after: null})}>First page</Button>
       <Button disabled={!found.after} onClick={() => chosen.set({after: found.after})}>Next page</Button>
     </Row>
@@ -165,7 +159,7 @@ export function JobsPage({chosen, summary}: PageProps) {
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty="No job is like that." few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty="No job is like that: take a choice back." few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />

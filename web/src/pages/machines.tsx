@@ -25,31 +25,43 @@ function ofMachine({sort, state, key}: ChartMachine): Action[] {
 const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
   since === null || since === undefined ? null : before + ((rate ?? 0) * Math.max(0, now - since)) / 3600;
 
-interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean}
-function Machines({packing, shares, now, may}: TableProps) {
+const SORTS = ["machine", "used", "share", "spent", "since"] as const;
+type SortKey = (typeof SORTS)[number];
+interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean; by: SortKey; descending: boolean; onSort: (by: string, descending: boolean) => void}
+function Machines({packing, shares, now, may, by, descending, onSort}: TableProps) {
   const used = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
-  const rows = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state)).sort((one, other) => one.key.localeCompare(other.key));
+  const amounts: Record<Exclude<SortKey, "machine">, (machine: ChartMachine) => number> = {
+    used: ({key, cpus}) => (used.get(key) ?? 0) / (cpus || 1),
+    share: ({key}) => (shares.get(key)?.used ?? 0) / (shares.get(key)?.up || 1),
+    spent: (machine) => spent(machine, now) ?? -1,
+    since: ({spans}) => spans[0][0],
+  };
+  const turn = descending ? -1 : 1;
+  const rows = [...packing.machines.values()].filter(({state}) => !["gone", "ended"].includes(state)).sort((one, other) =>
+    turn * (by === "machine" ? 0 : amounts[by](one) - amounts[by](other)) || (by === "machine" ? turn : 1) * one.key.localeCompare(other.key));
+  // What can be drained costs money and has nothing to do.
+  const isIdle = ({key, state, sort}: ChartMachine) => sort === "instance" && state === "up" && !used.get(key);
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
-    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div>, text: (machine) => machine.key},
+    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{[bought(machine), memory(machine.memory)].filter(Boolean).join(", ")}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
-    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => machineState(machine).filter(Boolean).join(" ")},
-    {title: "cpus used / up", cell: load, number: true},
-    {title: "used so far", cell: share, number: true},
-    {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true},
+    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
+    {title: "cpus used / up", cell: load, number: true, sort: "used"},
+    {title: "Used so far", cell: share, number: true, sort: "share"},
+    {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
+    {title: "USD an hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", hidden: true, text: (machine) => spent(machine, now)},
-    {title: "Node, its id there", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},
+    {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
-    {title: "Its id there", hidden: true, text: (machine) => machine.native_id ?? ""},
-    {title: "Since", cell: (machine) => date(machine.spans[0][0])},
+    {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
+    {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => date(machine.spans[0][0]), sort: "since"},
     {title: "Note", cell: (machine) => <Clamp text={spoken(machine.reason) ?? ""} />, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ];
-  return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} />;
+  return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
 const MachineTable = memo(Machines);
 
@@ -72,10 +84,12 @@ export function MachinesPage({chosen, summary}: PageProps) {
   }, [chosen]);
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map<string, {used: number; up: number}>()), [packing]);
   const idle = idleShare(shares);
+  const by = SORTS.find((key) => key === chosen.get("sort")) ?? "machine", descending = chosen.get("order") === "desc";
+  const onSort = useCallback((sort: string, isDescending: boolean) => chosen.set({sort, order: isDescending ? "desc" : null}), [chosen]);
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of all cpu-hours were idle</span>}
+      {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
       <Muted>Ctrl + wheel zooms, a click opens the task</Muted>
       <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
@@ -88,7 +102,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
         <Packing packing={packing} opened={opened} onOpened={setOpened} />
       </Section>
-      <Section title="Which machines are up?">{packing ? <MachineTable packing={packing} shares={shares} now={now} may={summary?.may_act ?? false} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Which machines are up, and what to drain?">{packing ? <MachineTable packing={packing} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

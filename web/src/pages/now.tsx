@@ -1,12 +1,13 @@
 // How things are now: tiles, sites, and why jobs have failed lately.
 import * as React from "react";
-import {ask} from "../api";
-import type {Costs, OperatorRequest, SiteState, TeamState} from "../api_types";
-import {cost, count, cpuHours, date, duration, inUse, midnight, spoken, usd} from "../format";
+import {address, ask} from "../api";
+import type {BillPage as Bill, OperatorRequest, SiteState, TeamState} from "../api_types";
+import {ago, cost, count, date, inUse, iso, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Badge, Clamp, Confirmed, Link, Muted, Name, Row, Section, Tile, Tiles} from "../ui/parts";
+import {Awaited, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
+import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
 import {WAITING} from "./jobs";
 import type {PageProps} from "./page";
@@ -23,22 +24,45 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
 const ofSite = ({name, state}: SiteState): Action[] =>
   state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]];
 
+// Those of which it is known how much of them is used.
+const OF_MACHINES = ["max_allocations", "max_instances"];
+/** What limits a site, and how much of it is used as far as that is known. */
+export function limitsOf({nodes, idle_nodes: idle, limits, machines}: Pick<SiteState, "nodes" | "idle_nodes" | "limits" | "machines">): string[] {
+  return [
+    ...(nodes === null || idle === null ? [] : [`${count(idle)} of ${count(nodes)} nodes idle`]),
+    ...Object.entries(limits).map(([name, value]) => (OF_MACHINES.includes(name) ? `${name}: ${count(machines)} of ${value} up` : `${name} = ${value}`)),
+  ];
+}
+
+/** What today, a day of UTC as all of the bill, has cost so far: what has ended, and what runs. */
+export function useToday(): {text: string; help: string | null} {
+  const [bill] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
+  if (!bill) return {text: "…", help: null};
+  const {total, running} = bill, isPriced = total.usd !== null || running.usd !== null;
+  const idle = (total.usd_idle ?? 0) + (running.usd_idle ?? 0);
+  return {
+    text: cost(isPriced ? (total.usd ?? 0) + (running.usd ?? 0) : null, total.cpu_hours + running.cpu_hours),
+    help: idle > 0 ? `${usd(idle)} of it idle machines` : null,
+  };
+}
+
+// A site is looked at every few seconds.
+const SILENT = 120;
+const isSilent = ({contact_at: at}: SiteState, now: number) => at === null || now - at > SILENT;
+const contact = ({contact_at: at}: SiteState, now: number) => (at === null ? "never seen" : `seen ${ago(now - at)}`);
+
 function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean}) {
-  const limits = (site: SiteState) => [
-    ...(site.nodes === null || site.idle_nodes === null ? [] : [`${site.idle_nodes} of ${site.nodes} nodes idle`]),
-    ...Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`),
-  ].join(", ");
   const columns: Column<SiteState>[] = [
-    {title: "Site", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link>, text: (site) => site.name},
-    {title: "Kind", cell: (site) => site.kind},
-    {title: "State", cell: (site) => <Badge word={site.state} />, text: (site) => site.state},
+    {title: "Site", cell: (site) => <div><Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link><div><Muted>{site.kind}</Muted></div></div>, text: (site) => site.name},
+    {title: "Kind", hidden: true, text: (site) => site.kind},
+    {title: "State", cell: (site) => <div><Badge word={site.state} />{isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>, text: (site) => site.state},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => <Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null, number: true},
-    {title: "cpus in batch jobs", cell: (site) => count(site.cpus_batch), has: (site) => site.cpus_batch > 0, number: true},
+    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
     {title: "USD per hour", cell: (site) => <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>, text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
-    {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
-    {title: "Limits", cell: (site) => <Clamp text={limits(site)} />, text: limits, has: limits},
+    {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
+    {title: "Limits", cell: (site) => <>{limitsOf(site).map((text) => <div key={text} className="line">{text}</div>)}</>, text: (site) => limitsOf(site).join(", "), has: (site) => limitsOf(site).length},
     {title: "Note", cell: (site) => <Clamp text={spoken(site.note) ?? ""} />, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ];
@@ -57,16 +81,16 @@ export function Asked() {
   if (!found?.length) return null;
   const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome) ?? "");
   const columns: Column<OperatorRequest>[] = [
-    {title: "Asked", cell: (row) => date(row.at)},
+    {title: "Requested", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
     {title: "Outcome", cell: (row) => <Clamp text={outcome(row)} />, text: outcome},
   ];
-  return <Section title="What was asked of sites and machines"><Table name="What was asked" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} /></Section>;
+  return <Section title="What was requested of sites and machines?"><Table name="What was asked" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} /></Section>;
 }
 
 export function NowPage({summary: found, trouble, now}: PageProps) {
-  const [today] = useAnswer<Costs>("costs", {since: midnight()}, 60);
+  const today = useToday();
   if (!found) return <Section title="How are things?"><Awaited trouble={trouble} /></Section>;
   const homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
   const down = found.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller runs: nothing is started</span>;
@@ -83,16 +107,19 @@ export function NowPage({summary: found, trouble, now}: PageProps) {
           {money === null
             ? <Tile label="cpu-hours per hour" value={count(found.cpus_used + found.cpus_batch)} to={pagePath({view: "cost"})} />
             : <Tile label="USD per hour" value={usd(money)} to={pagePath({view: "cost"})} />}
-          <Tile label="Today" value={today ? cost(today.usd, today.cpu_hours) : "…"} help={!today || today.usd === null ? null : cpuHours(today.cpu_hours)} to={pagePath({view: "cost", by: "day"})} />
+          <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
       </Section>
       <Section title="Which site is ill, which is full?">
         <Sites sites={found.sites} now={now} may={found.may_act} />
-        {homeless > 0 && found.sites.length ? <Row><Muted>{count(homeless)} of those that wait name no site, and have been given to none yet.</Muted><Link to={pagePath({view: "jobs", state: WAITING})}>all that wait</Link></Row> : null}
+        {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more wait that name no site and have been given to none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All that wait</Link></Muted></p> : null}
       </Section>
+      <Failures within={DAY} few={5} />
       {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
-      <Failures within={DAY} few={3} />
+      <Section title="How to be told?">
+        <p>For Grafana, on the metrics of Lading: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a> such as that no controller runs, that a site does not answer, or that a budget is spent.</p>
+      </Section>
     </>
   );
 }

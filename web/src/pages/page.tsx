@@ -1,6 +1,6 @@
 // The page: its five sub-pages, what is found from everywhere, and what was chosen.
 import * as React from "react";
-import {useState, type ComponentType} from "react";
+import {useEffect, useState, type ComponentType} from "react";
 import type {Summary} from "../api_types";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
@@ -27,9 +27,15 @@ const VIEWS: readonly [string, string, ComponentType<PageProps>][] = [
   ["cost", "Cost", CostPage],
 ];
 
-function Find() {
-  const [text, setText] = useState(""), navigate = useNavigate();
-  const find = () => { if (text.trim()) { navigate(pagePath({view: "jobs", q: text.trim()})); setText(""); } };
+/** From everywhere; where jobs are looked at already, among those that are chosen. */
+function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
+  const now = isJobs ? chosen.get("q") ?? "" : "";
+  const [text, setText] = useState(now), navigate = useNavigate();
+  useEffect(() => setText(now), [now]);
+  const find = () => {
+    const q = text.trim() || null;
+    if (isJobs) chosen.set({q, after: null}); else if (q) navigate(pagePath({view: "jobs", q}));
+  };
   return (
     <div className="find" role="search">
       <Input label="Find a job" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={find} width="17em" />
@@ -47,7 +53,7 @@ export function Page() {
       <nav aria-label="Lading"><ul>{VIEWS.map(([name, title]) => (
         <li key={name}><Anchor to={pagePath({view: name === "now" ? null : name})} aria-current={name === key ? "page" : undefined}>{title}</Anchor></li>
       ))}</ul></nav>
-      <Find />
+      <Find chosen={chosen} isJobs={key === "jobs"} />
     </>
   );
   return <Frame head={head}><View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;

@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {count, duration, percent, spoken} from "../format";
+import {count, duration, percent, sentence, spoken} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
@@ -21,7 +21,12 @@ export function limitText({site, limit, params}: WaitGroup): string {
   const reached = [limit, share].filter(Boolean).join(" ");
   return [site, reached].filter(Boolean).join(": ");
 }
-const lines = (group: WaitGroup) => [...group.sentences.map((text) => spoken(text) ?? ""), ...holds(group)];
+/** Whether a reason is no more than that a limit is reached, which its line says already. */
+const isLimitAlone = (group: WaitGroup) => {
+  const {used, most} = group.params;
+  return group.limit !== null && typeof used === "number" && typeof most === "number" && Object.keys(group.params).every((name) => ["used", "most", "site"].includes(name));
+};
+const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
 /** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site, but their reasons. */
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
 const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);
@@ -36,9 +41,9 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Waits for", cell: (group) => (
       <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
-    {title: "At today's rate", cell: atRate, text: ({seconds}) => seconds, number: true},
-    {title: "Oldest", cell: (group) => duration(now - group.oldest), number: true},
-    {title: "cpus", cell: (group) => count(group.cpus), number: true},
+    {title: "Started within", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
+    {title: "Longest wait", cell: (group) => duration(now - group.oldest), number: true},
+    {title: "cpus asked", cell: (group) => count(group.cpus), number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
@@ -52,15 +57,15 @@ function Queues() {
   const columns: Column<QueueWait>[] = [
     {title: "Site", cell: (row) => <Name>{row.site}</Name>, text: (row) => row.site},
     {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
-    {title: "cpus", cell: size, number: true},
+    {title: "cpus of a job", cell: size, number: true},
     {title: "Half began within", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
     {title: "95 of 100 began within", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Jobs", cell: (row) => count(row.jobs), number: true},
   ];
-  return <Section title="How long do queues take?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
+  return <Section title="How long do jobs of which size wait in queues?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
 }
 
-const SOURCES: Record<StartSource, string> = {forecast: "by Lading's plan", batch_system: "by the batch system", past_waits: "by the waits of earlier tries"};
+const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", past_waits: "By the waits of earlier tries"};
 const MONTH = 30 * 86400;
 /** How often jobs have started when it was said that they would. */
 function Accuracy() {
@@ -68,8 +73,8 @@ function Accuracy() {
   const rows = found?.filter(({said}) => said) ?? [];
   if (!rows.length) return null;
   return (
-    <Section title="Do jobs start when it is said?">
-      {rows.map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} starts of the last 30 days were within the interval that was said first</p>)}
+    <Section title="How good are the expected starts?">
+      {rows.map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs of the last 30 days started within the interval that was expected first.</p>)}
     </Section>
   );
 }
@@ -80,7 +85,7 @@ export function WaitsPage({chosen, summary}: PageProps) {
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
-      {found ? <Link to={pagePath({view: "jobs", state: WAITING})}>all {count(found.jobs)} jobs</Link> : null}
+      {found ? <Link to={pagePath({view: "jobs", state: WAITING})}>All {count(found.jobs)} jobs</Link> : null}
       <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
     </Row>
   );

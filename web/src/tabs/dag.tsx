@@ -19,20 +19,20 @@ export function DagTab({dagId}: {dagId: string}) {
     {title: "Failed", cell: (run) => count(run.failed), number: true},
     {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},
     {title: "cpu-hours", cell: (run) => count(run.cpu_hours), number: true},
-    {title: "of them used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours_measured), number: true},
+    {title: "cpu-hours used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours_measured), number: true},
     {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), number: true},
     {title: "Mean wait", cell: (run) => duration(run.wait_seconds / run.jobs), number: true},
   ];
   const links = (
     <Row>
-      <Link to={pagePath({view: "jobs", dag: dagId})}>its jobs</Link>
-      <Link to={pagePath({view: "jobs", dag: dagId, state: "failed"})}>its failures</Link>
+      <Link to={pagePath({view: "jobs", dag: dagId})}>Its jobs</Link>
+      <Link to={pagePath({view: "jobs", dag: dagId, state: "failed"})}>Its failures</Link>
     </Row>
   );
   return (
     <Frame isTab>
       <Trouble text={trouble} />
-      <Section title="Cost and efficiency by run" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
+      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
       <Sizes dagId={dagId} />
     </Frame>
   );

@@ -1,7 +1,7 @@
 // The tasks of a run over time: what each has waited for and run, what is to come, and which make it as long.
 import * as React from "react";
 import type {GanttTask, RunGantt} from "../api_types";
-import {clock, cost, count, date, duration, percent, tickLabel} from "../format";
+import {clock, cost, count, date, duration, minute, percent} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {Awaited, Legend, Link, Muted, Name, Section} from "../ui/parts";
@@ -39,7 +39,7 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
   const label = [...phaseSeconds].map(([title, seconds]) => `${title} ${duration(seconds)}`).join(", ");
   const expected = task.expected ? `expected from ${date(task.expected.since)} to ${date(task.expected.until)}` : null;
   return (
-    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 360, height, display: "block"}}>
+    <svg viewBox={`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img" aria-label={[task.task_id, label, expected].filter(Boolean).join("; ")} style={{width: "100%", minWidth: 280, height, display: "block"}}>
       <title>{[label, expected].filter(Boolean).join("; ")}</title>
       {task.expected ? rect(task.expected.since, task.expected.until, 1, height - 2, "none", "expected", {stroke: "currentColor", strokeDasharray: "4 3", strokeOpacity: 0.7}) : null}
       {task.ready_at !== null && task.since !== null && task.since > task.ready_at ? rect(task.ready_at, task.since, height / 2 - 1, 2, "var(--l-airflow)", "ready") : null}
@@ -53,25 +53,43 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
   );
 }
 
+const STEPS = [10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800, 2592000];
+/** Four round times at most, none of them at the very end, where its label has no room. */
+export function ticksOf({since, until}: Span): number[] {
+  const whole = until - since, step = STEPS.find((each) => whole / each <= 4) ?? Math.ceil(whole / 4), found = [];
+  for (let at = Math.ceil(since / step) * step; at < until - whole * 0.12; at += step) found.push(at);
+  return found;
+}
+
 function Axis({span}: {span: Span}) {
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => span.since + share * (span.until - span.since));
-  const isLong = span.until - span.since > 43200;
-  return <span style={{display: "flex", justifyContent: "space-between", gap: 8, fontWeight: 400, fontSize: "0.8em", minWidth: 360}} aria-hidden>{ticks.map((at, index) => <span key={index}>{index === 0 ? date(at) : isLong ? tickLabel(at, span.until - span.since) : clock(at)}</span>)}</span>;
+  const whole = span.until - span.since, left = (at: number) => `${(100 * (at - span.since)) / whole}%`;
+  return (
+    <span style={{display: "block", position: "relative", height: "2.4em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
+      <span>{date(span.since)}</span>
+      {ticksOf(span).map((at) => <span key={at} style={{position: "absolute", insetInlineStart: left(at), bottom: 0, borderInlineStart: "1px solid var(--l-line)", paddingInlineStart: 2}}>{whole < 300 ? clock(at) : whole > 2 * 86400 ? date(at) : minute(at)}</span>)}
+    </span>
+  );
 }
 
 const LEGEND = [["airflow", "in Airflow, or waits for a place"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
 
 const share = (value: number | null) => (value === null ? "–" : percent(value, 1));
+function Used({task}: {task: GanttTask}) {
+  const parts = ([["cpus", task.cpus_used], ["memory", task.memory_used], ["time", task.time_used]] as const).filter(([, value]) => value !== null);
+  return parts.length ? <Muted>{parts.map(([name, value]) => <span key={name} className="line" style={{display: "block"}}>{share(value)} {name}</span>)}</Muted> : <>–</>;
+}
 export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {
   const [found, trouble, now] = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
-  const title = "What makes it as long?";
+  const title = "What makes it take so long?";
   if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
   const span = spanOf(found), last = found.last_run;
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
   const against = (task: GanttTask) => {
     const seconds = took(task);
     if (task.last_seconds === null) return "–";
-    return seconds === null || !task.last_seconds ? duration(task.last_seconds) : `${duration(task.last_seconds)} (${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)})`;
+    if (seconds === null || !task.last_seconds) return duration(task.last_seconds);
+    const change = `${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)}`;
+    return <div>{duration(task.last_seconds)}<div><Muted>now {change}</Muted></div></div>;
   };
   const columns: Column<GanttTask>[] = [
     {title: "Task", cell: (task) => (
@@ -80,13 +98,15 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     ), text: (task) => task.task_id},
     {title: "Critical", hidden: true, text: ({is_critical}) => is_critical},
     {title: "Over time", head: <Axis span={span} />, cell: (task) => <Bars task={task} span={span} now={now} />, text: false},
-    {title: "Tries", cell: (task) => `${count(task.jobs)}${task.failed ? `, ${count(task.failed)} failed` : ""}${task.is_cut ? `, the first ${count(task.tries.length)} drawn` : ""}`, number: true},
+    {title: "Tries", cell: (task) => <div>{count(task.jobs)}{task.failed ? <div><Muted>{count(task.failed)} failed</Muted></div> : null}{task.is_cut ? <div><Muted>{count(task.tries.length)} drawn</Muted></div> : null}</div>, text: (task) => task.jobs, number: true},
+    {title: "Failed", hidden: true, text: (task) => task.failed},
     {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
     {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
-    {title: "In the last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
-    {title: "cpus used", cell: (task) => share(task.cpus_used), number: true},
-    {title: "Memory used", cell: (task) => share(task.memory_used), number: true},
-    {title: "Time used", cell: (task) => share(task.time_used), has: (task) => task.time_used !== null, number: true},
+    {title: "Last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
+    {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
+    {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
+    {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},
+    {title: "Time used", hidden: true, text: (task) => share(task.time_used)},
     {title: "Cost", cell: (task) => cost(task.usd, task.cpu_hours), text: (task) => task.usd ?? task.cpu_hours, number: true},
   ];
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";

@@ -1,14 +1,16 @@
 // The tile on Airflow's Home.
 import * as React from "react";
-import type {Costs, Summary} from "../api_types";
-import {cost, count, inUse, midnight} from "../format";
+import type {Summary} from "../api_types";
+import {count, inUse} from "../format";
+import {DAY} from "../pages/failures";
+import {useToday} from "../pages/now";
 import {PAGE, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {Link, Section, Tile, Tiles} from "../ui/parts";
 import {addStyle} from "../ui/style";
 
 export function HomeTile() {
-  const [found] = useAnswer<Summary>("summary", {}, 10), [today] = useAnswer<Costs>("costs", {since: midnight()}, 60);
+  const [found] = useAnswer<Summary>("summary", {}, 10), today = useToday();
   addStyle();
   if (!found) return null; // as for a user who may not see the page
   return (
@@ -17,8 +19,9 @@ export function HomeTile() {
         <Tiles>
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
+          <Tile label="Failed, 24 h" value={count(found.failed)} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={found.failed > 0} />
           <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
-          <Tile label="Today" value={today ? cost(today.usd, today.cpu_hours) : "…"} to={pagePath({view: "cost"})} />
+          <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
       </Section>
     </div>

@@ -22,10 +22,10 @@ function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; end
     const margin = Math.max(5, 0.03 * ((ended ?? now) - began));
     return [began - margin, ended === null ? null : ended + margin];
   }, [began, ended]);
-  return <Section title="What ran where" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
+  return <Section title="What ran where?" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
 }
 
-const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "cheap"], ["balanced", "balanced"], ["fast", "fast"]] as const;
+const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "hurry: cheap"], ["balanced", "hurry: balanced"], ["fast", "hurry: fast"]] as const;
 
 /** What is sent when the user asks: what was chosen and typed, in the place of all that was asked before. */
 export const hurryBody = (worth: string, end: string) => ({hurry: worth || null, finish_by: end.trim() || null});
@@ -35,7 +35,7 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
   const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
   const isAsked = outlook.asked_by !== null;
   return (
-    <Section title="When it shall end">
+    <Section title="When shall it end?">
       {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
       {mayEdit ? (
         <Row>
@@ -59,7 +59,7 @@ export function RunTab({dagId, runId}: Run) {
   return (
     <Frame isTab>
       <Trouble text={trouble} />
-      <Section title="What it took">
+      <Section title="What did it take?">
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
@@ -67,7 +67,7 @@ export function RunTab({dagId, runId}: Run) {
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
-          <Tile label="Took" value={duration(took(totals, now))} help={found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`} />
+          <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most at once" value={count(found.most_at_once)} />
           <Tile label="Waited, all jobs together" value={duration(totals.wait_seconds)} />
         </Tiles>
@@ -75,7 +75,7 @@ export function RunTab({dagId, runId}: Run) {
       {found.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
       <Gantt path={path} dagId={dagId} runId={runId} />
       <RunPacking dagId={dagId} runId={runId} began={totals.began_at} ended={totals.live ? null : totals.ended_at} now={found.now} />
-      <Section title="Longest waits"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section>
+      <Section title="Which jobs waited longest?"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section>
     </Frame>
   );
 }

@@ -2,10 +2,10 @@
 import * as React from "react";
 import type {TrySummary} from "../api_types";
 import type {TryPage} from "../api_types";
-import {startText} from "../format";
-import {taskData} from "../paths";
+import {count, startText} from "../format";
+import {pagePath, taskData} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Frame, Muted, Section, Trouble} from "../ui/parts";
+import {Awaited, Frame, Link, Muted, Row, Section, Trouble} from "../ui/parts";
 import {Facts, Phases, TryTable, allJobs} from "../ui/tries";
 
 const start = ({start: expected}: TrySummary, now: number): [string, string][] =>
@@ -21,7 +21,7 @@ export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId:
       <Trouble text={trouble} />
       {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted>}
       {indexes.size > 1
-        ? <Section title="Its mapped instances"><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
+        ? <Section title="Its mapped instances" more={<Row>{found.after === null ? null : <Muted>the youngest {count(found.jobs.length)}</Muted>}<Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: taskId})}>All its jobs, with reasons</Link></Row>}><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
         : found.jobs.map((job) => (
           <Section key={job.id} title={`Try ${job.try_number}`}>
             <Phases job={job} now={now} whole />

@@ -1,8 +1,9 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same text.
 import * as React from "react";
-import {Component, useEffect, useState, type KeyboardEvent, type ReactNode} from "react";
+import {Component, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, router} from "../host/globals";
 import {clock} from "../format";
+import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
 
@@ -20,7 +21,7 @@ function Banner() {
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
-      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : "It is tried again."}
+      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <>It is tried again. <Button onClick={() => poller.try()}>Try now</Button></>}
     </div>
   );
 }
@@ -72,7 +73,7 @@ export function Tile({label, value, help, to, isBad = false}: {label: string; va
 
 const BADGES: Record<string, string> = {
   up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
-  cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange",
+  cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange",
 };
 export function Badge({word}: {word: string | null | undefined}) {
   if (!word) return null;
@@ -112,6 +113,11 @@ export const Link = ({to, children, label}: {to: string | null; children: ReactN
 
 /** A name that users have given: it may be written from right to left. */
 export const Name = ({children}: {children: ReactNode}) => <bdi>{children}</bdi>;
+/** A Dag and a task of it, in this order however each is written. */
+export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
+  const {dag_id: dag, task_id: task} = job;
+  return job.hidden || !task || !dag ? <Name>{taskName(job)}</Name> : <span dir="ltr"><Name>{dag}</Name>.<Name>{taskName({...job, dag_id: null})}</Name></span>;
+};
 
 export function Select({label, value, options, onChange}: {label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void}) {
   const choices = options.map(([key, text]) => <option key={key} value={key}>{text}</option>);
@@ -129,12 +135,28 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
   return chakra.Input ? <chakra.Input size="xs" width={width} {...props} /> : <input className="plain" style={{width}} {...props} />;
 }
 
-/** Long text in three lines, with a button that shows all of it. */
-const LONG = 150;
+/** What is shorter has room in three lines, however narrow its column is. */
+const SHORT = 40;
+/** Text in three lines, with a button that shows all of it where it has more. */
 export function Clamp({text}: {text: string}) {
-  const [whole, setWhole] = useState(false);
-  if (text.length <= LONG) return <div className="long">{text}</div>;
-  return <div><div className={whole ? "long" : "clamp"}>{text}</div><button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button></div>;
+  const [whole, setWhole] = useState(false), [isCut, setCut] = useState(false), box = useRef<HTMLDivElement>(null);
+  const isShort = text.length <= SHORT;
+  useEffect(() => {
+    const element = box.current;
+    if (!element || isShort || whole) return undefined;
+    const measure = () => setCut(element.scrollHeight > element.clientHeight + 1);
+    measure();
+    const observer = new ResizeObserver(measure); // a column becomes narrower with the window
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [text, isShort, whole]);
+  if (isShort) return <div className="long">{text}</div>;
+  return (
+    <div className="text">
+      <div ref={box} className={whole ? "long" : "clamp"}>{text}</div>
+      {isCut ? <button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button> : null}
+    </div>
+  );
 }
 
 export interface Part {key: string; title: string; value: number; text: string; color: string}

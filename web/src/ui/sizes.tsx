@@ -17,7 +17,7 @@ export function Sizes({dagId}: {dagId: string}) {
     return most === nearlyAll || most === null ? text(nearlyAll) : `${text(most)} / ${text(nearlyAll)}`;
   };
   const sum = (name: "saved_cpu_hours" | "saved_gib_hours") => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const more = <Muted>needed: by 95 / 99 of 100 tries, a fifth of memory and time added; to ask for that would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours</Muted>;
+  const more = <Muted>Needed: what 95 / 99 of 100 tries needed, and a fifth more of memory and time. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, whole: null})),
@@ -28,7 +28,7 @@ export function Sizes({dagId}: {dagId: string}) {
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
     {title: "Tries", cell: (part) => count(part.tries), number: true},
-    {title: "Had too little", cell: ofWhole((task) => count(task.short)), number: true},
+    {title: "Tries with too little", cell: ofWhole((task) => count(task.short)), number: true},
     {title: "cpus asked", cell: ofWhole((task) => count(task.cpus_asked)), number: true},
     {title: "cpus needed", cell: (part) => both(part.cpus, count), number: true},
     {title: "Memory asked", cell: ofWhole((task) => memory(task.memory_asked)), number: true},
@@ -39,5 +39,5 @@ export function Sizes({dagId}: {dagId: string}) {
     {title: "GiB-hours saved", cell: ofWhole((task) => count(task.saved_gib_hours)), number: true},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <Section title="What its tasks could ask for" more={more}><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
+  return <Section title="What should its tasks ask for?" more={more}><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
 }

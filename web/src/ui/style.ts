@@ -45,9 +45,13 @@ const CSS = `
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }
 .lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.lading th abbr { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
-.lading .long { overflow-wrap: anywhere; }
+.lading .long, .lading td .row { overflow-wrap: anywhere; }
+.lading .line { white-space: nowrap; }
 .lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .dags { max-width: 20em; }
+.lading .text { min-width: 15em; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
 .lading .tools { display: flex; flex-wrap: wrap; justify-content: flex-end; align-items: center; gap: 8px; margin: 4px 0; }
 .lading .chips { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
@@ -55,6 +59,7 @@ const CSS = `
 .lading .chip button { background: none; border: 0; cursor: pointer; color: inherit; padding: 0 2px; }
 .lading .bar { display: flex; height: 14px; border-radius: 3px; overflow: hidden; min-width: 60px; gap: 1px; background: var(--l-soft); }
 .lading .bar > span { display: block; min-width: 2px; }
+.lading .scale { font-size: 10px; border-bottom: 1px dashed var(--l-line); margin-bottom: 2px; }
 .lading .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-inline-end: 5px; }
 .lading .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.8em; }
 .lading code { font-size: 0.88em; }
@@ -70,13 +75,14 @@ const CSS = `
   .lading .find { width: 100%; }
   .lading .find > * { flex: 1; }
   .lading section > .head { position: static; }
-  .lading .nowrap { flex-wrap: nowrap; }
-.lading .tiles { grid-template-columns: repeat(2, 1fr); }
+  .lading .tiles { grid-template-columns: repeat(2, 1fr); }
   .lading .tile { padding: 6px 8px; }
   .lading .tile .value { font-size: 1.15em; }
   .lading table { width: max-content; min-width: 100%; }
   .lading td, .lading th { padding: 4px 6px; }
   .lading td { max-width: 15em; }
+  .lading .dags { max-width: 20em; }
+.lading .text { min-width: 11em; }
   .lading :is(th, td):first-child { max-width: 46vw; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }

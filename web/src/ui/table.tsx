@@ -8,6 +8,8 @@ export interface Column<Row> extends CsvColumn<Row> {
   cell?: (row: Row) => ReactNode;
   /** What its heading shows, where that is not its title. */
   head?: ReactNode;
+  /** What its heading means, where that is not plain. */
+  help?: string;
   /** Right-aligned. */
   number?: boolean;
   /** Only in the CSV. */
@@ -73,9 +75,9 @@ function useRows(count: number) {
   return {ref: table, onKeyDown, onFocus};
 }
 
-function Head<Row>({column: {title, head, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
+function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
   const className = number ? "number" : undefined;
-  if (!sort || !sorting) return <th scope="col" className={className} aria-label={head ? title : undefined}>{head ?? title}</th>;
+  if (!sort || !sorting) return <th scope="col" className={className} aria-label={head ? title : undefined}>{help ? <abbr title={help}>{title}</abbr> : head ?? title}</th>;
   const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number);
   return (
     <th scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>

@@ -5,8 +5,8 @@ import type {TryPage, TryPhase, TrySummary} from "../api_types";
 import type {Parameters} from "../api";
 import {LIGHT} from "../chart/colors";
 import {cost, count, date, duration, iso, memory, percent, spoken} from "../format";
-import {dagPath, taskName, taskPath} from "../paths";
-import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name} from "./parts";
+import {dagPath, pagePath, taskName, taskPath} from "../paths";
+import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name, TaskName} from "./parts";
 import {Table, type Column} from "./table";
 
 const PHASES = Object.keys(LIGHT.phases);
@@ -24,6 +24,12 @@ export function Phases({job, now, whole = false}: {job: TrySummary; now: number;
 export const NOWHERE = "–";
 export const where = (job: TrySummary): string =>
   job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || NOWHERE;
+/** Where a job is or was, with the other jobs of that machine. */
+export function Where({job}: {job: TrySummary}) {
+  const {site, location} = job, text = where(job);
+  if (job.held || !site || !location) return <Clamp text={text} />;
+  return <Link to={pagePath(location === site ? {view: "jobs", site} : {view: "jobs", site, location})} label={`Jobs at ${text}`}><Name>{text}</Name></Link>;
+}
 const ran = (job: TrySummary, now: number) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
 const waited = (job: TrySummary, now: number) => (job.started_at ?? job.ended_at ?? now) - job.queued_at;
 const cpus = (job: TrySummary) => job.cpus * (job.nodes ?? 1);
@@ -40,10 +46,10 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
     ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason was given yet" : null],
     ["What would change it", job.remedy],
     ["Team", job.team],
-    ["Where", where(job)],
+    ["Where", <Where job={job} />],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
-    ["Batch job", job.native_id],
-    ["Its script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
+    ["Native id", job.native_id],
+    ["Its script", job.native_id && job.dag_id ? <code style={{userSelect: "all"}}>{`airflow lading script --dag ${job.dag_id} --task ${job.task_id}`}</code> : null],
     ["Queue asked for", job.queue],
     ["cpus asked / used", `${count(cpus(job))} / ${used === null ? "–" : `${count(used)} (${percent(used, cpus(job))})`}`],
     ["Memory asked / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
@@ -75,20 +81,25 @@ export function TryTable({name, jobs, now, empty, load}: {name: string; jobs: Tr
   return <Table name={name} rows={jobs} empty={empty} load={load} columns={tryColumns(now)} keyOf={({id}) => id} />;
 }
 
+const cpusUsed = (job: TrySummary, now: number) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job)));
+const memoryUsed = (job: TrySummary) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory));
 export const tryColumns = (now: number): Column<TrySummary>[] => [
-  {title: "Task", cell: (job) => <Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>, text: taskName},
+  {title: "Task", cell: (job) => <Link to={taskPath(job)} label={taskName(job)}><TaskName job={job} /></Link>, text: taskName},
   {title: "Run", hidden: true, text: (job) => job.run_id},
-  {title: "Team", cell: (job) => job.team ?? "", has: (job) => job.team},
-  {title: "Try", cell: (job) => job.try_number, number: true},
-  {title: "State", cell: (job) => <Badge word={job.state} />, text: (job) => job.state},
+  {title: "Team", hidden: true, text: (job) => job.team},
+  {title: "State, try", cell: (job) => <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>, text: false},
+  {title: "Try", hidden: true, text: (job) => job.try_number},
+  {title: "State", hidden: true, text: (job) => job.state},
   {title: "Cause", hidden: true, text: (job) => job.cause},
   {title: "Reason", hidden: true, text: (job) => job.reason},
-  {title: "Where", cell: (job) => <Clamp text={where(job)} />, text: where},
-  {title: "Batch job", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
+  {title: "Where, native id", cell: (job) => <div><Where job={job} /><div><Muted>{job.native_id ?? ""}</Muted></div></div>, text: false},
+  {title: "Where", hidden: true, text: where},
+  {title: "Native id", hidden: true, text: (job) => job.native_id},
   {title: "Waited", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
   {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
-  {title: "cpus used", cell: (job) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))), number: true},
-  {title: "Memory used", cell: (job) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory)), number: true},
+  {title: "Used", cell: (job) => <Muted>{[[cpusUsed(job, now), "cpus"], [memoryUsed(job), "memory"]].map(([share, name]) => (share ? <span key={name} className="line" style={{display: "block"}}>{share} {name}</span> : null))}</Muted>, text: false, has: (job) => cpusUsed(job, now) || memoryUsed(job)},
+  {title: "cpus used", hidden: true, text: (job) => cpusUsed(job, now)},
+  {title: "Memory used", hidden: true, text: memoryUsed},
   {title: "Phases", cell: (job) => <Phases job={job} now={now} />, text: (job) => job.phases.map((phase) => phase.title).join("; ")},
   {title: "Queued at", hidden: true, text: (job) => iso(job.queued_at)},
   {title: "Started at", hidden: true, text: (job) => iso(job.started_at)},

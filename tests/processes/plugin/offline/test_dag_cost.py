@@ -205,6 +205,24 @@ def test_the_frontier_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 @pytest.mark.usefixtures("home")
+def test_a_run_is_simulated_at_the_site_that_buys_machines_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """One task and three behind it, an hour each, with the types and the boots of the site."""
+    asked = ["simulate", "--dag", "genomes", "--compare", "forecast", "--lengths", "known", "--output", "json"]
+    assert main([*asked, "--hurry", "fast"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [run] = found["runs"]
+    assert (run["jobs"], run["unplaced"]) == (4, 0)
+    assert run["makespan_seconds"] == pytest.approx(2 * 3600 + BOOT, rel=0.01)
+    assert found["workflows"][0]["file"] == "genomes"
+    assert main([*asked, "--starts", "0", "600", "--scale", "0.5"]) == 0
+    twice = json.loads(capsys.readouterr().out)["runs"][0]
+    assert (twice["jobs"], twice["makespan_seconds"] < 2 * 3600) == (8, True)
+    for words in (["--dag", "genomes", "--types", "c7i.*"], ["--dag", "genomes", "--workflow", "x.json"]):
+        assert main(["simulate", *words]) == 2
+        assert f"--dag takes no {words[2]}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--dag", "genomes"]) == 0
     out = capsys.readouterr().out

@@ -632,7 +632,9 @@ def test_options_of_workflows_need_one(folder: Folder) -> None:
     assert folder.fault(TRACE, "--compare", "forecast", command="simulate").startswith("--compare forecast is for work")
     with pytest.raises(SystemExit):
         raise SystemExit(main(["simulate"]))
-    assert folder.capsys.readouterr().err.startswith("nothing is given to simulate; give --jobs FILE, or --workflow")
+    assert folder.capsys.readouterr().err.startswith(
+        "nothing is given to simulate; give --jobs FILE, --workflow FILE or --dag DAG"
+    )
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate"])

@@ -47,7 +47,7 @@ AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 # The Dags that the viewer of these tests may not read, and what of theirs must never be said.
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
 ROUTES = (
-    "summary", "costs", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
+    "summary", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
     "bill", "savings", "starts",
 )  # fmt: skip
 # The parameters that may be given several times.
@@ -386,18 +386,6 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     assert [run["run_id"] for run in client.get("/dags/mine/runs").json()["runs"]] == ["r2", "r"]
 
 
-def test_costs_are_by_dag_and_of_other_dags_together(session: Session, client: TestClient) -> None:
-    add_house(session)
-    found = client.get("/costs", params={"since": NOW - 3600}).json()
-    by_dag = {(cost["dag_id"], cost["hidden"]): cost for cost in found["dags"]}
-    assert set(by_dag) == {("mine", False)}, "of a single other Dag it would be known what that has cost"
-    # What the two jobs that run cost is more from moment to moment; the site of one has no price.
-    per_second = 0.5 / 3600
-    assert 300 * per_second <= by_dag["mine", False]["usd"] <= (300 + 2 * (time.time() - NOW)) * per_second
-    so_far = 580 + 300 + 2 * max(0.0, time.time() - NOW)
-    assert (580 + 300) / 3600 <= by_dag["mine", False]["cpu_hours"] <= so_far / 3600 + 0.01
-
-
 def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     for number in range(25):
         used = {"started_at": NOW - 3700, "ended_at": NOW - 100, "cpu_seconds": 1800.0, "peak_memory": 500}
@@ -419,9 +407,9 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     known = ("memory", "cpus", "time", "line", "waited", "short")
     assert {name: big[name] for name in known} == {name: big_before[name] for name in known}, "it outlives the jobs"
     assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
-    costs = client.get("/costs", params={"since": NOW - 2 * 86400}).json()["dags"]
-    assert [(cost["dag_id"], cost["jobs"]) for cost in costs] == [("mine", 27)]
-    assert costs[0]["cpu_hours"] == pytest.approx((25 * 2 * 3600 + 500 + 50) / 3600)
+    rows = client.get("/bill", params={"since": NOW - 2 * 86400, "until": NOW + 1}).json()["rows"]
+    assert [(row["dag_id"], row["total"]["jobs"]) for row in rows if row["kind"] == "named"] == [("mine", 27)]
+    assert rows[0]["total"]["cpu_hours"] == pytest.approx((25 * 2 * 3600 + 500 + 50) / 3600)
 
 
 def test_the_size_of_inputs_explains_what_tries_needed(session: Session, client: TestClient) -> None:
@@ -657,8 +645,9 @@ def test_a_dag_that_airflow_does_not_know_is_shown_to_administrators_alone(
     session.add(DagBundleModel(name="b"))
     session.flush()
     session.add_all([DagModel(dag_id=name, bundle_name="b") for name in ("mine", "other")])
-    add(session, "gone", dag_id="gone_dag", run_id="gone_run", task_id="gone_task", started_at=NOW - 5)
-    add(session, "theirs", dag_id="other", run_id="r", task_id="t", started_at=NOW - 5)
+    ended = {"state": State.SUCCEEDED, "started_at": NOW - 5, "ended_at": NOW}
+    add(session, "gone", dag_id="gone_dag", run_id="gone_run", task_id="gone_task", **ended)
+    add(session, "theirs", dag_id="other", run_id="r", task_id="t", **ended)
     session.commit()
     monkeypatch.setattr(Viewers, "is_authorized_dag", lambda *_, **__: True)
     of_gone = ["/dags/gone_dag/runs", "/dags/gone_dag/advice", "/dags/gone_dag/runs/gone_run"]
@@ -670,8 +659,9 @@ def test_a_dag_that_airflow_does_not_know_is_shown_to_administrators_alone(
     operator = {"Authorization": "Bearer operator"}
     for path in of_gone:
         assert client.get(path, headers=operator).status_code == 200, path
-    by_dag = {each["dag_id"]: each["hidden"] for each in client.get("/costs?since=0", headers=operator).json()["dags"]}
-    assert by_dag == {"mine": False, "gone_dag": False, "hush_dag": False}, "another's Dag stays hidden"
+    bill = client.get("/bill", params={"since": NOW - 86400, "until": NOW + 1}, headers=operator).json()
+    named = {each["dag_id"] for each in bill["rows"] if each["kind"] == "named"}
+    assert named == {"gone_dag", "hush_dag"}, "another's Dag stays hidden"
     found = client.get("/jobs", params={"dag_id": "gone_dag"}, headers=operator).json()["jobs"]
     assert [each["id"] for each in found] == ["gone"]
     found = client.get("/jobs", params={"run_id": "r"}, headers=operator).json()["jobs"]

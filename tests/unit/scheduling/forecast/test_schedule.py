@@ -282,3 +282,19 @@ def test_where_there_are_few_machines_priority_counts_before_the_rest_of_the_run
         return max(found.starts, key=found.starts.__getitem__)
 
     assert (last(1), last(2)) == ("short", "long")
+
+
+def test_the_type_for_all_work_is_no_larger_than_the_work() -> None:
+    """A cpu of the largest machine costs the least, as each pays for a volume beside."""
+    goods = catalogue(small=(2, 4096, 0.36 + 0.01), large=(8, 16384, 1.44 + 0.01), giant=(192, 393216, 34.56 + 0.01))
+    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+
+    def launched(number: int, seconds: float) -> set[str]:
+        jobs = [PlannedJob(f"{each}", Resources(1, 1024), run="x") for each in range(number)]
+        forecast = Forecast({job.name: WorkflowStep(job, seconds) for job in jobs})
+        builder = Builder(forecast, [], BOOT, None, NOW)
+        return {each.type.name for each in launchable(forecast, problem, builder, 0.0, True).values() if each}
+
+    assert launched(57, 1.0) == {"small"}
+    assert launched(64, 600.0) == {"large"}
+    assert launched(2000, 600.0) == {"giant"}

@@ -45,5 +45,5 @@ def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
 def test_what_a_batch_system_expects_has_a_margin() -> None:
     found = expected_start(NOW, NOW - 10, native=NOW + 600)
     assert found is not None
-    assert (found.since, found.until, found.source) == (NOW + 600, NOW + 960, StartSource.BATCH_SYSTEM)
+    assert (found.since, found.until, found.source) == (NOW + 150, NOW + 960, StartSource.BATCH_SYSTEM)
     assert expected_start(NOW, NOW - 10, native=NOW - 600) is None

@@ -258,6 +258,7 @@ def test_what_will_find_no_room_is_asked_for_as_much_sooner_as_allocations_wait(
     assert ahead(busy(), *both, live=FULL, market=replace(MARKET, most=1)) == []
     assert ahead(busy(), *both, live=FULL, market=replace(MARKET, queue_seconds=0.0)) == [], "nothing is gained by it"
     assert ahead(busy(), *both, live=FULL, known=frozenset()) == []
+    assert ahead(busy(), *both, live=FULL, not_ahead=frozenset(["r"])) == [], "a budget is spent"
     tokens = {"t": "b", "u": "c"}
     assert ahead(busy(), *both, live=FULL, tokens=tokens) == [], "they have come, and are decided about as such"
     coming = work(busy(), *both)

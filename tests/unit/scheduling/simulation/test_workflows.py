@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import reference
+from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.wfformat import WorkflowError
@@ -121,6 +124,16 @@ def wide() -> list[Arrival]:
     return wfformat.read(text_of(task("first", runtimeInSeconds=20.0), *middle, last), "f")
 
 
+def on_spot() -> Catalogue:
+    """The same machines, all of which can be reclaimed."""
+    return Catalogue(
+        {
+            name: replace(kind, offerings=tuple(replace(each, capacity_type=SPOT) for each in kind.offerings))
+            for name, kind in GOODS.types.items()
+        }
+    )
+
+
 def run(
     trace: list[Arrival], policy: str = FORECAST, known: str = "known", most: int | None = None, **options: Any
 ) -> Any:
@@ -166,21 +179,52 @@ def test_limits_reclaims_and_a_lack_of_capacity_are_lived_with() -> None:
     report = run(wide(), most=2)
     assert (report.unplaced, report.peak_instances) == (0, 2)
     assert run(wide(), conditions={"capacity_errors": 0.5, "seed": 3}).unplaced == 0
-    spot = Catalogue(
-        {
-            name: type(kind)(
-                name,
-                kind.capacity,
-                tuple(type(each)(each.usd_per_hour, capacity_type="spot") for each in kind.offerings),
-            )
-            for name, kind in GOODS.types.items()
-        }
-    )
     report = simulate(
-        wide(), spot, policy=FORECAST, conditions=Conditions(tick_seconds=0.1, reclaims_per_hour=20, seed=5)
+        wide(), on_spot(), policy=FORECAST, conditions=Conditions(tick_seconds=0.1, reclaims_per_hour=20, seed=5)
     )
     assert report.unplaced == 0
     assert report.restarts > 0
+
+
+@pytest.mark.parametrize("known", LENGTHS)
+@pytest.mark.parametrize("trace", [wide(), chain(100, 50, 25, 200)])
+def test_reclaims_cost_what_they_cost_themselves(trace: list[Arrival], known: str) -> None:
+    """The work that is lost, and the boots of as many other machines, in USD and in time."""
+
+    def with_reclaims(per_hour: float, seed: int = 0) -> Report:
+        conditions = Conditions(boot_seconds=60, tick_seconds=0.1, reclaims_per_hour=per_hour, seed=seed)
+        return simulate(
+            trace, on_spot(), policy=FORECAST, conditions=conditions, lengths=expected_lengths(trace, known)
+        )
+
+    without, found = with_reclaims(0.0), [with_reclaims(20.0, seed) for seed in range(8)]
+    assert without.lost_usd == without.lost_seconds == 0
+    assert sum(each.reclaims for each in found) > 8
+    for each in found:
+        assert each.unplaced == 0
+        assert each.cost <= 1.05 * (without.cost + each.lost_usd)
+        assert each.makespan <= 1.05 * (without.makespan + each.lost_seconds)
+
+
+def test_a_type_of_which_there_is_none_costs_as_if_it_were_not_on_sale() -> None:
+    known = expected_lengths(wide(), "known")
+
+    def with_types(goods: Catalogue, scarce: frozenset[str] = frozenset()) -> Report:
+        conditions = Conditions(boot_seconds=60, tick_seconds=0.1, scarce=scarce)
+        return simulate(wide(), goods, policy=FORECAST, conditions=conditions, lengths=known)
+
+    best = frozenset(with_types(GOODS).launched)
+    others = Catalogue({name: kind for name, kind in GOODS.types.items() if name not in best})
+    without, refused = with_types(others), with_types(GOODS, best)
+    assert refused.capacity_errors > 0
+    assert best.isdisjoint(refused.launched)
+    assert refused.cost == pytest.approx(without.cost, rel=0.01)
+    assert refused.makespan <= without.makespan + 1.0
+
+
+def test_what_airflow_takes_between_two_tasks() -> None:
+    found = run(chain(100, 50, 25), conditions={"latency_seconds": 10.0})
+    assert found.makespan == pytest.approx(run(chain(100, 50, 25)).makespan + 20, abs=1)
 
 
 def test_what_fits_nothing_is_refused_and_the_rest_runs() -> None:
