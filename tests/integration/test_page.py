@@ -590,6 +590,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     read("Now", "Failed jobs", "and others")
     read("Waits", "Waiting jobs", "and others")
     read("Cost", "Costs by Dag", "genomes")
+    expect(page.get_by_text("Dags that you may not read are in the sums only where")).to_be_visible()
     read("Jobs", "Jobs", "another Dag's task")
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Jobs", exact=True)).not_to_contain_text("another Dag's task")
