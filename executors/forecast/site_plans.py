@@ -269,7 +269,10 @@ class SitePlan:
     def _ways(self, here: PlanningInput) -> Sequence[Way]:
         """The ways to try: fewer of them where each takes long."""
         hurries = here.forecast.hurries.values()
-        ways = self.planner.ways(here.forecast) or all_ways(here.problem, min(hurries, default=here.hurry))
+        ways: Sequence[Way] = self.planner.ways(here.forecast)
+        if not ways:
+            every = all_ways(here.problem, min(hurries, default=here.hurry))
+            ways = (*every, *self.planner.going_on(here.forecast))
         looks = min(MOST_STEPS, len(here.forecast.steps)) * max(1, len(here.locations))
         return ways[:: math.ceil(len(ways) * looks / MOST_LOOKS)] if looks else ways
 

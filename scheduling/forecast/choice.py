@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
+from lading.scheduling.forecast.schedule import Builder, PlannedStart, Schedule, ScheduleTerms
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, Problem, fits
 
@@ -23,6 +23,8 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 20.0
+# Which part of those that run as long as a step until now has ended when it is reckoned to end early.
+EARLY = 0.25
 # By what a run takes longer than until it shall have ended counts as so many times as long.
 OVERDUE_COUNTS = 100.0
 # No run takes less than this, seconds.
@@ -42,7 +44,7 @@ class Way:
     :param least_cpus: new machines have so many cpus at least: steps to come may share them
     :param by_work: of these the type on which all that is to come takes the least money is launched; else the cheapest
     :param patient: whether a run that has just begun may take a boot longer, also where it could begin on what is there
-    :param fleet: see :class:`~lading.scheduling.forecast.schedule.ScheduleTerms`
+    :param fleet: see :class:`~lading.scheduling.forecast.schedule.ScheduleTerms`, as ``before``
     """
 
     least_cpus: float = 0.0
@@ -51,6 +53,7 @@ class Way:
     worth: float = 1.0
     patient: bool = False
     fleet: int = 0
+    before: Mapping[str, PlannedStart] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,9 @@ def choose(
     """
     forecast = forecast.by_those_at_work(now)
     builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
-    critical: dict[str | None, float] = {}
-    for name, step in forecast.steps.items():
-        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
+    critical = longest_of_runs(forecast, builder.rests)
+    # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
+    soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))
     hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
     least = least_usd(forecast, problem, builder)
     worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
@@ -112,6 +115,8 @@ def choose(
             menus[menu] = launchable(forecast, problem, builder, *menu)
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
+        if way.before is not None and not are_on_sale(way.before, problem):
+            continue
         if (way.patient and not is_patience_of_use) or 0 < MOST_LEFT * way.fleet < busy:
             continue
         terms = ScheduleTerms(
@@ -120,19 +125,34 @@ def choose(
                     now + (waits[run] if way.patient or not locations else 0.0) + seconds * way.stretch,
                     max(soonest[run], forecast.finish_by.get(run or "", math.inf)),
                 )
-                for run, seconds in critical.items()
+                for run, seconds in soonest_critical.items()
             },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
             way.fleet,
+            way.before,
         )
         schedule = builder.build(terms)
         found = score(schedule, forecast, soonest, least, hurries, spent, boot, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
-            best = ChosenSchedule(schedule, way, found)
+            best = ChosenSchedule(schedule, replace(way, before=None), found)
     assert best is not None
     return replace(best, ends=expected_ends(best.schedule, forecast))
+
+
+def longest_of_runs(forecast: Forecast, rests: Mapping[str, float]) -> dict[str | None, float]:
+    """The seconds of the longest rest of each run."""
+    longest: dict[str | None, float] = {}
+    for name, step in forecast.steps.items():
+        longest[step.job.run] = max(rests[name], longest.get(step.job.run, LEAST_SECONDS))
+    return longest
+
+
+def are_on_sale(before: Mapping[str, PlannedStart], problem: Problem) -> bool:
+    """Whether all can still be launched that was to be."""
+    planned = {id(its.bin): its.bin for its in before.values() if its.bin is not None}
+    return all(each in problem.bins for each in planned.values())
 
 
 def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:
@@ -232,9 +252,15 @@ def score(
 
 
 def nearby(way: Way) -> tuple[Way, ...]:
-    """A way, and those beside it that are tried as long as nothing but time has passed."""
+    """A way, and those beside it that are tried as long as nothing but time has passed.
+
+    The same on the smallest machines is among them: what large ones were good for may be over.
+    """
     its = replace(way, patient=False, fleet=0)
     stretched = [replace(its, stretch=each) for each in STRETCHES]
     sizes = {way.fleet, way.fleet - 1, way.fleet + 1, way.fleet // 2} if way.fleet else ()
     fleets = [Way(way.least_cpus, way.by_work, fleet=size) for size in sorted(sizes) if size > 0]
-    return tuple(dict.fromkeys((replace(way, patient=False), *stretched, *fleets, replace(its, patient=True))))
+    smallest = replace(its, least_cpus=0.0, by_work=False)
+    return tuple(
+        dict.fromkeys((replace(way, patient=False), *stretched, smallest, *fleets, replace(its, patient=True)))
+    )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 
 from lading.scheduling.job import PlannedJob
 
-# Of what is log-normal and has not ended at its median half ends within 0.67 standard deviations, and later on within
-# fewer: this mean of them, of at most this deviation, says for how long it runs on. What exceeds what was expected runs
-# on for a moment in any case, seconds.
-GOES_ON, MOST_SPREAD = 0.5, 1.0
-MOMENT = 1.0
+# What runs is expected to run on for as long as half of those that are as long until now, of log-normal lengths whose
+# logarithms have at most this standard deviation; and where it exceeds what was expected for a moment more, seconds.
+MOST_SPREAD, MOMENT = 1.5, 1.0
+NORMAL = NormalDist()
 
 
 class CycleError(ValueError):
@@ -55,17 +56,21 @@ class WorkflowStep:
     alike: str | None = None
     measured: int = 0
 
-    def left(self, now: float) -> float:
+    def left(self, now: float, ended: float = 0.5) -> float:
         """Seconds that it still runs. The less its length is known, the less follows from when it should end; and the
         more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement
-        of the spread."""
+        of the spread.
+
+        :param ended: the part of those that are as long until now which have ended by then
+        """
         if self.begun is None:
             return self.seconds
         passed = now - self.begun
-        if passed < self.seconds:
-            return max(self.seconds - passed, self.seconds * _goes_on(self.spread))
+        if passed <= 0 or (not self.spread and passed < self.seconds):
+            return self.seconds - passed
         over = math.log(passed / self.seconds) if self.seconds else 0.0
-        return MOMENT + passed * _goes_on(max(self.spread, over))
+        left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(self.spread, over)), ended))
+        return left if passed < self.seconds else MOMENT + left
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,16 @@ class Forecast:
             raise CycleError(f"{len(odd)} tasks wait for each other, among them {', '.join(odd[:3])}")
         return tuple(ordered)
 
-    def rests(self, now: float) -> dict[str, float]:
+    def rests(self, now: float, ended: float = 0.5) -> dict[str, float]:
         """The seconds of the longest way from now, or from the start of a step that does not run yet, through it to the
-        end of its run, by name."""
+        end of its run, by name.
+
+        :param ended: see :meth:`WorkflowStep.left`
+        """
         found: dict[str, float] = {}
         for name in reversed(self.order):
             step = self.steps[name]
-            found[name] = step.left(now) + max((found[each] for each in self.children[name]), default=step.rest)
+            found[name] = step.left(now, ended) + max((found[each] for each in self.children[name]), default=step.rest)
         return found
 
     def soonest(self, now: float) -> dict[str, float]:
@@ -220,9 +228,12 @@ class Forecast:
                     heapq.heappush(ready, place(child))
 
 
-def _goes_on(spread: float) -> float:
-    """For which part of its median what has not ended then is expected to run on."""
-    return math.expm1(GOES_ON * min(MOST_SPREAD, spread))
+def _longer(logarithm: float, spread: float, ended: float) -> float:
+    """By how much of those of normal logarithms around 0 that exceed one such a part exceeds it at most."""
+    if not spread:
+        return 0.0
+    part = (1 - ended) * math.erfc(logarithm / spread / math.sqrt(2)) / 2
+    return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
 
 
 def _common(over: Iterable[float], measured: int) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
+from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
+from lading.scheduling.prediction import EXACT
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -22,6 +23,8 @@ SLACK = 2.0
 ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
 # After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
+# So many machines more than the last plan has are tried for what has come since.
+MORE_MACHINES = (0, 1, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class Planner:
         :param now: epoch seconds
         """
         if not self.holds(forecast, locations, now):
-            ways = self.ways(forecast)
+            hurry = min((forecast.hurries.get(run or "", self.hurry) for run in runs_of(forecast)), default=self.hurry)
+            ways = self.ways(forecast) or (*all_ways(problem, hurry), *self.going_on(forecast))
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
@@ -96,7 +100,27 @@ class Planner:
         is_alike = (
             self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY and self._is_worth_as_much(forecast)
         )
-        return nearby(self.way) if self.way is not None and is_alike else ()
+        if self.way is None or not is_alike:
+            return ()
+        return self.going_on(forecast) + nearby(self.way)
+
+    def going_on(self, forecast: Forecast) -> tuple[Way, ...]:
+        """The ways by which what was planned goes on as it was, and what has come since has a few machines more.
+
+        There are none where lengths are not known: what waits for room would go on to do so, though there is none.
+        """
+        to_come = {name: step for name, step in forecast.steps.items() if step.begun is None}
+        if self.schedule is None or self.way is None or any(step.spread > EXACT for step in to_come.values()):
+            return ()
+        before = planned_starts(self.schedule)
+        new = to_come.keys() - before.keys()
+        if not all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before):
+            return ()  # what was planned waits for what was not
+        way = replace(self.way, patient=False, fleet=0, before=before)
+        if not new:
+            return (way,)
+        machines = sum(not machine.released for machine in self.schedule.machines)
+        return (way, *(replace(way, fleet=machines + more) for more in MORE_MACHINES))
 
     def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
         """Go by a schedule from now on.
@@ -155,6 +179,24 @@ class Planner:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
+
+
+def runs_of(forecast: Forecast) -> set[str | None]:
+    return {step.job.run for step in forecast.steps.values()}
+
+
+def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:
+    """When and where steps begin by a schedule, by their names."""
+    numbers = {id(machine): number for number, machine in enumerate(schedule.machines)}
+    found = {}
+    for name, start in schedule.starts.items():
+        home = schedule.homes.get(name)
+        if home is None:
+            found[name] = PlannedStart(start)
+        else:
+            location = None if home.location is None else home.location.name
+            found[name] = PlannedStart(start, location, numbers[id(home)], None if location else home.bin)
+    return found
 
 
 def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
@@ -230,7 +272,8 @@ def act(
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
-    for name in waiting:
+    # Rounds of ticks, or of a controller, may give the room of one to another that is to begin a moment later.
+    for name in sorted(waiting, key=lambda name: schedule.starts.get(name, math.inf)):
         home = schedule.homes.get(name)
         if home is None:
             job = forecast.steps[name].job
@@ -242,7 +285,8 @@ def act(
             placements.append(Placement(name, location.name))
         else:
             waits.append(Wait(name, 1, wait_reason(home, begin, now)))
-            looks.append(begin)
+            # What should have begun and has no room yet is planned anew if it still has none.
+            looks.append(begin if begin > now + SOON else begin + SLACK + SOON)
     launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept)
     looks += more
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)

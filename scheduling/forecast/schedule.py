@@ -21,7 +21,8 @@ from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 
-# So many times as long as expected a step takes at most where it is reckoned when it should begin.
+# So many times as long as expected a step takes at most where it is reckoned when it should begin, and none like it has
+# ended: of those of others, or of nothing, no spread is known.
 MOST_TIMES = 2.0
 
 
@@ -102,6 +103,7 @@ class Schedule:
     :param usd: what is still to be paid
     :param ends: when each run ends, epoch seconds
     :param fleet: the machines in the order in which they are filled by :attr:`ScheduleTerms.fleet`
+    :param launched: those to be launched by :attr:`ScheduleTerms.before`, by their numbers there
     """
 
     machines: list[PlannedMachine]
@@ -111,6 +113,23 @@ class Schedule:
     usd: float = 0.0
     ends: dict[str | None, float] = field(default_factory=dict)
     fleet: list[PlannedMachine] = field(default_factory=list)
+    launched: dict[int, PlannedMachine] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStart:
+    """When and where a step was to begin by the last schedule.
+
+    :param start: epoch seconds
+    :param location: the name of its machine; None: it was to be launched
+    :param number: of that machine among those of the schedule; None: it needs none
+    :param bin: what was to be launched
+    """
+
+    start: float
+    location: str | None = None
+    number: int | None = None
+    bin: Bin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +141,15 @@ class ScheduleTerms:
     :param bins: what each step would be launched on; None: it fits nothing that can be launched
     :param fleet: so many machines at most, the ones that are there included, where nothing else fits a step; each step
         begins as soon as it can, on the first of them; 0: any number, and each step begins where that costs the least
+    :param before: the last schedule, by the names of steps before which no other ones have to end: each begins in the
+        same order on the same machine, as soon as it can; None: there was none
     """
 
     deadlines: Mapping[str | None, float]
     usd_per_second: Mapping[str | None, float]
     bins: Mapping[str, Bin | None]
     fleet: int = 0
+    before: Mapping[str, PlannedStart] | None = None
 
 
 class Builder:
@@ -164,20 +186,19 @@ class Builder:
         self._slots = Slots(forecast, now)
 
     def _longest_rests(self) -> dict[str, float]:
-        """The rests where each step takes as long as it probably does at most, but for :data:`MOST_TIMES` as long as
-        expected: so long before the end one should begin.
+        """The rests where each step takes as long as it probably does at most: so long before the end one should begin.
 
         Else a step whose length is not known would wait for as long as if it were, and its run would end later wherever
         it takes longer than expected.
         """
         if not any(step.spread for step in self.forecast.steps.values()):
             return self.rests
-        steps = {
-            name: replace(step, seconds=step.seconds * min(MOST_TIMES, math.exp(step.spread)))
-            if step.begun is None
-            else step
-            for name, step in self.forecast.steps.items()
-        }
+        steps = dict(self.forecast.steps)
+        for name, step in self.forecast.steps.items():
+            if step.begun is None:
+                times = math.exp(step.spread)
+                seconds = step.seconds * (times if step.measured else min(MOST_TIMES, times))
+                steps[name] = replace(step, seconds=seconds)
         return replace(self.forecast, steps=steps).rests(self.now)
 
     def _without_strangers(self) -> dict[str, Vector]:
@@ -212,7 +233,11 @@ class Builder:
             self._slots.add(step, self.now, step.left(self.now))
         # Those stay first that have to stay for the longest in any case.
         schedule.fleet = sorted(schedule.machines, key=lambda machine: -machine.timeline.busy[-1][1])
-        for name in self.order:
+        order: Sequence[str] = self.order
+        if (before := terms.before) is not None:
+            # What has come since comes behind what was planned.
+            order = sorted(order, key=lambda name: before[name].start if name in before else math.inf)
+        for name in order:
             self.pause()
             self._place(name, schedule, terms)
         for name, end in ends.items():
@@ -243,6 +268,8 @@ class Builder:
             best, home = (0.0, self._slots.earliest(step, ready)), None
         else:
             find = self._soonest if terms.fleet else self._cheapest
+            if terms.before is not None and name in terms.before:
+                find = self._as_before
             best, home = find(name, ready, schedule, terms)
             if home is None:
                 return
@@ -309,6 +336,32 @@ class Builder:
                 soonest, home = begin, self._open(launched, begin, seconds, schedule)
                 schedule.fleet.append(home)
         return (0.0, soonest), home
+
+    def _as_before(
+        self, name: str, ready: float, schedule: Schedule, terms: ScheduleTerms
+    ) -> tuple[tuple[float, float], PlannedMachine | None]:
+        """Where a step was to begin by the last schedule, now as soon as it can there; see :meth:`_cheapest`."""
+        step, need, before = self.forecast.steps[name], self.needs[name], terms.before
+        assert before is not None
+        last, soonest, home = before[name], math.inf, None
+        if last.location is not None:
+            home = next((each for each in schedule.machines if self._is_called(each, last.location)), None)
+        elif last.number is not None:
+            home = schedule.launched.get(last.number)
+        if home is not None and self._suits(home, name):
+            soonest = self._begin(home, step, self._slots.earliest(step, ready), need)
+        elif home is None and last.bin is not None and last.number is not None:
+            boot = self.boot_of(last.bin.type.name)
+            soonest = self._opening(max(ready, self.now + boot), step.seconds, schedule, boot)
+            if soonest < math.inf:
+                home = self._open(last.bin, soonest, step.seconds, schedule)
+                schedule.launched[last.number] = home
+                schedule.fleet.append(home)
+        return ((0.0, soonest), home) if soonest < math.inf else self._cheapest(name, ready, schedule, terms)
+
+    @staticmethod
+    def _is_called(machine: PlannedMachine, name: str) -> bool:
+        return machine.location is not None and machine.location.name == name
 
     def _begin(self, machine: PlannedMachine, step: WorkflowStep, ready: float, need: Vector) -> float:
         """When a step begins on a machine at the soonest; infinite: that has to be gone before it has ended."""

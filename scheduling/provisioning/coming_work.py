@@ -183,7 +183,8 @@ def early(
                 known[kind, cpus] = coming.wait(str(kind), cpus, market)
             waits[name] = known[kind, cpus]
     forecast = coming.within_reach(len(live) + len(launches), now)
-    soonest = forecast.soonest(now) if waits else {}
+    expected = as_expected(forecast)
+    soonest = expected.soonest(now) if waits else {}
     waits = {name: wait for name, wait in waits.items() if soonest.get(name, math.inf) <= now + wait}
     if not any(waits.values()):
         return []
@@ -197,7 +198,7 @@ def early(
         )
         for number, each in enumerate(launches)
     ]
-    schedule = play(forecast, as_played([*live, *asked], coming, market, now), now)
+    schedule = play(expected, as_played([*live, *asked], coming, market, now), now)
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
     found = []
     for name, wait in waits.items():
@@ -218,13 +219,21 @@ def early(
 
 def doubted(forecast: Forecast, now: float) -> dict[str, float]:
     """By how many seconds the steps before each one may end sooner or later than expected."""
-    found: dict[str, float] = {}
+    expected, found = as_expected(forecast).steps, dict[str, float]()
     for name in forecast.order:
         before = [each for each in forecast.steps[name].parents if each in forecast.steps]
-        found[name] = max(
-            (found[each] + forecast.steps[each].left(now) * forecast.steps[each].spread for each in before), default=0.0
-        )
+        doubts = (found[each] + expected[each].left(now) * forecast.steps[each].spread for each in before)
+        found[name] = max(doubts, default=0.0)
     return found
+
+
+def as_expected(forecast: Forecast) -> Forecast:
+    """The same where what is at work ends when it should: of what is asked for ahead it is counted by itself how much
+    sooner or later that may be."""
+    steps = {
+        name: replace(step, spread=0.0) if step.begun is not None else step for name, step in forecast.steps.items()
+    }
+    return replace(forecast, steps=steps)
 
 
 def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:

@@ -8,7 +8,9 @@ import pytest
 
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act_late
+from lading.scheduling.forecast.policy import MORE_MACHINES, SLACK, Actions, Planner, act, act_late
+from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
+from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
@@ -114,6 +116,69 @@ def test_a_plan_holds_until_something_goes_another_way() -> None:
     here.locations = []
     here.decide(153.0)
     assert here.planner.plans == 6
+
+
+def at_one_machine(used: float, **starts: float) -> tuple[Schedule, Forecast]:
+    """Steps of two cpus that begin at times on a machine of two, of which so many are in use."""
+    there = replace(Workflow.location("up"), used=Resources(used, 0))
+    machine = PlannedMachine(MachineTimeline((2, 4096, 0, 0), 0.0001, BOOT, 0.0, is_there=True), there)
+    steps = {name: step(name, 50) for name in starts}
+    machine.steps = list(steps)
+    until = {name: start + 50 for name, start in starts.items()}
+    return Schedule([machine], starts, until, dict.fromkeys(starts, machine)), Forecast(steps)
+
+
+def test_what_should_have_begun_and_has_no_room_is_looked_at_again() -> None:
+    """Else it would wait until something ends, and be planned anew only then."""
+    schedule, forecast = at_one_machine(2, a=10.0)
+    actions = act(schedule, ["a"], PROBLEM, forecast, 10.0)
+    assert [each.job for each in actions.waits] == ["a"]
+    assert actions.look is not None
+    assert 10 + SLACK < actions.look <= 10 + SLACK + 1, "as soon as the plan holds no longer"
+
+
+def test_room_goes_to_what_is_to_begin_first() -> None:
+    schedule, forecast = at_one_machine(0, late=10.3, early=10.0)
+    actions = act(schedule, ["late", "early"], PROBLEM, forecast, 10.0)
+    assert [each.job for each in actions.placements] == ["early"]
+    assert [each.job for each in actions.waits] == ["late"]
+
+
+def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    assert here.planner.ways(Forecast(here.steps)) == (), "there was none"
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    first = here.planner.ways(Forecast(here.steps))[0]
+    assert first.before is not None
+    assert first.before["b"] == PlannedStart(100.0, "up", 0)
+    unsure = {name: replace(each, spread=0.3) for name, each in here.steps.items()}
+    assert all(way.before is None for way in here.planner.ways(Forecast(unsure))), "else all would go on to wait"
+    here.decide(101.0 + SLACK)
+    assert here.planner.way is not None
+    assert here.planner.way.before is None
+    here.steps["new"] = step("new", 10)
+    assert here.planner.ways(Forecast(here.steps)) == ()
+    assert [way.fleet for way in here.planner.going_on(Forecast(here.steps))] == [0, *(1 + n for n in MORE_MACHINES)]
+    here.steps["b"] = step("b", 50, "a", "new")
+    assert here.planner.going_on(Forecast(here.steps)) == (), "what was planned waits for what was not"
+
+
+def test_a_run_that_comes_leaves_alone_what_was_planned_where_that_is_cheaper() -> None:
+    """Both runs take two machines for as long as they can be full; by the rests of both together they would not be."""
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    new = {name: replace(step(name, 100), job=PlannedJob(name, Resources(2, 1), run="q")) for name in ("x", "y")}
+    forecast = Forecast({**here.steps, **new}, {"r": 0.0, "q": 10.0})
+    before = here.planner.going_on(forecast)[0].before
+    assert before is not None
+    ways = here.planner.going_on(forecast)
+    found = choose(forecast, here.locations, PROBLEM, boot=BOOT, ways=ways, now=10.0).schedule
+    assert found.starts["b"] == 100.0
+    assert found.starts.keys() == forecast.steps.keys()
+    for name in ("x", "y"):
+        assert found.homes[name].timeline.usd() > 0
 
 
 def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() -> None:

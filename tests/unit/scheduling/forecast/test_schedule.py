@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import all_ways, choose, launchable
+from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable, nearby
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -164,6 +166,21 @@ def test_the_less_is_known_of_the_rest_the_sooner_a_step_begins() -> None:
     assert machines(0.8) == 3
 
 
+def test_nothing_waits_because_something_at_work_may_take_long() -> None:
+    """What is overdue may end soon, and what has waited would be the last of its run then."""
+
+    def first_start(seconds: float, spread: float) -> float:
+        at_work = WorkflowStep(PlannedJob("r", Resources(2, 1)), seconds, (), NOW - 1000, "up", spread)
+        other = WorkflowStep(PlannedJob("s", Resources(2, 1)), 600.0, (), NOW - 100, "too")
+        steps = {"r": at_work, "s": other, "a": WorkflowStep(PlannedJob("a", Resources(2, 1)), 400.0)}
+        locations = [there("up", used=Resources(2, 1)), there("too", used=Resources(2, 1))]
+        found = choose(Forecast(steps), locations, posed(), boot=BOOT, ways=[Way()], now=NOW)
+        return found.schedule.starts["a"]
+
+    assert first_start(2400.0, 0.0) == NOW + 500, "it is known that there is time"
+    assert first_start(999.0, 1.2) == NOW + BOOT
+
+
 def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
     """Of a run of a minute that boots for a minute four per cent are 2.4 s, not 4.8."""
     goods = catalogue(small=(1, 4096, 0.18))
@@ -174,6 +191,31 @@ def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
     problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
     schedule = choose(Forecast(steps), [], problem, boot=BOOT, now=NOW).schedule
     assert schedule.ends[None] <= NOW + BOOT + 60 * 1.05
+
+
+@given(forecasts(), st.sampled_from([None, 2]), st.booleans())
+def test_what_goes_on_as_before_ends_when_it_was_to_end(forecast: Forecast, most: int | None, is_up: bool) -> None:
+    """Nothing has happened since the last schedule was made."""
+    locations = [there("up", 8)] if is_up else []
+    problem = posed(None if most is None else most + is_up)
+    last = choose(forecast, locations, problem, boot=BOOT, now=NOW)
+    before = planned_starts(last.schedule)
+    again = choose(forecast, locations, problem, boot=BOOT, ways=[replace(last.way, before=before)], now=NOW)
+    assert again.way == last.way
+    assert again.way.before is None, "the next one goes on as this one"
+    if most is None:  # else what makes way for another machine depends on the order in which they are opened
+        assert planned_starts(again.schedule).keys() == before.keys()
+        assert all(again.schedule.starts[name] <= its.start + 1e-6 for name, its in before.items())
+
+
+def test_what_goes_on_as_before_finds_other_room_where_a_machine_has_gone() -> None:
+    steps = {f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(2, 1)), 100.0) for number in range(2)}
+    forecast = Forecast(steps)
+    last = choose(forecast, [there("up"), there("gone")], posed(), boot=BOOT, now=NOW)
+    way = replace(last.way, before=planned_starts(last.schedule))
+    found = choose(forecast, [there("up")], posed(), boot=BOOT, ways=[way], now=NOW).schedule
+    assert found.starts.keys() == steps.keys()
+    assert "gone" not in {home.location.name for home in found.homes.values() if home.location is not None}
 
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
@@ -189,6 +231,16 @@ def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
 def test_ways_without_a_bound_on_time_are_tried_where_time_counts_little() -> None:
     assert max(way.stretch for way in all_ways(posed(), 1.0)) == 1.05
     assert max(way.stretch for way in all_ways(posed(), 0.0)) == math.inf
+
+
+def test_the_smallest_machines_are_always_among_what_is_tried() -> None:
+    """Large ones that were good for all are no good for the short rest of a run."""
+    for way in (Way(64.0, by_work=True, stretch=1.05, worth=100.0, patient=True), Way(8.0, fleet=4), Way()):
+        tried = nearby(way)
+        assert tried[0] == replace(way, patient=False)
+        assert Way(stretch=way.stretch, worth=way.worth) in tried
+        assert len(set(tried)) == len(tried)
+    assert {each.fleet for each in nearby(Way(8.0, fleet=4))} == {0, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("most", [1, 3, None])
