@@ -1,18 +1,27 @@
-"""What shares add to a tick, and how fair a day is: python -m benchmarks.shares [JOBS [SHARES [LOCATIONS [TASKS]]]]
+"""What shares add to a tick, and how fair a day is:
 
-First the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they go)
-with shares and without, in turn; then a day of four teams on machines that they all want, with Jain's index among those
-of equal weight, and the utilization beside what it is without shares. TASKS are those of each team, 1500 if not given;
-there are as many machines as these keep busy.
+    python -m benchmarks.shares tick [--jobs 10000] [--shares 50] [--locations 100]
+    python -m benchmarks.shares day [--tasks 1500]
+    python -m benchmarks.shares live [--tasks 500] [--database sqlite postgresql]
+
+``tick``: the processor time of what a tick reads and decides (the jobs that wait, of a SQLite database, and where they
+go) with shares and without, in turn. ``day``: a day of four teams on machines that they all want, each with so many
+tasks, with Jain's index among those of equal weight, and the utilization beside what it is without shares; there are as
+many machines as the tasks keep busy. ``live``: a real Airflow with two teams and three Dags of so many tasks each on 8
+cpus, and which part of the tasks that end one after the other is of which team.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 import random
 import statistics
-import sys
 import tempfile
 import time
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +40,78 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.shares.table import Share, Shares
 from lading.scheduling.shares.who import Who
 from lading.scheduling.simulation.contention import ContendingJob, contend
+from tests.services import processes
+from tests.services.airflow import Airflow
+from tests.services.postgres import Postgres
+from tests.services.processes import wait_until
 
 ROUNDS = 15
 HOUR = 3600.0
 JOB: dict[str, Any] = {
     "kind": "Test", "subject": "s", "workload": "{}", "try_number": 1, "news": 0, "map_index": -1, "priority": 1,
     "unreported": False, "state": State.QUEUED, "disk": 0, "gpus": 0.0, "run_id": "run", "task_id": "task",
-    "changed_at": 0.0,
+    "changed_at": 1.0,
 }  # fmt: skip
+
+LIVE_SITES = """
+[sites.local]
+kind = "local"
+cpus = 8
+memory = "16 GiB"
+reserve_cpus = 0
+
+[[shares]]
+team = "genes"
+weight = 2
+
+[[shares]]
+team = "loads"
+"""
+LIVE_DAGS = {"genes": ("genes_a", "genes_b"), "loads": ("loads_a",), "gates": ("gate",)}
+# All tasks wait before the first of them starts: until then one has the whole machine.
+LIVE_DAG = """
+import time
+from pathlib import Path
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+@dag(schedule=None, default_args={"executor_config": resources(cpus=1, memory=64)})
+def NAME():
+    if "NAME" == "gate":
+        @task(executor_config=resources(cpus=8, memory=64))
+        def hold():
+            while not Path("OPEN").exists():
+                time.sleep(0.1)
+        hold()
+    else:
+        @task
+        def one(number):
+            return None
+        one.expand(number=list(range(TASKS)))
+
+NAME()
+"""
 
 
 def main() -> None:
-    given = [int(each) for each in sys.argv[1:5]]
-    *sizes, tasks = [*given, *[10_000, 50, 100, 1500][len(given) :]]
-    for is_mixed in (False, True):
-        tick(*sizes, is_mixed=is_mixed)
-    day(tasks)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("tick", "day", "live"))
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--shares", type=int, default=50)
+    parser.add_argument("--locations", type=int, default=100)
+    parser.add_argument("--tasks", type=int)
+    parser.add_argument("--database", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
+    options = parser.parse_args()
+    if options.what == "tick":
+        for is_mixed in (False, True):
+            tick(options.jobs, options.shares, options.locations, is_mixed=is_mixed)
+    elif options.what == "day":
+        day(options.tasks or 1500)
+    else:
+        processes.end_in_order()
+        for kind in options.database:
+            with Postgres() if kind == "postgresql" else nullcontext() as server:
+                live(kind, server and server.create_database("shares"), options.tasks or 500)
 
 
 def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
@@ -74,6 +139,9 @@ def tick(jobs: int, number: int, locations: int, *, is_mixed: bool) -> None:
             session.execute(insert(JobRow), rows)
             session.commit()
         settings = Settings(None, Path(folder), Resources(1, 512), "cancel", 30, 30)
+        # What the imports have left costs no tick seconds of the collector, whose turn one or the other would have.
+        gc.collect()
+        gc.freeze()
         taken: dict[bool, list[float]] = {True: [], False: []}
         shares = FairShares(settings, {}, {}, Budgets(settings))
         shares.shares = Shares(tuple(Share(f"team{n}", Who(team=f"team{n}"), 1 + n % 3) for n in range(number)))
@@ -124,6 +192,88 @@ def four_teams(seed: int, number: int) -> list[ContendingJob]:
             size = Resources(chance.choice([1, 1, 2, 4]), chance.choice([1000, 4000, 8000]))
             jobs.append(ContendingJob(f"{team}{n:05}", team, size, hour * HOUR, chance.uniform(60, 1800)))
     return jobs
+
+
+def live(kind: str, database: str | None, tasks: int) -> None:
+    """Say in which order the tasks of two teams end that all wait at once for a machine of 8 cpus.
+
+    :param database: the URL of one that is empty; None: SQLite in the home folder
+    :param tasks: of each of the three Dags
+    """
+    with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as folder:
+        home = Path(folder)
+        (home / "sites.toml").write_text(LIVE_SITES)
+        bundles = []
+        for team, dags in LIVE_DAGS.items():
+            its_own = home / "dags" / team
+            its_own.mkdir(parents=True)
+            for dag in dags:
+                text = LIVE_DAG.replace("NAME", dag).replace("TASKS", str(tasks)).replace("OPEN", str(home / "open"))
+                (its_own / f"{dag}.py").write_text(text)
+            bundles.append(
+                {
+                    "name": team,
+                    "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+                    "kwargs": {"path": str(its_own), "refresh_interval": 1},
+                    "team_name": team,
+                }
+            )
+        teams = ";".join(f"{team}=lading.executors.LadingExecutor" for team in LIVE_DAGS)
+        config = {
+            "core.multi_team": True,
+            "core.parallelism": 10 * tasks,
+            "core.max_active_tasks_per_dag": 10 * tasks,
+            "core.max_map_length": 10 * tasks,
+            "scheduler.max_tis_per_query": 512,
+            "dag_processor.dag_bundle_config_list": json.dumps(bundles),
+            "lading.sites_file": home / "sites.toml",
+        }
+        service = Airflow(
+            home,
+            executor=f"lading.executors.LadingExecutor;{teams}",
+            database=database,
+            config=config,
+            components=("api-server", "scheduler", "dag-processor"),
+        )
+        service.migrate()
+        for team in LIVE_DAGS:
+            service.cli("teams", "create", team)
+        with service:
+            names = [dag for dags in LIVE_DAGS.values() for dag in dags if dag != "gate"]
+            for dag in ("gate", *names):
+                service.wait_for_dag(dag)
+            service.wait_for_task("gate", service.trigger("gate"), "hold", "running", timeout=300)
+            runs = {dag: service.trigger(dag) for dag in names}
+            # All of them are given to executors while one task has the whole machine.
+            assert wait_until(lambda: len(_jobs(service, tasks)) == 3 * tasks + 1, 1800, 5), service.log_tails()
+            begun = time.monotonic()
+            (home / "open").touch()
+            for dag, run in runs.items():
+                state = service.wait_for_run(dag, run, 3600)
+                assert state == "success", (dag, state)
+            seconds = time.monotonic() - begun
+            rows = _jobs(service, tasks)
+    ended = [row for row in sorted(rows, key=lambda row: float(row["ended_at"])) if row["dag_id"] != "gate"]
+    by_dag = Counter(row["dag_id"] for row in ended)
+    assert by_dag == dict.fromkeys(names, tasks), by_dag
+    print(f"{kind}: {len(ended):,} tasks in {seconds:.0f} s; of those that ended one after the other, of team genes")
+    size = len(ended) // 10
+    for start in range(0, len(ended), size):
+        some = [row["team"] for row in ended[start : start + size]]
+        print(f"  {start + 1:5}-{start + len(some):<5} {100 * some.count('genes') / len(some):.1f} % (weight: 66.7 %)")
+    parts = [
+        sum(row["team"] == "genes" for row in ended[start : start + 60]) / 60 for start in range(0, len(ended) - 60, 60)
+    ]
+    print(
+        f"  of sixty, {100 * min(parts):.0f} to {100 * max(parts):.0f} %, "
+        f"the median {100 * statistics.median(parts):.1f} %"
+    )
+
+
+def _jobs(service: Airflow, tasks: int) -> list[dict[str, Any]]:
+    """All jobs."""
+    found: list[dict[str, Any]] = json.loads(service.lading("jobs", "--limit", str(4 * tasks), "-o", "json"))
+    return found
 
 
 if __name__ == "__main__":

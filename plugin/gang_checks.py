@@ -15,9 +15,10 @@ from lading.hooks.dags.teams import team_of_task
 from lading.plugin import hint_checks
 from lading.scheduling.hints.gang_hints import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.places import Target, is_named
+from lading.scheduling.hints.places import Target
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources
+from lading.scheduling.site_names import is_named
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -28,6 +28,7 @@ from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
+from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
@@ -203,6 +204,8 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[in
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
+    if envelope.team is not None:
+        os.environ[TEAM_VARIABLE] = envelope.team
     if envelope.inputs:
         os.environ[INPUTS_VARIABLE] = json.dumps(dict(envelope.inputs))
     return _run(job, runner, envelope, assignment)

@@ -288,7 +288,7 @@ class Controller:
         """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
         with open_session() as session:
             self.shares.load(session)
-            self.budgets.look(session, time.time(), is_asked=self.requests.step(session))
+            self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 

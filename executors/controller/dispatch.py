@@ -143,4 +143,5 @@ def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0
         container=job.container,
         inputs=json.loads(job.stage) if job.stage else {},
         rest=rest,
+        team=job.team,
     )

@@ -48,11 +48,11 @@ from lading.hooks.site import (
     join,
 )
 from lading.hooks.site.rules import published_bindings
-from lading.scheduling.hints.places import is_named
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+from lading.scheduling.site_names import is_named
 from lading.scheduling.text.printable import storable
 
 # The column of the type takes so many characters; what an allocation is for may take more.

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
 
@@ -25,6 +25,19 @@ SHARE_OF_LATEST = 0.1
 Gauge = tuple[str, tuple[tuple[str, str], ...]]
 
 
+class Counted(NamedTuple):
+    """That a job has started or ended.
+
+    :param tags: without its team
+    :param cpu_seconds: that it has used; None: it has not ended, or that is not known
+    """
+
+    token: str
+    name: str
+    tags: dict[str, str]
+    cpu_seconds: float | None = None
+
+
 class Metrics:
     """Counters, gauges and timers of the controller. Ids go into tags, never into names."""
 
@@ -33,6 +46,8 @@ class Metrics:
         self.shown: set[Gauge] = set()
         self.started: set[str] = set()
         """The jobs that have started since the last round."""
+        self.counted: list[Counted] = []
+        """What is counted in the next round, when the teams are read."""
         self.last_round = time.time()
         self.latency = 0.0
         """Seconds that a tick takes: the average of the last ones, the latest of which count most."""
@@ -46,16 +61,15 @@ class Metrics:
         self.latency += SHARE_OF_LATEST * (time.monotonic() - began - self.latency)
 
     def count(self, changes: Iterable[Change]) -> None:
-        """Count jobs that started or ended: ``lading.jobs.started``, ``lading.jobs.ended`` by state and cause."""
+        """Count jobs that started or ended, in the next round: ``lading.jobs.started``, ``lading.jobs.ended`` by state
+        and cause, each by team."""
         for change in changes:
             state = change.values.get("state")
             if state in ENDED:
                 tags = {"state": str(state.value), "cause": change.values.get("cause") or "none"}
-                self.stats.incr("lading.jobs.ended", tags=tags)
-                if change.values.get("cpu_seconds") is not None:
-                    self.stats.timing("lading.jobs.cpu", change.values["cpu_seconds"] * 1000, tags=tags)
+                self.counted.append(Counted(change.token, "lading.jobs.ended", tags, change.values.get("cpu_seconds")))
             elif state == State.RUNNING:
-                self.stats.incr("lading.jobs.started")
+                self.counted.append(Counted(change.token, "lading.jobs.started", {}))
                 self.started.add(change.token)
 
     def round(self, session: Session, live: Mapping[tuple[str | None, str, str | None], int]) -> None:
@@ -63,6 +77,7 @@ class Metrics:
 
         :param live: how many jobs have not ended, by site, state and team
         """
+        self._counts(session)
         self._waits(session)
         gauges: dict[Gauge, float] = {
             ("lading.jobs.live", (("site", site or "none"), ("state", state), *of_team(team))): jobs
@@ -85,6 +100,20 @@ class Metrics:
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge
             self.stats.gauge(name, gauges.get(gauge, 0), tags=dict(tags))
+
+    def _counts(self, session: Session) -> None:
+        """Count what has started and ended since the last round."""
+        counted, self.counted = self.counted, []
+        teams: dict[str, str | None] = {}
+        for chunk in chunks(sorted({each.token for each in counted})):
+            of_team_alone = JobRow.token.in_(chunk), JobRow.team.is_not(None)
+            rows = session.execute(select(JobRow.token, JobRow.team).where(*of_team_alone))
+            teams |= {row.token: row.team for row in rows}
+        for each in counted:
+            tags = {**each.tags, **dict(of_team(teams.get(each.token)))}
+            self.stats.incr(each.name, tags=tags)
+            if each.cpu_seconds is not None:
+                self.stats.timing("lading.jobs.cpu", each.cpu_seconds * 1000, tags=tags)
 
     def _waits(self, session: Session) -> None:
         """Time the waits of jobs that have started, and the boots of instances that have come up."""

@@ -68,9 +68,10 @@ class Budgets:
         self._needs_tags = any(each.who.tag is not None for each in self.table)
         self._next_look = 0.0
         self._is_first = True
+        self._ended = share_rows.EndedCosts()
         self._terms: dict[Tenant, BudgetTerms] = {}
 
-    def look(self, session: Session, now: float, *, is_asked: bool = False) -> None:
+    def sum_up(self, session: Session, now: float, *, is_asked: bool = False) -> None:
         """Sum up now and then what was spent, store it, and warn where much of it is.
 
         :param is_asked: whether one was lifted meanwhile, or holds again
@@ -82,9 +83,9 @@ class Budgets:
         begun = time.monotonic()
         # A question for each Dag, where any budget goes by that.
         tags = partial(_tags, session, self._facts) if self._needs_tags else _no_tags
-        self.found = share_rows.spending(session, self.table, now, tags)
+        self.found = share_rows.spending(session, self.table, now, tags, self._ended)
         for each in share_rows.save_spending(session, self.found, now):
-            text = said(each)
+            text = budget_warning(each)
             log.warning("%s", text)
             current.orchestrator().note(session, [TaskNote("lading budget", None, text)])
         self._terms.clear()
@@ -147,7 +148,7 @@ class FairShares:
         """The share of a row's job."""
         tenant = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._known.get(tenant)) is None:
-            known = self._known[tenant] = self.shares.of(Tenant.of(*tenant))
+            known = self._known[tenant] = self.shares.share_of(Tenant.from_columns(*tenant))
         return known
 
     def load(self, session: Session) -> None:
@@ -307,7 +308,7 @@ def _no_tags(_: str) -> None:
     """The same where no budget goes by tags."""
 
 
-def said(spending: BudgetUse) -> str:
+def budget_warning(spending: BudgetUse) -> str:
     """What is warned of."""
     budget = spending.budget
     return (

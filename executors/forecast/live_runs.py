@@ -279,7 +279,9 @@ class LiveRuns:
             if run in structures:
                 known.structure = structures[run]
                 facts = self.dags.facts(session, run.dag_id)
-                known.tenant = Tenant.of(facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags"))
+                known.tenant = Tenant.from_columns(
+                    facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags")
+                )
                 try:
                     known.asks = self._asks(session, run, by_dag)
                 except SQLAlchemyError:

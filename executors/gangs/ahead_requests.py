@@ -171,7 +171,9 @@ class AheadRequests:
     def _terms(self, session: Session, run: DagRunKey) -> BudgetTerms:
         """What budgets allow the jobs of a run."""
         facts = self.dags.facts(session, run.dag_id)
-        return self.budgets(Tenant.of(facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags")))
+        return self.budgets(
+            Tenant.from_columns(facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags"))
+        )
 
     def _steps(self, session: Session, run: DagRunKey) -> dict[str, GangTask]:
         """The tasks of a run; read once."""

@@ -39,7 +39,6 @@ from lading.scheduling.gangs.gang import (
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.hints.places import is_named
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked
@@ -50,6 +49,7 @@ from lading.scheduling.provisioning.budgets import reason as unpaid
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
+from lading.scheduling.site_names import is_named
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from sqlalchemy import and_, func, or_, select, update
 
 from lading.executors import store
 from lading.executors.store import JobRow, explained, groups
-from lading.executors.store.groups import equals_or_null
+from lading.executors.store.groups import QueueColumns, equals_or_null
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
@@ -32,12 +32,19 @@ STEP = 1e-5
 BLOCK, MOST_BLOCKS = 8, 64
 # Which jobs come first is found out anew after so many times as long as that takes, and after so many seconds at most.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
+# Which others are looked at for their shapes is found out anew after that, if too few are left of a shape, and after so
+# many seconds in any case.
+LONGEST_PAUSE_OF_SHAPES = 30.0
 # So many times as many jobs as a tick looks at are kept as the first ones.
 MARGIN = 1.1
 # What says whose a job is.
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 NODES = func.coalesce(JobRow.nodes, 1)
+STAMP = (JobRow.token, JobRow.changed_at)
 
+
+# Of so many tenants every database takes the conditions in one statement.
+MOST_TENANTS = 100
 
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
@@ -55,24 +62,61 @@ class TenantTerms(NamedTuple):
 
 
 @dataclass(slots=True)
-class FirstJobs:
-    """Which jobs come first, as it was found out last: where many wait that takes long, and is not done in each tick.
+class FoundJobs:
+    """Some jobs, as they were found last: where many wait that takes long, and is not done in each tick.
 
-    :param tokens: of as many jobs as a tick looks at, or somewhat more
-    :param others: of those that are looked at behind them for their shapes; None: that is not known
-    :param due_at: when it is found out anew, on the monotonic clock
+    :param rows: those of them that could be placed when they were read last, by their tokens; None: they were not
+        sought yet
+    :param due_at: when they are sought anew, on the monotonic clock
+    :param ends_at: until when they hold, if there is no reason to seek others
     """
 
-    tokens: list[str] = field(default_factory=list)
-    others: list[str] | None = None
+    rows: dict[str, QueueColumns] | None = None
     due_at: float = -math.inf
+    ends_at: float = -math.inf
 
-    def found(self, begun: float) -> None:
-        """Something of it was found out, which has begun at a time of the monotonic clock: the longer that has taken
-        the longer it holds."""
+    def note(self, rows: Iterable[QueueColumns], begun: float, longest: float = LONGEST_PAUSE) -> None:
+        """They were found, by a search that has begun at a time of the monotonic clock: the longer that has taken the
+        longer they hold.
+
+        :param longest: for so many seconds at most
+        """
         now = time.monotonic()
-        pause = PAUSE_BETWEEN_LOOKS * (now - begun)
-        self.due_at = min(max(self.due_at, now) + pause, now + LONGEST_PAUSE)
+        self.rows, self.ends_at = {row.token: row for row in rows}, now + longest
+        self.due_at = now + min(PAUSE_BETWEEN_LOOKS * (now - begun), LONGEST_PAUSE)
+
+    def read(self, session: Session, without: Collection[str] = ()) -> list[QueueColumns]:
+        """Those that can still be placed. Of a row that has not changed since no more than that is read.
+
+        :param without: these are not read
+        """
+        tokens = [token for token in self.rows or () if token not in without]
+        stamps = {
+            token: stamp
+            for chunk in store.chunks(tokens)
+            for token, stamp in session.execute(select(*STAMP).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
+        }
+        # Rows of an older version have no such time.
+        known = {
+            token: row
+            for token, row in (self.rows or {}).items()
+            if row.changed_at is not None and stamps.get(token) == row.changed_at
+        }
+        anew = by_token(session, [token for token in stamps if token not in known])
+        self.rows = known | {row.token: row for row in anew}
+        return list(self.rows.values())
+
+
+@dataclass(slots=True)
+class FirstJobs:
+    """Which jobs are looked at in a tick, as it was found out last.
+
+    :param first: as many as a tick looks at, or somewhat more
+    :param others: those that are looked at behind them for their shapes
+    """
+
+    first: FoundJobs = field(default_factory=FoundJobs)
+    others: FoundJobs = field(default_factory=FoundJobs)
 
 
 @dataclass(slots=True)
@@ -108,8 +152,8 @@ class FairTurns:
         """What a row's job goes by."""
         key = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._terms.get(key)) is None:
-            tenant = Tenant.of(*key)
-            known = self._terms[key] = TenantTerms(self.shares.of(tenant), *self.budgets(tenant))
+            tenant = Tenant.from_columns(*key)
+            known = self._terms[key] = TenantTerms(self.shares.share_of(tenant), *self.budgets(tenant))
         return known
 
     def explain_held(self, session: Session, before: float) -> None:
@@ -117,14 +161,18 @@ class FairTurns:
 
         :param before: those that were queued before, seconds since the epoch
         """
+        by_reason: dict[Reason, list[TenantColumns]] = {}
         for key, terms in self._terms.items():
             if terms.held is not None:
-                its_own = [equals_or_null(column, value) for column, value in zip(TENANT, key, strict=True)]
-                is_new = or_(JobRow.reason.is_(None), JobRow.reason != terms.held)
+                by_reason.setdefault(terms.held, []).append(key)
+        for reason, tenants in by_reason.items():
+            is_new = or_(JobRow.reason.is_(None), JobRow.reason != reason)
+            for start in range(0, len(tenants), MOST_TENANTS):
+                its_own = or_(*map(_is_of, tenants[start : start + MOST_TENANTS]))
                 session.execute(
                     update(JobRow)
-                    .where(*groups.CAN_BE_PLACED, *its_own, JobRow.queued_at < before, is_new)
-                    .ordered_values(*explained(terms.held)),
+                    .where(*groups.CAN_BE_PLACED, its_own, JobRow.queued_at < before, is_new)
+                    .ordered_values(*explained(reason)),
                     execution_options={"synchronize_session": False},
                 )
 
@@ -155,38 +203,44 @@ class FairTurns:
         return found
 
 
+def _is_of(tenant: TenantColumns) -> Any:
+    """The condition that a job is of a tenant."""
+    return and_(*(equals_or_null(column, value) for column, value in zip(TENANT, tenant, strict=True)))
+
+
 def _need(row: Any) -> Need:
     """What a row's job takes: its cpus, MiB and GPUs on all of its nodes."""
     nodes = row.nodes or 1
     return row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
 
 
-def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
+def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
     """The first jobs of those without a limit, some more than that, in no order; and whether there are others.
 
     :param most: so many are wanted
     :param rests: of their runs, by token, seconds
     """
-    known = fair.first
-    if (begun := time.monotonic()) < known.due_at:
-        rows = by_token(session, known.tokens)
+    known = fair.first.first
+    begun = time.monotonic()
+    if known.rows is not None and begun < known.due_at:
+        rows = known.read(session)
         if 2 * len(rows) >= most:
             return rows, True
     rows, are_more = _first(session, most, fair, rests)
-    known.others, known.due_at = None, -math.inf
     if are_more:
         # As their shares get more or less the order changes, so some more than are wanted may be among the first.
         rows = fair.put_in_order(rows, rests)[: int(MARGIN * most)]
-        known.tokens = [row.token for row in rows]
-        known.found(begun)
+        known.note(rows, begun)
+    else:
+        known.rows = None
     return rows, are_more
 
 
-def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
+def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
     """The same, found out now."""
     totals = _totals(session)
     if sum(each.jobs for each in totals) <= most:
-        return list(session.execute(groups.in_order(groups.UNLIMITED))), False
+        return groups.read(session, groups.in_order(groups.UNLIMITED)), False
     if rests:
         return _by_rest(session, most, fair, rests), True
     if not (wanted := _wanted(totals, most, fair)):  # none of them may start; no condition at all would mean all rows
@@ -199,7 +253,7 @@ def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, flo
         by_count.setdefault(1 << (count - 1).bit_length(), []).append(dag)
     conditions = [and_(_is_one_of(numbered.c.its_dag, dags), numbered.c.number <= n) for n, dags in by_count.items()]
     query = select(*groups.COLUMNS).join(numbered, JobRow.token == numbered.c.token).where(or_(*conditions))
-    return list(session.execute(query)), True
+    return groups.read(session, query), True
 
 
 def _is_one_of(column: Any, names: Sequence[str | None]) -> Any:
@@ -247,7 +301,7 @@ def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | 
     return wanted
 
 
-def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[Any]:
+def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[QueueColumns]:
     """The first jobs where those of a share go by the rests of their runs, which no database knows."""
     columns = (JobRow.token, JobRow.priority, JobRow.queued_at, JobRow.cpus, JobRow.memory, JobRow.gpus, JobRow.nodes)
     known = session.execute(
@@ -256,10 +310,10 @@ def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, f
     return by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
 
 
-def by_token(session: Session, tokens: Sequence[str]) -> list[Any]:
+def by_token(session: Session, tokens: Sequence[str]) -> list[QueueColumns]:
     """Those of these jobs that can still be placed."""
     return [
         row
         for chunk in store.chunks(tokens)
-        for row in session.execute(select(*groups.COLUMNS).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
+        for row in groups.read(session, select(*groups.COLUMNS).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
     ]

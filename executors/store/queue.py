@@ -17,6 +17,7 @@ from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.groups import QueueColumns
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
@@ -86,7 +87,7 @@ def waiting(
         jobs = [build(row) for row in others[:MOST_JOBS_PER_TICK]]
     else:
         by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
-        jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
+        jobs = [build(row) for row in (first_by_rest(session, rests) if rests else groups.read(session, by_arrival))]
     limited = with_budgets(with_limit, build, session)
     # Of those that were the first lately some have a place by now, so they may be fewer.
     if len(jobs) == MOST_JOBS_PER_TICK or (are_more and jobs):
@@ -107,7 +108,7 @@ def first_by_rest(session: Session, rests: Mapping[str, float]) -> list[Any]:
     by_token = {
         row.token: row
         for chunk in store.chunks([token for *_, token in first])
-        for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))
+        for row in groups.read(session, groups.in_order(JobRow.token.in_(chunk)))
     }
     return [by_token[token] for *_, token in first if token in by_token]
 
@@ -131,28 +132,37 @@ def with_all_shapes(
     first: Sequence[WaitingJob],
     turn: int,
     by_dag: bool,
-    build: Callable[[Any], WaitingJob],
+    build: Callable[..., WaitingJob],
     fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
-    share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
+    most = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
+    wanted = {shape: min(total, most) for shape, total in totals.items()}
     jobs = list(first)
-    if any(seen[shape] < min(total, share) for shape, total in totals.items()):
+    if any(seen[shape] < number for shape, number in wanted.items()):
         pages, begun, end = -(-len(totals) // MOST_JOBS_PER_TICK), time.monotonic(), first[-1].rank
-        known = None if fair is None or pages > 1 else fair.first
-        if known is None or known.others is None:
-            others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, turn % pages)
-        else:
-            others = fair_queue.by_token(session, known.others)
-        if fair is not None:
-            others = [row for row in others if fair.terms(row).held is None]
-        behind = [job for row in others if (job := build(row)).rank > end]
-        if known is not None and known.others is None:
-            behind = as_many_of_each(behind, seen, share)
-            known.others = [job.name for job in behind]
-            known.found(begun)
-        jobs += [replace(job, may_overtake=True) for job in behind]
+
+        def behind(rows: Iterable[QueueColumns]) -> list[WaitingJob]:
+            made = [build(row, may_overtake=True) for row in rows if fair is None or fair.terms(row).held is None]
+            return [job for job in made if job.rank > end]
+
+        known = None if fair is None or pages > 1 else fair.first.others
+        found = None
+        if known is not None and known.rows is not None and begun < known.ends_at:
+            found = behind(known.read(session, without={job.name for job in first}))
+            counts = seen + Counter(job.shape for job in found)
+            if begun >= known.due_at and any(2 * counts[shape] < number for shape, number in wanted.items()):
+                found = None
+        if found is None:
+            rows = shapes.of_each(session, totals, by_dag, most, MOST_JOBS_PER_TICK, turn % pages)
+            found = behind(rows)
+            if known is not None:
+                found = as_many_of_each(found, seen, most)
+                names = {job.name for job in found}
+                is_used = (row for row in rows if row.token in names)
+                known.note(is_used, begun, fair_queue.LONGEST_PAUSE_OF_SHAPES)
+        jobs += found
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
     for shape, index in last.items():
@@ -182,6 +192,7 @@ def as_waiting(
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = NO_RESTS,
     fair: FairTurns | None = None,
+    may_overtake: bool = False,
 ) -> WaitingJob:
     """A row of the query for jobs that can be placed.
 
@@ -190,6 +201,7 @@ def as_waiting(
     :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds
     :param fair: how shares go in turn; None: they do not
+    :param may_overtake: whether jobs that should start before it may not have been looked at
     """
     queue = row.queue or row.queue_hint
     terms = None if fair is None else fair.terms(row)
@@ -212,6 +224,7 @@ def as_waiting(
         native=row.native_hint,
         targets=row.targets,
         soft=row.soft,
+        may_overtake=may_overtake,
         dag_of_shape=row.dag_id if by_dag else None,
         team_of_shape=row.team if by_dag else None,
         dag_id=row.dag_id,
@@ -250,7 +263,7 @@ def given(
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
     return [
         GivenJob(
-            as_waiting(row, False, durations, database_ahead),
+            as_waiting(QueueColumns._make(row[: len(QueueColumns._fields)]), False, durations, database_ahead),
             row.state,
             row.location,
             row.placed_at,

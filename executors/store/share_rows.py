@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Double, String, and_, case, delete, func, or_, select
+from sqlalchemy import Double, String, case, delete, func, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import cpu_hour
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 SECONDS_PER_DAY = 86400
+# Clocks of several hosts differ by less, and so long a transaction lasts, seconds.
+SECONDS_APART = 60.0
 # At work, and of the others those that may have cost something.
 AT_WORK = (State.PLACED, State.RUNNING)
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
@@ -84,8 +86,78 @@ def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
     session.flush()
 
 
+class TenantCosts(NamedTuple):
+    """What jobs of a tenant have cost.
+
+    :param usd_per_hour: of those at work; ``cpus``: theirs
+    """
+
+    tenant: Tenant
+    usd: float = 0.0
+    usd_per_hour: float = 0.0
+    cpu_hours: float = 0.0
+    cpus: float = 0.0
+
+
+class EndedCosts:
+    """What jobs that have ended have cost, by the day on which they did: only those days are summed up again of which
+    anything may have changed."""
+
+    def __init__(self) -> None:
+        self._days: dict[tuple[float, int], list[TenantCosts]] = {}
+        self._checked_at: float | None = None
+
+    def read(self, session: Session, since: Collection[float], now: float) -> dict[float, list[TenantCosts]]:
+        """The costs of each period.
+
+        :param since: when the periods begin, epoch seconds
+        """
+        if not since:
+            return {}
+        known, self._days = self._days, {}
+        stale = self._changed(session, min(since), now)
+        found: dict[float, list[TenantCosts]] = {}
+        for begin in since:
+            costs = found[begin] = []
+            for day in range(int(begin // SECONDS_PER_DAY), int(now // SECONDS_PER_DAY) + 1):
+                key = begin, day
+                if key in known and day > stale.forgotten and day not in stale.days:
+                    self._days[key] = known[key]
+                else:
+                    first, last = max(begin, float(day * SECONDS_PER_DAY)), float((day + 1) * SECONDS_PER_DAY)
+                    of_day = JobRow.ended_at >= first, JobRow.ended_at < last, JobRow.state.not_in(AT_WORK)
+                    self._days[key] = list(_costs(session, begin, now, *of_day))
+                costs += self._days[key]
+        self._checked_at = now
+        return found
+
+    def _changed(self, session: Session, since: float, now: float) -> StaleDays:
+        """The days of which something may have changed."""
+        if self._checked_at is None:
+            return StaleDays(frozenset(), -1)
+        changed = JobRow.changed_at >= self._checked_at - SECONDS_APART, JobRow.ended_at >= since
+        days = {int(at // SECONDS_PER_DAY) for at in session.scalars(select(JobRow.ended_at).where(*changed)) if at}
+        # Jobs are forgotten in the order in which they ended, but for those that are not reported yet.
+        oldest = session.scalar(select(func.min(JobRow.ended_at)).where(JobRow.unreported.is_(False)))
+        return StaleDays(frozenset(days | {int(now // SECONDS_PER_DAY)}), int((oldest or now) // SECONDS_PER_DAY))
+
+
+class StaleDays(NamedTuple):
+    """Days that are summed up again.
+
+    :param forgotten: until this one jobs may have been forgotten
+    """
+
+    days: frozenset[int]
+    forgotten: int
+
+
 def spending(
-    session: Session, budgets: Iterable[PeriodBudget], now: float, tags: Callable[[str], str | None]
+    session: Session,
+    budgets: Iterable[PeriodBudget],
+    now: float,
+    tags: Callable[[str], str | None],
+    ended: EndedCosts | None = None,
 ) -> list[BudgetUse]:
     """How budgets stand: what their jobs have cost in this period.
 
@@ -94,27 +166,36 @@ def spending(
 
     :param now: epoch seconds
     :param tags: says which tags a Dag has now, as JSON
+    :param ended: what is known of earlier days since the last time; None: nothing is
     """
     budgets = list(budgets)
     periods = {budget.name: budget.period(now) for budget in budgets}
     lifted = {row.name: row for row in session.scalars(select(BudgetRow))}
     found = []
-    by_start: dict[float, list[tuple[Tenant, float, float, float, float]]] = {}
-    for since in {since for since, _ in periods.values()}:
-        by_start[since] = [*_of_jobs(session, since, now), *_of_forgotten(session, since, tags)]
+    of_ended = (ended or EndedCosts()).read(session, {since for since, _ in periods.values()}, now)
+    by_start = {
+        since: [
+            *costs,
+            *_costs(session, since, now, JobRow.state.in_(AT_WORK)),
+            *_of_forgotten(session, since, tags),
+        ]
+        for since, costs in of_ended.items()
+    }
     for budget in budgets:
         since, until = periods[budget.name]
-        its = [costs for tenant, *costs in by_start[since] if budget.who.meets(tenant)]
-        usd, usd_rate, hours, cpus = (sum(each) for each in zip(*its, strict=True)) if its else (0.0,) * 4
-        spent, rate = (usd, usd_rate) if budget.unit is Unit.USD else (hours, cpus)
+        its = [costs for costs in by_start[since] if budget.who.meets(costs.tenant)]
+        if budget.unit is Unit.USD:
+            spent, rate = sum(each.usd for each in its), sum(each.usd_per_hour for each in its)
+        else:
+            spent, rate = sum(each.cpu_hours for each in its), sum(each.cpus for each in its)
         row = lifted.get(budget.name)
         by = row.lifted_by if row is not None and row.lifted == since else None
         found.append(BudgetUse(budget, spent, rate, since, until, by))
     return found
 
 
-def _of_jobs(session: Session, since: float, now: float) -> Iterable[tuple[Tenant, float, float, float, float]]:
-    """What jobs have cost since a time, by whose they are: USD, USD per hour, cpu-hours, and cpus of those at work."""
+def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[TenantCosts]:
+    """What jobs have cost since a time, by whose they are."""
     cpus = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     end = func.coalesce(JobRow.ended_at, now)
     begun = case((JobRow.started_at < since, since), else_=JobRow.started_at)
@@ -128,23 +209,20 @@ def _of_jobs(session: Session, since: float, now: float) -> Iterable[tuple[Tenan
         func.sum(case((at_work, cpu_hour() * cpus))),
         func.sum(case((JobRow.started_at.is_not(None), cpus * seconds / 3600))),
         func.sum(case((at_work, cpus))),
-    ).where(or_(at_work, and_(JobRow.started_at.is_not(None), JobRow.ended_at >= since)))
+    ).where(*which, or_(at_work, JobRow.started_at.is_not(None)))
     for team, dag_id, owner, tags, *costs in session.execute(query.group_by(*TENANT)):
-        spent, rate, hours, used = (float(each or 0.0) for each in costs)
-        yield Tenant.of(team, dag_id, owner, tags), spent, rate, hours, used
+        yield TenantCosts(Tenant.from_columns(team, dag_id, owner, tags), *(float(each or 0.0) for each in costs))
 
 
-def _of_forgotten(
-    session: Session, since: float, tags: Callable[[str], str | None]
-) -> Iterable[tuple[Tenant, float, float, float, float]]:
+def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | None]) -> Iterable[TenantCosts]:
     """The same of jobs that were deleted; their Dags have the tags that they have now."""
     query = select(
         UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner, func.sum(UsageRow.usd), func.sum(UsageRow.cpu_seconds)
     ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
     for team, dag_id, owner, usd, seconds in rows:
-        tenant = Tenant.of(team, dag_id or None, owner, tags(dag_id) if dag_id else None)
-        yield tenant, float(usd or 0.0), 0.0, float(seconds or 0.0) / 3600, 0.0
+        tenant = Tenant.from_columns(team, dag_id or None, owner, tags(dag_id) if dag_id else None)
+        yield TenantCosts(tenant, usd=float(usd or 0.0), cpu_hours=float(seconds or 0.0) / 3600)
 
 
 def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> list[BudgetUse]:

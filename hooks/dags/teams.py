@@ -1,4 +1,6 @@
-"""The team of a Dag by the bundle that its file is in, where Airflow's database cannot be asked: as a file is parsed.
+"""The team of a Dag, where Airflow's database cannot be asked: by the bundle that its file is in.
+
+A job has it from the controller, in a variable: a machine that is sent its Dags has other bundles than Airflow.
 
 Each process may have the Dag bundles of ``[dag_processor] dag_bundle_config_list`` elsewhere, but each in a folder that
 follows from the configuration alone.
@@ -7,6 +9,7 @@ follows from the configuration alone.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+VARIABLE = "LADING_TEAM"
 LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
 
@@ -41,6 +45,8 @@ def team_of_file(fileloc: str | None) -> str | None:
     """The team of the Dags of a file; None: they have none, or Airflow has no teams."""
     from airflow.sdk.configuration import conf
 
+    if of_job := os.environ.get(VARIABLE):
+        return of_job
     if not fileloc or str(conf.get("core", "multi_team", fallback="False")).strip().lower() not in ("true", "t", "1"):
         return None
     configured = conf.get("dag_processor", "dag_bundle_config_list", fallback="[]") or "[]"

@@ -201,7 +201,24 @@ def checks(
         yield found
         if found.message.startswith(HOPELESS):
             return
-    yield _ending(ec2, identities)
+    there = None
+    with suppress(EC2Error):
+        found = ec2.describe({f"tag:{boot.DEPLOYMENT}": [each.deployment for each in identities]})
+        there = next((each.id for each in found if each.lives and boot.is_ours(each, identities)), None)
+    yield _of_ours(
+        "ec2:TerminateInstances",
+        there,
+        lambda id: reader.terminate_instances(DryRun=True, InstanceIds=[id]),
+        otherwise="`airflow lading check SITE --launch` tries it on one",
+    )
+    if config.cost_tags:
+        tags = [{"Key": name, "Value": "check"} for name in (cost_tags.TEAM, cost_tags.DAG)]
+        yield _of_ours(
+            "ec2:CreateTags with who is charged",
+            there,
+            lambda id: reader.create_tags(DryRun=True, Resources=[id], Tags=tags),
+            otherwise="it is tried while there is one; cost_tags = false in the site's table does without",
+        )
     offered = catalogue()
     zones: Mapping[str, str] = {}
     try:
@@ -269,17 +286,17 @@ def _request(
     return {**parameters, "DryRun": True}
 
 
-def _ending(ec2: EC2, identities: Sequence[Identity]) -> Check:
-    """Whether machines can be ended. That is granted for those with our tag, so it is tried on one if there is any."""
-    action, there = "ec2:TerminateInstances", None
-    with suppress(EC2Error):
-        found = ec2.describe({f"tag:{boot.DEPLOYMENT}": [each.deployment for each in identities]})
-        there = next((each.id for each in found if each.lives and boot.is_ours(each, identities)), None)
-    tried = _asked(action, lambda: ec2.reader.terminate_instances(DryRun=True, InstanceIds=[there or NO_INSTANCE]))
+def _of_ours(action: str, there: str | None, ask: Callable[[str], Any], otherwise: str) -> Check:
+    """Whether something is allowed that is granted for machines with our tag alone, so it is tried on one if there is.
+
+    :param there: the id of one; None: there is none now
+    :param otherwise: what to do about that then
+    """
+    tried = _asked(action, lambda: ask(there or NO_INSTANCE))
     if tried.good or there is not None:
         return tried
     message = "it is granted for machines of this deployment, of which there is none now: "
-    return Check(action, True, f"{message}`airflow lading check SITE --launch` tries it on one", warns=True)
+    return Check(action, True, f"{message}{otherwise}", warns=True)
 
 
 def _image(reader: Any, arch: str, image: str, region: str) -> Check:

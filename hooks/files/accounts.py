@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from lading.scheduling.hints.places import ACCOUNT, LONGEST_NAME
+from lading.scheduling.hints.places import LONGEST_NAME
 from lading.scheduling.matching.admission import DAG, OWN, TEAM
+from lading.scheduling.site_names import ACCOUNT
 from lading.scheduling.text.printable import shortened
 
 # An Airflow connection whose id is part of a site's name, and of folders.

@@ -35,8 +35,8 @@ from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
-from lading.scheduling.hints.places import is_named
 from lading.scheduling.matching.admission import refusal
+from lading.scheduling.site_names import is_named
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.hints.places import declared_name, parse_container
+from lading.scheduling.hints.places import parse_container
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
 from lading.scheduling.resources import Resources
+from lading.scheduling.site_names import declared_name
 
 # The object stores of the three providers that Airflow reads by itself; what reaches any address, such as http or ftp,
 # would send requests of a Dag's author from the controller's place in the network.

@@ -60,6 +60,7 @@ class Envelope:
     :param rest: seconds of the longest way from its start to the end of its run, longer first among equals; 0: by
         arrival
     :param turn: its place where shares go in turn, lower first among those of one priority; 0: they do not
+    :param team: Airflow's team of its Dag; None: it has none
     """
 
     token: str
@@ -79,6 +80,7 @@ class Envelope:
     inputs: Mapping[str, str] = field(default_factory=dict)
     rest: float = 0.0
     turn: float = 0.0
+    team: str | None = None
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""

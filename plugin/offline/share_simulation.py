@@ -37,7 +37,7 @@ def simulate_shares(
     jobs = [
         ContendingJob(
             f"{each.job.name} {number}",
-            shares.of(Tenant(each.job.team, each.job.dag_id)),
+            shares.share_of(Tenant(each.job.team, each.job.dag_id)),
             each.job.resources,
             each.arrival,
             each.duration,

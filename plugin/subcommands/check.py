@@ -34,9 +34,9 @@ from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.controller_state import controller_finding
 from lading.plugin.subcommands.trial import trial_finding
-from lading.scheduling.hints.places import is_named
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import format_resources
+from lading.scheduling.site_names import is_named
 
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600

@@ -107,7 +107,7 @@ def checked_place(text: str) -> str:
 
     :raises ValueError: it is none
     """
-    PageCursor.of(text)
+    PageCursor.parse(text)
     return text
 
 

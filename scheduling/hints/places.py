@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
-# A site's name is a folder, a column and a word in messages. One that is an account of a cluster has its table's name
-# and that of the account.
+# A site's name is a folder, a column and a word in messages.
 SITE_NAME = re.compile(r"(?!.{65})[A-Za-z0-9][A-Za-z0-9_-]*(?:@[A-Za-z0-9][A-Za-z0-9_.-]*)?")
-ACCOUNT = "@"
 LONGEST_NAME = 64
 # Of a queue, or of a pattern of instance types.
 LONGEST_WITHIN = 250
@@ -47,16 +45,6 @@ class Target:
 
     def __str__(self) -> str:
         return self.site if self.within is None else f"{self.site}/{self.within}"
-
-
-def declared_name(site: str) -> str:
-    """The name of the table in the sites file of which a site is; ``hpc`` of ``hpc@hpc_genomics``."""
-    return site.partition(ACCOUNT)[0]
-
-
-def is_named(site: str, by: str | None) -> bool:
-    """Whether a name in a hint means a site: it is its own, or that of its table, whatever its account."""
-    return by is not None and by in (site, declared_name(site))
 
 
 def parse_targets(value: object) -> tuple[str, ...]:

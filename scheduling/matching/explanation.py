@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.hints.places import Target, is_named
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
@@ -19,6 +19,7 @@ from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import format_resources
+from lading.scheduling.site_names import is_named
 from lading.scheduling.text.units import format_time
 
 NOTHING_LESS = "all that it wishes"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lading.scheduling.hints.places import Target, is_named
+from lading.scheduling.hints.places import Target
 from lading.scheduling.matching.bindings import GetTargets, filtered
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
@@ -16,6 +16,7 @@ from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, 
 from lading.scheduling.matching.stops import Changes, Order, Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
 from lading.scheduling.reasons import Reason, because
+from lading.scheduling.site_names import is_named
 
 
 def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:

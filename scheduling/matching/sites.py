@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from lading.scheduling.hints.places import Target, is_named
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import valid_types
@@ -21,6 +21,7 @@ from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, p
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import MatchedMachine, granting, lacking, names_arch, resolved, too_many_nodes
 from lading.scheduling.reasons import Reason, because, combined
+from lading.scheduling.site_names import is_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.hints.places import Target, is_named
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.site_names import is_named
 
 # What a job asks for in place of what its hints say, by the fields of a job.
 Changes: TypeAlias = tuple[tuple[str, Any], ...]

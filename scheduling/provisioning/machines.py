@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
@@ -32,6 +33,9 @@ SHORT = 10.0
 # Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
+# Where jobs of several shares wait for machines of which there may be no more, those that come first are packed in so
+# many steps.
+MOST_TURNS = 32
 MAKES_WAY = because("makes_way")
 LEARNING = because("first_gpu_machine")
 # The limits for which machines count that take no more jobs.
@@ -258,18 +262,61 @@ def _planned(
     allowed = left_of(market.limits, groups.limits_left(limits, closed), closed)
     if allowed.usd_per_hour is not None:
         allowed = replace(allowed, usd_per_hour=max(0.0, allowed.usd_per_hour - kept))
-    return plan(
-        jobs,
-        there,
-        market.catalogue,
-        allowed,
-        market.policy,
+    made = partial(
+        plan,
+        locations=there,
+        catalogue=market.catalogue,
+        limits=allowed,
+        policy=market.policy,
         now=now,
         effort=effort,
         objective=replace(objective, boot_seconds=market.boot_seconds),
         bound=False,
         policies={**POLICIES, "hours": by_number(jobs, now)} if effort == "fast" else POLICIES,
     )
+    found = made(jobs)
+    first = by_turn(jobs, found)
+    return found if first is None else made(first)
+
+
+def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
+    """The jobs with priorities by which those whose shares have least come first, where not all have a place; None:
+    all have, or there is one share.
+
+    Within a priority the planner goes by price. So of each priority several are made: in :data:`MOST_TURNS` steps those
+    of the jobs that come first by their turns, as many as need what those take together that have a place; and one of
+    the others, which fill what is left.
+    """
+    left = {each.job for each in found.waits}
+    if not left or len({job.share for job in jobs}) < 2:
+        return None
+    refused = {each.job for each in found.refusals}
+    amounts = [0.0, 0.0, 0.0]
+    for job in jobs:
+        if job.name not in left and job.name not in refused:
+            amounts = [have + need for have, need in zip(amounts, _need(job), strict=True)]
+    in_order = sorted(
+        (job for job in jobs if job.name not in refused),
+        key=lambda job: (-job.priority, job.turn, -job.rest, job.queued_at, job.name),
+    )
+    taken, first = [0.0, 0.0, 0.0], dict[str, int]()
+    for job in in_order:
+        # What none of those has that have a place says nothing: there may be no machine with GPUs.
+        if any(have >= most for have, most in zip(taken, amounts, strict=True) if most):
+            break
+        taken = [have + need for have, need in zip(taken, _need(job), strict=True)]
+        first[job.name] = len(first)
+    if left.isdisjoint(first):
+        return None  # they have a place as it is
+    step = -(-len(first) // MOST_TURNS)
+    turns = {name: MOST_TURNS - number // step for name, number in first.items()}
+    return [replace(job, priority=(MOST_TURNS + 1) * job.priority + turns.get(job.name, 0)) for job in jobs]
+
+
+def _need(job: PlannedJob) -> tuple[float, float, float]:
+    """What a job takes, with all that are equal to it: cpus, MiB and GPUs."""
+    asked, number = job.resources, job.count * job.nodes
+    return asked.cpus * number, float(asked.memory * number), asked.gpus * number
 
 
 def without_forecast(market: MachineMarket) -> MachineMarket:

@@ -13,6 +13,7 @@ from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.table import ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, entitled
+from lading.scheduling.site_names import declared_name, is_named
 
 TOLERANCE = 1e-6
 # How each of the amounts is called, and by what it is divided where it is shown.
@@ -80,7 +81,7 @@ class ShareBounds:
     def _beyond_own(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
         """What a share that does not borrow has too little of; None: it has enough."""
         for bound in self._bounds(share):
-            if bound.site not in (None, site):
+            if bound.site is not None and not is_named(site, bound.site):
                 continue
             used = self._use(share, bound.site)
             for number, (most, have, more) in enumerate(zip(bound.most, used, need, strict=True)):
@@ -96,7 +97,7 @@ class ShareBounds:
         """What others keep for themselves; None: there is more than that."""
         for other in self._closed:
             for kept in other.kept if other.name != share else ():
-                if kept.site not in (None, site):
+                if kept.site is not None and not is_named(site, kept.site):
                     continue
                 total = self._total(kept.site)
                 theirs, taken = self._use(other.name, kept.site), self._all(kept.site)
@@ -113,7 +114,7 @@ class ShareBounds:
     def put(self, share: str, site: str, need: ShareAmounts, times: int = 1) -> None:
         """A job of a share is given to a site; with ``times = -1`` that is taken back."""
         for name in (share, ""):
-            for where in (site, None):
+            for where in {site, declared_name(site), None}:
                 used = self._use(share, where) if name else self._all(where)
                 for number, more in enumerate(need):
                     used[number] += times * more
@@ -133,9 +134,10 @@ class ShareBounds:
             return
         yield from (Bound(each.site, each.most) for each in share.kept)
         if all(each.site is not None for each in share.kept):
-            there = {each.site for each in share.kept}
             nothing = (0.0, 0.0, 0.0, None, None)
-            yield from (Bound(site, nothing) for site in self._totals if site not in there)
+            for site in self._totals:
+                if not any(is_named(site, each.site) for each in share.kept):
+                    yield Bound(site, nothing)
 
     def _use(self, share: str, site: str | None) -> list[float]:
         key = share, site
@@ -153,7 +155,10 @@ class ShareBounds:
         return known
 
     def _total(self, site: str | None) -> ShareAmounts:
-        return self._standing.total if site is None else self._totals.get(site, ShareAmounts())
+        if site is None:
+            return self._standing.total
+        there = [total for name, total in self._totals.items() if is_named(name, site)]
+        return ShareAmounts(*map(sum, zip(*there, strict=True))) if there else ShareAmounts()
 
 
 def _at(reason: Reason, site: str | None) -> Reason:

@@ -12,11 +12,13 @@ must not make their share go last where it waits for cpus, of which there are so
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
+from lading.scheduling.site_names import is_named
 
 # Sums of many parts differ by so much.
 TOLERANCE = 1e-9
@@ -54,7 +56,7 @@ class _Queue:
         )
         self.lately = standing.lately.get(share, 0.0)
         self.inverse = 1.0 / its_own.weight
-        self.kept = [_Left.of(each, standing.used_by(share, each.site)) for each in its_own.kept]
+        self.kept = [_Left.from_kept(each, standing.used_by(share, each.site)) for each in its_own.kept]
         self.jobs: list[int] = []
         self.at = 0
 
@@ -73,13 +75,15 @@ class _Left:
         self.amounts = amounts
 
     @classmethod
-    def of(cls, kept: Kept, used: ShareAmounts) -> _Left:
+    def from_kept(cls, kept: Kept, used: ShareAmounts) -> _Left:
         left = [None if most is None else most - have for most, have in zip(kept.most, used, strict=True)]
         return cls(kept.site, left)
 
     def covers(self, job: Candidate) -> bool:
         """Whether what is kept is enough for a job, and for anything that it needs."""
-        if self.site is not None and job.site is not None and self.site != job.site:
+        # A name in a hint may be that of the table whose account the kept one is, or the other way round.
+        site, hint = self.site, job.site
+        if site is not None and hint is not None and not (is_named(hint, site) or is_named(site, hint)):
             return False
         is_any = False
         for need, left in zip(job.need, self.amounts, strict=False):
@@ -113,6 +117,10 @@ def fair_order(
     :param jobs: in the order in which they would go without shares
     :param largest: what the largest machine has, by which it is guessed how many machines jobs will take
     """
+    if not any(standing.total[:3]) and jobs:
+        # No machine is there yet: parts are of what is asked for.
+        asked = (sum(amounts) for amounts in zip(*(job.need for job in jobs), strict=True))
+        standing = replace(standing, total=ShareAmounts(*asked))
     order: list[int] = []
     queues: dict[tuple[str, Hashable | None], _Queue] = {}
     for level in _levels(jobs):

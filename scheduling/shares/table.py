@@ -81,7 +81,7 @@ class Shares:
     half_life: float = HALF_LIFE
     _known: dict[Tenant, str] = field(default_factory=dict, compare=False, repr=False)
 
-    def of(self, tenant: Tenant) -> str:
+    def share_of(self, tenant: Tenant) -> str:
         """The name of the share of a job."""
         if not self.table:
             return tenant.dag_id or OTHERS

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
+from lading.scheduling.site_names import is_named
 
 
 class Mean(NamedTuple):
@@ -48,11 +49,9 @@ class Standing:
     lately: Mapping[str, float] = field(default_factory=dict)
 
     def used_by(self, share: str, site: str | None = None) -> ShareAmounts:
-        """What a share uses at a site; None: at all of them."""
-        there = self.used.get(share, {})
-        if site is not None:
-            return there.get(site, NONE_USED)
-        return ShareAmounts(*map(sum, zip(*there.values(), strict=True))) if there else NONE_USED
+        """What a share uses at a site, with all its accounts; None: at all of them."""
+        there = [used for name, used in self.used.get(share, {}).items() if site is None or is_named(name, site)]
+        return ShareAmounts(*map(sum, zip(*there, strict=True))) if there else NONE_USED
 
     def part_of(self, share: str) -> float:
         """The dominant share that it has now, 0 to 1."""

@@ -27,7 +27,7 @@ class Tenant(NamedTuple):
     tags: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, team: str | None, dag_id: str | None, owner: str | None, tags: str | None) -> Tenant:
+    def from_columns(cls, team: str | None, dag_id: str | None, owner: str | None, tags: str | None) -> Tenant:
         """As the columns of a job have it.
 
         :param owner: with commas between several

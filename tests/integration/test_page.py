@@ -755,6 +755,27 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     page.close()
 
 
+def test_a_budget_is_lifted_on_the_page_and_holds_again(real: tuple[Airflow, str], browser: Browser) -> None:
+    airflow, _ = real
+    window = Window(browser, airflow.url, height=1200)
+    page = window.open(f"{PAGE}?view=cost")
+    budget = page.get_by_role("table", name="Budgets").locator("tbody tr", has_text="Dags *")
+    expect(budget).to_contain_text("of $1,000", timeout=120_000)
+    for label in ("Lift", "Restore"):
+        budget.get_by_role("button", name=f"{label} all", exact=True).click()
+        page.get_by_role("button", name="Yes", exact=True).press("Enter")
+        if label == "Lift":
+            expect(budget).to_contain_text("lifted by", timeout=120_000)
+        else:
+            expect(budget).not_to_contain_text("lifted by", timeout=120_000)
+    logged = airflow.rest("GET", "eventLogs", limit=200, order_by="-event_log_id")["event_logs"]
+    asked = [each["extra"] or "" for each in logged if each["event"] == "lading_request"]
+    assert any('"lift"' in each for each in asked), asked
+    assert any('"restore"' in each for each in asked), asked
+    assert window.faults == []
+    page.close()
+
+
 def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
     real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser
 ) -> None:

@@ -132,6 +132,24 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {each: modules for each, modules in where.items() if len(modules) > 1} == {}
 
 
+# Names of functions that say nothing of what these do, or of what they return.
+EMPTY_NAMES = frozenset({
+    "of", "look", "found", "words", "do", "handle", "said", "stuff", "thing", "things", "it", "process", "perform",
+    "work", "helper", "util", "misc", "data", "info", "go", "doit",
+})  # fmt: skip
+
+
+def test_the_name_of_a_public_function_says_what_it_does() -> None:
+    empty = [
+        f"{name(path)}:{node.lineno}: {node.name}"
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in EMPTY_NAMES
+    ]
+    assert empty == []
+
+
 def test_decisions_keep_nothing_beside_what_they_return() -> None:
     """What one of them leaves to the next is passed on."""
     wrong = []

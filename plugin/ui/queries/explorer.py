@@ -110,7 +110,7 @@ class JobChoice:
         return bool(self.dag_id) or (sight.dags is not None and self.names_any)
 
     @property
-    def words(self) -> list[str]:
+    def search_terms(self) -> list[str]:
         """What is looked for."""
         return (self.q or "").split()[:MOST_WORDS]
 
@@ -118,8 +118,8 @@ class JobChoice:
         """The conditions of which each of these jobs meets one, each of which an index finds, beside those that all of
         them meet; None: by these alone they are found.
         """
-        if self.words:
-            return ways(session, max(self.words, key=len))
+        if self.search_terms:
+            return ways(session, max(self.search_terms, key=len))
         if self.location is not None:
             return [JobRow.location == self.location, JobRow.node == self.location]
         if sight.dags is not None and self.is_of_dags(sight) and not self.dag_id:
@@ -157,7 +157,7 @@ class JobChoice:
             found.append(JobRow.queued_at < self.until)
         if self.ended_since is not None:
             found.append(JobRow.ended_at >= self.ended_since)
-        found += [matches(word) for word in self.words]
+        found += [matches(word) for word in self.search_terms]
         if self.names_any:
             found.append(sight.condition())
         return found
@@ -269,7 +269,7 @@ class PageCursor(NamedTuple):
         return f"{self.now!r}:{self.value!r}:{self.token}"
 
     @classmethod
-    def of(cls, text: str) -> PageCursor:
+    def parse(cls, text: str) -> PageCursor:
         """
         :raises ValueError: the text is no end of a page
         """
@@ -312,7 +312,7 @@ def find_jobs(
     :param after: the end of the page before, as it says it
     :raises ValueError: ``after`` is no such end
     """
-    place = None if after is None else PageCursor.of(after)
+    place = None if after is None else PageCursor.parse(after)
     # The order would say what they are.
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
     # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.

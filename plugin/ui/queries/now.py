@@ -394,7 +394,7 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     jobs, rates = sum(each.jobs for each in ordered), BeginRates(session, now)
-    groups_said = [each.model(jobs, rates.of(each.site, each.all_dags)) for each in ordered]
+    groups_said = [each.model(jobs, rates.per_hour(each.site, each.all_dags)) for each in ordered]
     return WaitGroups(now=now, jobs=jobs, groups=groups_said)
 
 
@@ -405,7 +405,7 @@ class BeginRates:
         self.now = now
         self.begun = begun(session, now - SECONDS_PER_DAY)
 
-    def of(self, site: str | None, dags: Collection[str | None]) -> float | None:
+    def per_hour(self, site: str | None, dags: Collection[str | None]) -> float | None:
         """The rate of some Dags.
 
         :param site: there; None: anywhere

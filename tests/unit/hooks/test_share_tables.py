@@ -23,7 +23,11 @@ def test_shares_are_read_in_their_order() -> None:
         Share("rest", Who(dag="*"), 1, (), borrows=False),
     )
     assert found.half_life == 60
-    assert [found.of(each) for each in (Tenant("a", "x"), Tenant("b", "x"), Tenant())] == ["team a", "rest", "others"]
+    assert [found.share_of(each) for each in (Tenant("a", "x"), Tenant("b", "x"), Tenant())] == [
+        "team a",
+        "rest",
+        "others",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -207,11 +207,12 @@ def test_a_task_reads_the_dags_that_it_is_bound_to_and_sees_no_orders(
         "bundle_info": {"name": "mine", "version": "1"},
     }
     dags = cluster.folder.bundle("0a1b")
-    envelope = Envelope(cluster.token, workload, Resources(1, 100), None, None, 0, 0.0, 2e9, dags=dags)
+    envelope = Envelope(cluster.token, workload, Resources(1, 100), None, None, 0, 0.0, 2e9, dags=dags, team="genes")
     cluster.spool.envelope(cluster.token).write_text(envelope.to_json())
     assert cluster.run(anew=True) == 0
     seen = json.loads((tmp_path / "seen").read_text())
     assert json.loads(seen["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])[0]["kwargs"] == {"path": dags}
+    assert seen["LADING_TEAM"] == "genes"
     assert seen["SLURM_JOB_ID"] == "7"
     assert "SLURM_NTASKS" not in seen
     assert "LADING_SCHEDULER_VARIABLES" not in seen

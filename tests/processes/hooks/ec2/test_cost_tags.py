@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.ec2 import cost_tags
-from lading.hooks.ec2.client import EC2, EC2Instance
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.cost_tags import CostTags
 from lading.hooks.site import Tenancy
@@ -40,10 +40,13 @@ class Site:
         state: Any = SimpleNamespace(ec2=self.ec2, machines=self.machines, config=self.config, complaints=complaints)
         self.tags = CostTags(state)
         self.asked: list[tuple[list[str], dict[str, str]]] = []
+        self.gone = ""
         tag = self.ec2.tag
 
         def counted(ids: Any, tags: Any) -> None:
             self.asked.append((list(ids), dict(tags)))
+            if self.gone in ids:  # the double takes any id
+                raise EC2Error(AWSTrouble.PERMANENT, "InvalidInstanceID.NotFound", f"there is no {self.gone}")
             tag(ids, tags)
 
         self.ec2.tag = counted  # type: ignore[method-assign]
@@ -99,10 +102,29 @@ def test_a_refusal_is_noted_and_holds_up_nothing(site: Site) -> None:
     site.update(L0=Tenancy("genes", "reads"))
     assert len(site.asked) == 1, "it is asked again after a while"
     site.service.allow()
-    site.tags._due = 0.0
+    site.tags._due.clear()
     site.update(L0=Tenancy("genes", "reads"))
     assert site.tags.refused is None
     assert site.shown(site.ids[0]) == {"lading:team": "genes", "lading:dag": "reads"}
+
+
+def test_a_machine_that_is_refused_leaves_the_others_their_tags(site: Site) -> None:
+    gone = "i-0123456789abcdef0"
+    site.gone = gone
+    site.machines["L3"] = site.machine("L3", gone)
+    tenants = {f"L{number}": Tenancy("genes", "reads") for number in range(4)}
+    for _ in range(3):
+        site.update(**tenants)
+    tags = {"lading:team": "genes", "lading:dag": "reads"}
+    assert [site.shown(id) for id in site.ids] == [tags] * 3
+    assert [ids for ids, _ in site.asked] == [[*site.ids, gone], *([id] for id in site.ids), [gone]]
+    assert site.tags.refused is not None
+    assert gone in site.tags.refused
+    site.update(L0=Tenancy("genes", "shared"), L1=Tenancy("genes", "shared"), L3=Tenancy("genes", "shared"))
+    assert site.asked[-1][0] == site.ids[:2], "together again"
+    del site.machines["L3"]
+    site.update(**tenants)
+    assert site.tags.refused is None
 
 
 def test_it_can_be_turned_off(service: FakeEC2) -> None:

@@ -56,14 +56,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, st
     return recorder.told
 
 
-def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(told: list[Any]) -> None:
-    ended = {"state": State.FAILED, "cause": "out_of_memory", "cpu_seconds": 1.5}
-    for values in ({"state": State.PLACED}, {"reason": free_text("waits")}, {"state": State.RUNNING}, ended):
-        Metrics().count([Change("a", values)])
-    tags = {"state": "failed", "cause": "out_of_memory"}
-    assert told == [("lading.jobs.started", 1, {}), ("lading.jobs.ended", 1, tags), ("lading.jobs.cpu", 1500, tags)]
-
-
 @pytest.fixture
 def session() -> Iterator[Session]:
     engine = create_engine("sqlite://")
@@ -71,6 +63,25 @@ def session() -> Iterator[Session]:
     with Session(engine) as session:
         yield session
     engine.dispose()
+
+
+@pytest.mark.parametrize("team", [None, "genes"])
+def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(
+    told: list[Any], session: Session, team: str | None
+) -> None:
+    job: dict[str, Any] = {"kind": "", "subject": "", "workload": "", "memory": 1, "disk": 0, "gpus": 0.0}
+    store.add_job(session, token="a", team=team, state=State.FAILED, queued_at=1.0, cpus=1.0, priority=0, **job)
+    session.flush()
+    ended = {"state": State.FAILED, "cause": "out_of_memory", "cpu_seconds": 1.5}
+    metrics = Metrics()
+    for values in ({"state": State.PLACED}, {"reason": free_text("waits")}, {"state": State.RUNNING}, ended):
+        metrics.count([Change("a", values)])
+    metrics.round(session, {})
+    metrics.round(session, {})
+    its = {} if team is None else {"team": team}
+    tags = {"state": "failed", "cause": "out_of_memory", **its}
+    counts = [each for each in told if each[0] in ("lading.jobs.started", "lading.jobs.ended", "lading.jobs.cpu")]
+    assert counts == [("lading.jobs.started", 1, its), ("lading.jobs.ended", 1, tags), ("lading.jobs.cpu", 1500, tags)]
 
 
 def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:

@@ -150,3 +150,17 @@ def test_whose_usd_are_spent_may_use_what_is_there_and_paid_for(
     assert here.job("b0").state == State.SUCCEEDED
     assert here.begun == {"b0", "a1", "b1"}
     assert len(here.site.diary.launches) == 2, "for b0 and for a1"
+
+
+@pytest.mark.parametrize("table", ["", '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n'])
+def test_of_the_machines_that_there_may_be_each_share_has_its_part(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    here = house(made, tmp_path, monkeypatch, table, instances=4)
+    here.queue(*(f"a{n}" for n in range(8)))
+    here.clock.now += 1
+    here.queue(*(f"b{n}" for n in range(8)))
+    here.run(10 * BOOT)
+    assert len(here.site.diary.launches) == 4
+    assert {name[0] for name in here.begun} == {"a", "b"}
+    assert sum(name[0] == "a" for name in here.begun) == 2

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, insert, update
+from sqlalchemy import create_engine, event, insert, select, update
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, queue, shapes
-from lading.executors.store.fair_queue import FairTurns, FirstJobs
+from lading.executors.store.fair_queue import FairTurns, FirstJobs, FoundJobs
+from lading.scheduling.reasons import because
+from lading.scheduling.shares.budgets import BudgetTerms
 from lading.scheduling.shares.table import ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
+from lading.scheduling.shares.who import Tenant
 
 MOST = 40
 JOB: dict[str, Any] = {
@@ -63,13 +66,13 @@ def test_in_the_next_ticks_the_same_jobs_are_looked_at_without_a_search(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(fair_queue, "PAUSE_BETWEEN_LOOKS", 0.0)
     known = FirstJobs()
-    known.due_at = -1.0
     first = look(session, known)
     assert {name[0] for name in first[:MOST]} == set("abcd")
     assert first[-3:] == ["z0", "z1", "z2"], "of another shape, behind many"
     assert calls == {"of_each": 1, "_first": 1}
-    known.due_at = 1005.0  # it has taken long
+    known.first.due_at = known.others.due_at = 1005.0  # it has taken long
     session.execute(update(JobRow).where(JobRow.token.in_([first[0], "z0"])).values(state=State.PLACED))
     second = look(session, known, 1)
     assert calls == {"of_each": 1, "_first": 1}
@@ -78,22 +81,81 @@ def test_in_the_next_ticks_the_same_jobs_are_looked_at_without_a_search(
     session.execute(insert(JobRow), [{**JOB, "token": "new", "dag_id": "e", "queued_at": 950.0, "memory": 600}])
     now[0] = 1005.0
     assert "new" in look(session, known, 2)
-    assert calls == {"of_each": 2, "_first": 2}
+    assert calls == {"of_each": 1, "_first": 2}, "of no shape there are too few"
+
+
+def test_others_are_sought_for_their_shapes_when_few_of_them_are_left(
+    session: Session, calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    known = FirstJobs()
+    look(session, known)
+    now[0] = 1010.0
+    assert look(session, known, 1)[-3:] == ["z0", "z1", "z2"]
+    assert calls == {"of_each": 1, "_first": 2}
+    more = [{**JOB, "token": f"y{n}", "dag_id": "a", "queued_at": 950.0 + n, "gpus": 1.0} for n in range(9)]
+    session.execute(insert(JobRow), more)
+    assert look(session, known, 2)[-9:] == [f"y{n}" for n in range(9)], "three of twelve were known"
+    assert calls == {"of_each": 2, "_first": 3}
+    now[0] += fair_queue.LONGEST_PAUSE_OF_SHAPES
+    look(session, known, 3)
+    assert calls == {"of_each": 3, "_first": 4}
+
+
+def test_of_a_job_that_has_changed_the_row_is_read_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = fair_queue.by_token
+    monkeypatch.setattr(fair_queue, "by_token", lambda of, tokens: asked.extend(tokens) or real(of, tokens))
+    known = FoundJobs()
+    known.note(real(session, ["a000", "a001", "b000"]), 0.0)
+    session.execute(update(JobRow).where(JobRow.token == "a000").values(priority=7))
+    assert {row.token: row.memory for row in known.read(session)} == {"a000": 512, "a001": 512, "b000": 512}
+    assert {row.token for row in known.read(session)} == {"a000", "a001", "b000"}
+    assert asked == ["a000"]
+    asked.clear()
+    session.execute(update(JobRow).where(JobRow.token == "a001").values(memory=700))
+    session.execute(update(JobRow).where(JobRow.token == "b000").values(state=State.PLACED))
+    assert {row.token: row.memory for row in known.read(session)} == {"a000": 512, "a001": 700}
+    assert asked == ["a001"]
+    session.execute(update(JobRow).where(JobRow.token == "a000").values(memory=800, changed_at=None))
+    for memory in (800, 900):
+        session.execute(update(JobRow).where(JobRow.token == "a000").values(memory=memory, changed_at=None))
+        assert {row.token: row.memory for row in known.read(session, without=["a001"])} == {"a000": memory}
 
 
 def test_what_takes_longer_to_find_out_holds_longer_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    known = FirstJobs()
-    known.found(999.98)
+    known = FoundJobs()
+    known.note([], 999.98)
     assert known.due_at == pytest.approx(1001.0)
-    known.found(999.99)
-    assert known.due_at == pytest.approx(1001.5)
-    known.found(998.0)
-    assert known.due_at == 1005.0
+    known.note([], 998.0)
+    assert (known.due_at, known.ends_at) == (1005.0, 1005.0)
 
 
 def test_of_a_shape_of_which_enough_are_among_the_first_no_others_are_looked_at(session: Session) -> None:
     found = look(session, FirstJobs())
     # Two shapes: twenty of each are looked at, and of the one there are more than that among the first.
     assert (len(found), found[MOST:]) == (MOST + 3, ["z0", "z1", "z2"])
+
+
+@pytest.mark.parametrize("most", [100, 2])
+def test_jobs_of_many_tenants_are_given_the_reason_of_a_budget_together(
+    session: Session, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(fair_queue, "MOST_TENANTS", most)
+    held = because("budget_spent_cpu_hours", budget="all", spent=9.0, most=9.0, until=2e6)
+
+    def allowed(tenant: Tenant) -> BudgetTerms:
+        return BudgetTerms((), None if tenant.dag_id == "d" else held)
+
+    session.execute(update(JobRow).where(JobRow.dag_id == "b").values(team="genes", dag_owner="ann", dag_tags='["x"]'))
+    fair = FairTurns(Shares(), Standing(ShareAmounts(cpus=8.0)), 1e6, budgets=allowed)
+    assert {job.dag_id for job in queue.waiting(session, 0, fair=fair)} == {"d"}
+    statements: list[str] = []
+    event.listen(session.get_bind(), "before_cursor_execute", lambda *given: statements.append(given[2]))
+    fair.explain_held(session, 1e6)
+    assert len(statements) == (1 if most == 100 else 2)
+    reasons = {row.dag_id: row.reason_code for row in session.execute(select(JobRow.dag_id, JobRow.reason_code))}
+    assert reasons == {"a": held.code, "b": held.code, "c": held.code, "d": None}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.dags.teams import team_of_file
+from lading.hooks.dags.teams import VARIABLE, team_of_file
 
 LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
@@ -40,6 +40,11 @@ def bundles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 )
 def test_a_file_is_of_the_innermost_bundle(tmp_path: Path, file: str, team: str | None) -> None:
     assert team_of_file(f"{tmp_path}/{file}") == team
+
+
+def test_a_job_has_the_team_that_the_controller_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "loads")
+    assert team_of_file(f"{tmp_path}/bundle_that_was_sent/a.py") == "loads"
 
 
 def test_without_teams_no_dag_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

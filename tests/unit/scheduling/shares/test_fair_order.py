@@ -115,3 +115,22 @@ def test_without_a_table_the_dags_are_the_shares(level: int) -> None:
     jobs = [job("dag1", level=level) for _ in range(3)] + [job("dag2") for _ in range(3)]
     expected = ["dag1", "dag2"] * 3 if not level else ["dag1"] * 3 + ["dag2"] * 3
     assert shares_in_order(jobs, Shares(), Standing(TOTAL)) == expected
+
+
+def test_what_is_kept_at_a_cluster_covers_jobs_of_its_accounts() -> None:
+    def first(kept_at: str, hint: str, used_at: str = "other", used: float = 0.0) -> str:
+        a = Share("a", Who(team="a"), 0.01, (Kept(kept_at, {"cpus": 4.0}),))
+        standing = Standing(TOTAL, {"a": {"other": ShareAmounts(50), used_at: ShareAmounts(used)}})
+        return shares_in_order([job("b"), job("a", site=hint)], table(a, share("b")), standing)[0]
+
+    assert first("hpc", "hpc@genes") == "a"
+    assert first("hpc@genes", "hpc") == "a", "it may go to that account"
+    assert first("hpc", "hpc", "hpc@genes", 4.0) == "b", "what it has as an account is of the cluster"
+    assert first("hpc@genes", "hpc@loads") == "b"
+    assert first("hpc", "hpc2") == "b"
+
+
+def test_shares_go_in_turn_where_no_machine_is_there_yet() -> None:
+    jobs = [job("a") for _ in range(6)] + [job("b") for _ in range(6)]
+    order = shares_in_order(jobs, table(share("a", 2), share("b")), Standing())
+    assert Counter(order[:6]) == {"a": 4, "b": 2}

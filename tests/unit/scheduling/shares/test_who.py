@@ -6,7 +6,7 @@ import pytest
 
 from lading.scheduling.shares.who import Tenant, Who, dag_pattern
 
-TENANT = Tenant.of("a", "etl_daily", "ann, bob", '["prod", "x,y"]')
+TENANT = Tenant.from_columns("a", "etl_daily", "ann, bob", '["prod", "x,y"]')
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_differs_in_one_of_them_is_not_meant(who: Who) -> None:
 
 
 def test_a_job_without_dag_is_met_by_no_pattern_of_dags() -> None:
-    tenant = Tenant.of(None, "", None, None)
+    tenant = Tenant.from_columns(None, "", None, None)
     assert tenant == Tenant()
     assert Who().meets(tenant)
     assert not Who(dag="*").meets(tenant)
