@@ -205,8 +205,10 @@ class SiteThread:
         :param pause: not before so many seconds have passed
         """
         with self._change:
+            # Ticks may follow each other faster than that: each of them would put off the look again.
+            if not self._is_wanted:
+                self._next_look = max(self._next_look, time.monotonic() + pause)
             self._is_wanted = True
-            self._next_look = max(self._next_look, time.monotonic() + pause)
             self._change.notify_all()
         if self._thread.ident is None:
             self._thread.start()
@@ -369,7 +371,8 @@ class SiteThread:
                 self._found, self._events, self._is_new = observation, sifted, True
             if self._phase == "closing":
                 self._phase = "closed"
-            self._next_look = time.monotonic() + pause
+            # A tick may have asked for the next one meanwhile.
+            self._next_look = max(self._next_look, time.monotonic() + pause)
             self._change.notify_all()
         if is_news:
             self.ring()

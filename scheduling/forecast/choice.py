@@ -56,6 +56,9 @@ class Way:
     before: Mapping[str, PlannedStart] | None = field(default=None, compare=False)
 
 
+LAST_RESORT = Way()
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenSchedule:
     """A schedule, and what it was made by.
@@ -109,7 +112,10 @@ def choose(
     busy = len({step.location for step in forecast.steps.values() if step.begun is not None})
     menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
-    for way in ways or all_ways(problem, min(hurries.values(), default=hurry)):
+    # The last one is for where none of the others can be: what they go by is not on sale any more.
+    for way in (*(ways or all_ways(problem, min(hurries.values(), default=hurry))), LAST_RESORT):
+        if way is LAST_RESORT and best is not None:
+            break
         menu = way.least_cpus, way.by_work
         if menu not in menus:
             menus[menu] = launchable(forecast, problem, builder, *menu)
@@ -194,7 +200,7 @@ def launchable(
         there for a boot and the longest step: else the largest would always cost the least, whose volume is as large
         as that of a small one."""
         shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
-        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, *shares)
+        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, 0.0, *shares)
 
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
@@ -219,7 +225,7 @@ def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[st
         if (it := bins[name]) is not None:
             need = builder.needs[name]
             share = max(need[i] / it.capacity[i] for i in range(4) if it.capacity[i])
-            usd = share * it.price / 3600 * step.left(builder.now)
+            usd = max(usd, share * it.price / 3600 * step.left(builder.now))
         usd_by_run[step.job.run] = usd_by_run.get(step.job.run, 0.0) + usd
     return usd_by_run
 

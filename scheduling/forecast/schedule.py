@@ -233,11 +233,7 @@ class Builder:
             self._slots.add(step, self.now, step.left(self.now))
         # Those stay first that have to stay for the longest in any case.
         schedule.fleet = sorted(schedule.machines, key=lambda machine: -machine.timeline.busy[-1][1])
-        order: Sequence[str] = self.order
-        if (before := terms.before) is not None:
-            # What has come since comes behind what was planned.
-            order = sorted(order, key=lambda name: before[name].start if name in before else math.inf)
-        for name in order:
+        for name in self.order if terms.before is None else self._order_of(terms.before):
             self.pause()
             self._place(name, schedule, terms)
         for name, end in ends.items():
@@ -350,14 +346,21 @@ class Builder:
             home = schedule.launched.get(last.number)
         if home is not None and self._suits(home, name):
             soonest = self._begin(home, step, self._slots.earliest(step, ready), need)
-        elif home is None and last.bin is not None and last.number is not None:
+        elif home is None and last.bin is not None and last.number is not None and self._is_for(last.bin, name):
             boot = self.boot_of(last.bin.type.name)
             soonest = self._opening(max(ready, self.now + boot), step.seconds, schedule, boot)
+            while soonest < (turn := self._slots.earliest(step, soonest)):
+                soonest = self._opening(turn, step.seconds, schedule, boot)
             if soonest < math.inf:
                 home = self._open(last.bin, soonest, step.seconds, schedule)
                 schedule.launched[last.number] = home
                 schedule.fleet.append(home)
         return ((0.0, soonest), home) if soonest < math.inf else self._cheapest(name, ready, schedule, terms)
+
+    def _is_for(self, launched: Bin, name: str) -> bool:
+        """Whether what is launched can ever run a step, which may ask for more than when it was planned."""
+        grants = launched.kind.grants(self.forecast.steps[name].job.wish)
+        return grants and fits(self.needs[name], launched.capacity)
 
     @staticmethod
     def _is_called(machine: PlannedMachine, name: str) -> bool:
@@ -416,6 +419,15 @@ class Builder:
         home = PlannedMachine(timeline, bin=launched, closes=closes, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home
+
+    def _order_of(self, before: Mapping[str, PlannedStart]) -> Sequence[str]:
+        """The steps that do not run in the order of the last schedule, parents first, and behind them what has come."""
+        turns: dict[str, float] = {}
+        for name in self.order:
+            # Steps of which few may be at work at a time wait for other ones than before.
+            parents = (turns.get(each, -math.inf) for each in self.forecast.steps[name].parents)
+            turns[name] = max(before[name].start if name in before else math.inf, *parents, -math.inf)
+        return sorted(self.order, key=turns.__getitem__)
 
     def _span(self, machine: PlannedMachine) -> tuple[float, float]:
         """From when to when there is a machine, boot included."""

@@ -2,7 +2,8 @@
 
 A controller is simulated that decides whenever a job comes or ends: jobs go by the order of shares
 (:func:`lading.scheduling.shares.fair_order.fair_order`), the first machine that has room takes each, and one that finds
-no room is passed over. Nothing is launched or ended.
+no room is passed over, for as long as others fit: no room is kept free as by the ``patience`` of a site. Nothing is
+launched or ended.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class Engine:
         """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
         self.next_plan = 0.0
         self._presence: Any = None
+        self._is_number_reused = False
         try:
             limits_of(options.limits)
             executor_config(cpus=1, site=options.site, hurry=options.hurry, finish_by=options.finish_by)
@@ -114,7 +115,7 @@ class Engine:
         :raises EngineError: that does not end; or another controller acts here by another sites file
         """
         from lading.executors.controller_process import current_lease, lives
-        from lading.executors.orchestrator.presence import Presence
+        from lading.executors.orchestrator.presence import Presence, has_ended
 
         with self.place.locked():
             if lives(current_lease()):
@@ -126,6 +127,8 @@ class Engine:
                     )
             else:
                 self.options_of_controller.write(self.place.options)
+            # In a container each Snakemake has the same number.
+            self._is_number_reused = not _lives(self.settings.schedulers_folder / str(self.owner), has_ended)
             self._presence = Presence(self.settings.schedulers_folder, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
         self._take_over(command_of)
@@ -136,37 +139,73 @@ class Engine:
     def _take_over(self, command_of: CommandOf) -> None:
         """Make the jobs of dead Snakemakes that run and that this one would run again its own.
 
-        They are known by their rule and their whole command. Of a job that is a Snakemake of its own the command does
-        not say what it does, and the token that Snakemake remembers of an incomplete job is lost there.
+        They are known by their rule, folder and whole command, and nothing that they read may have changed since they
+        were submitted. Of a job that is a Snakemake of its own the command does not say what it does, and the token
+        that Snakemake remembers of an incomplete job is lost there.
 
         :param command_of: the command of a job, and its environment; None: it is a Snakemake of its own
         """
         from sqlalchemy import select, update
 
-        from lading.executors.orchestrator.presence import has_ended
         from lading.executors.store import JobRow, State
 
         if self.workflow.dag_settings.force_incomplete:
             return
         at_work = JobRow.state.in_((State.PLACED, State.RUNNING)), JobRow.cancel.is_(None)
-        folder = self.settings.schedulers_folder
         with transaction(self.database) as session:
-            left: dict[tuple[str, ...], list[str]] = {}
-            columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.owner
+            left: dict[tuple[str, ...], list[tuple[str, float]]] = {}
+            columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.owner, JobRow.run_id, JobRow.queued_at
             for row in session.execute(select(*columns).where(*at_work)):
-                if row.owner is None or not _lives(folder / str(row.owner), has_ended):
+                if self._is_left(row.owner, row.run_id):
                     work = json.loads(row.workload)
-                    left.setdefault(_work_key(row.task_id, work["arguments"], work["environment"]), []).append(
-                        row.token
-                    )
+                    key = _work_key(row.task_id, work["folder"], work["arguments"], work["environment"])
+                    left.setdefault(key, []).append((row.token, row.queued_at))
             for job in self.workflow.dag.needrun_jobs() if left else ():
-                if not job.is_local and len(tokens := left.pop(_key_of_command(job, command_of), [])) == 1:
+                if job.is_local or len(found := left.pop(self._key_of_command(job, command_of), [])) != 1:
+                    continue
+                [(token, queued_at)] = found
+                if self._is_as_it_was(job, queued_at):
                     mine = {"owner": self.owner, "run_id": self.run_id, "subject": self.run_id, "dag_id": self.dag_id}
                     mine["map_index"] = number_of(job)
-                    session.execute(update(JobRow).where(JobRow.token == tokens[0]).values(**mine))
-                    self.resumable[key_of(job)] = tokens[0]
+                    session.execute(update(JobRow).where(JobRow.token == token).values(**mine))
+                    self.resumable[key_of(job)] = token
         if self.resumable:
             self.logger.info(f"Lading: {len(self.resumable)} jobs of a Snakemake that was killed go on")
+
+    def _is_left(self, owner: int | None, run_id: str | None) -> bool:
+        """Whether a job is of a Snakemake that was killed.
+
+        :param owner: the number of its Snakemake's process
+        :param run_id: its run
+        """
+        from lading.executors.orchestrator.presence import has_ended
+
+        if owner == self.owner:
+            return self._is_number_reused and run_id != self.run_id
+        return owner is None or not _lives(self.settings.schedulers_folder / str(owner), has_ended)
+
+    def _key_of_command(self, job: Any, command_of: CommandOf) -> tuple[str, ...]:
+        """By what a job's work is known; nothing: it has no command that says it, or not before it is ready."""
+        try:
+            command = command_of(job)
+        except Exception:  # what a job asks for may depend on files that are not there
+            return ()
+        return () if command is None else _work_key(name_of(job), self._folder(), *command)
+
+    def _is_as_it_was(self, job: Any, queued_at: float) -> bool:
+        """Whether what a job reads is what it was when it was submitted, and it is not forced to run anew.
+
+        :param queued_at: when it was submitted, seconds since the epoch
+        """
+        dag = self.workflow.dag
+        if job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output):
+            return False
+        if any(dag.needrun(each) for each in dag.dependencies[job]):
+            return False
+        try:
+            return all(os.stat(each).st_mtime <= queued_at for each in job.input)
+        except OSError:
+            return False
 
     def resume(self, info: SubmittedJobInfo) -> bool:
         """Whether a job was taken over, which it then is; else it is to be submitted."""
@@ -190,19 +229,16 @@ class Engine:
         """End the jobs of dead Snakemakes: this one may be about to run the same ones."""
         from sqlalchemy import select
 
-        from lading.executors.orchestrator.presence import has_ended
         from lading.executors.store import LIVE, Change, JobRow, State, apply
         from lading.scheduling.reasons import because
 
         told, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
             with transaction(self.database) as session:
-                rows = session.execute(
-                    select(JobRow.token, JobRow.state, JobRow.owner).where(JobRow.state.in_(LIVE))
-                ).all()
-                folder = self.settings.schedulers_folder
-                dead = {owner for *_, owner in rows if owner is None or not _lives(folder / str(owner), has_ended)}
-                left = [(token, state) for token, state, owner in rows if owner in dead]
+                columns = JobRow.token, JobRow.state, JobRow.owner, JobRow.run_id
+                rows = session.execute(select(*columns).where(JobRow.state.in_(LIVE))).all()
+                dead = {whose for whose in {(owner, run_id) for *_, owner, run_id in rows} if self._is_left(*whose)}
+                left = [(token, state) for token, state, *whose in rows if tuple(whose) in dead]
                 reason = because("unwanted")
                 end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
                 apply(
@@ -304,12 +340,13 @@ class Engine:
         from lading.executors.store import mark_reported as mark
 
         with self.database.connect() as connection:  # the most frequent question: without the ORM
-            news = select(JobRow.token).where(JobRow.owner == self.owner, JobRow.unreported.is_(True)).limit(1)
-            if connection.execute(news).first() is None:
+            any_news = select(JobRow.token).where(JobRow.owner == self.owner, JobRow.unreported.is_(True)).limit(1)
+            if connection.execute(any_news).first() is None:
                 return {}
         with transaction(self.database) as session:
             not_yet = set(self.resumable.values())
-            rows = [row for row in unreported(session, self.owner, MOST_ENDS) if row.token not in not_yet]
+            news = unreported(session, self.owner, MOST_ENDS + len(not_yet))
+            rows = [row for row in news if row.token not in not_yet]
             mark(session, [row for row in rows if row.state not in ENDED])
             session.flush()
             session.expunge_all()
@@ -374,6 +411,8 @@ class Engine:
 
         if self._presence is None:
             return
+        if self.resumable:  # taken over, and never asked for: something before them has failed
+            self.cancel(list(self.resumable.values()))
         with transaction(self.database) as session:
             rules.drop(session, self.run_id)
             is_work = instances.count_living(session) > 0
@@ -409,18 +448,9 @@ def _lives(path: Path, has_ended: Any) -> bool:
     return path.exists() and not has_ended(path)
 
 
-def _work_key(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+def _work_key(name: str, folder: str, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """By what the work of a job is known, whichever Snakemake has submitted it."""
-    return name, *arguments, *(f"{each}={environment[each]}" for each in sorted(environment))
-
-
-def _key_of_command(job: Any, command_of: CommandOf) -> tuple[str, ...]:
-    """The same of a job that may be submitted; nothing: it has no such command, or not before it is ready."""
-    try:
-        command = command_of(job)
-    except Exception:  # what a job asks for may depend on files that are not there
-        return ()
-    return () if command is None else _work_key(name_of(job), *command)
+    return name, folder, *arguments, *(f"{each}={environment[each]}" for each in sorted(environment))
 
 
 def name_of(job: Any) -> str:

@@ -160,7 +160,7 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
 
     from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
     from lading.executors.orchestrator.presence import has_ended
-    from lading.executors.store import JobRow, State
+    from lading.executors.store import LIVE, JobRow, State
     from lading.executors.store.leases import DatabaseNow
     from lading.hooks.files import child_processes
     from snakemake_executor_plugin_lading import rules
@@ -237,10 +237,16 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
         def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
             fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
             fields |= {"executor": None, "pool": None, "pool_slots": 1}
+            its_jobs = JobRow.dag_id == run.dag_id, JobRow.run_id == run.run_id, JobRow.state.in_(LIVE)
+            columns = JobRow.task_id, JobRow.map_index, JobRow.owner
+            live = {(name, number): owner for name, number, owner in session.execute(select(*columns).where(*its_jobs))}
+            # After what runs nothing comes any more where its Snakemake was killed.
+            is_killed = bool(live) and living().isdisjoint(live.values())
             return [
                 SimpleNamespace(**fields, task_id=rule.name, map_index=number)
                 for rule in rules.of_run(session, run.run_id)
                 for number in json.loads(rule.left)
+                if not is_killed or (rule.name, number) in live
             ]
 
         def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:

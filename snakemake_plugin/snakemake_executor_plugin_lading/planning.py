@@ -89,10 +89,15 @@ def graph(words: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
     options = SimpleNamespace(limits="rules", site=None, hurry=None, finish_by=None)
 
     def collect(self: Any, *_: object) -> None:
+        # Without an executor all of them are local for Snakemake.
+        here = {job for job in self.needrun_jobs() if job.rule.norun or job.rule.name in self.workflow._localrules}
+        # What runs on this machine takes no time in the plan; what comes after it waits for what came before it.
         for job in sorted(self.needrun_jobs(), key=lambda each: int(each.jobid)):
-            # Without an executor all of them are local for Snakemake.
-            if not (job.rule.norun or job.rule.name in self.workflow._localrules):
-                before = [each for each in self.dependencies[job] if self.needrun(each)]
+            if job not in here:
+                waits_for = [each for each in self.dependencies[job] if self.needrun(each)]
+                through = self.bfs(self.dependencies, *waits_for, stop=lambda each: each not in here)
+                behind = [each for local in through for each in self.dependencies[local] if self.needrun(each)]
+                before = [each for each in {*waits_for, *behind} if each not in here]
                 found.append((job, before, foreseen(job, self.workflow, options)))
 
     printed = dag.DAG.d3dag

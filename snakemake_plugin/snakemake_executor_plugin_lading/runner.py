@@ -50,10 +50,12 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
 
     :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
     """
-    arguments = workload.get("arguments")
-    is_ours = isinstance(arguments, list) and arguments[1:3] == ["-m", "snakemake"] and arguments[0] == sys.executable
+    found = workload.get("arguments")
+    arguments = found if isinstance(found, list) else []
+    is_nodes = arguments[:3] == NODES_PYTHON.split()
+    is_ours = is_nodes or arguments[:3] == [sys.executable, "-m", "snakemake"]
     if not is_ours or "snakemake.cli" not in sys.modules:
-        if isinstance(arguments, list) and arguments[:2] == ["/bin/sh", "-c"] and NODES_PYTHON in arguments[-1]:
+        if is_nodes or (arguments[:2] == ["/bin/sh", "-c"] and NODES_PYTHON in arguments[-1]):
             os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         command_runner.run(workload, job)
         return

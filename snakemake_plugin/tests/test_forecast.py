@@ -34,8 +34,9 @@ rule merge:
 SITES = ("--lading-sites-file", "sites.toml")
 
 
-def test_machines_are_launched_for_the_rules_that_come_next(
-    make: Callable[[str], Workflow], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was_killed(
+    make: Callable[[str], Workflow], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     flow = make(SNAKEFILE)
     (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
@@ -44,6 +45,9 @@ def test_machines_are_launched_for_the_rules_that_come_next(
     )
     wait_until((flow.folder / "begun").exists)
     wait_until(lambda: flow.jobs("state") == [("running",)])
+    if is_killed:
+        snakemake.kill()
+        snakemake.wait()
     place = place_of(str(flow.folder))
     database, options = join(place, only_reads=True), settings(place, ControllerOptions.read(place.options))
 
@@ -82,6 +86,9 @@ def test_machines_are_launched_for_the_rules_that_come_next(
         now = job.started_at + 90.0  # it may end in 30 s, and a machine takes 60 s to boot
         found = plans.foresee(session, [cloud], [], now, by_dag=False).actions["cloud"]
     plans.close()
+    if is_killed:
+        assert decide([], [], market, None, InstanceLimits(), now=now, foreseen=found).launches == ()
+        return
     [run] = plans.runs
     assert {name: set(task.upstream) for name, task in run.tasks.items()} == {
         "first": set(), "part": {"first"}, "merge": {"part"}

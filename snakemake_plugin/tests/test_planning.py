@@ -56,6 +56,31 @@ def test_a_workflow_has_the_frontier_of_its_jobs(make: Callable[[str], Workflow]
     assert "Snakemake has not taken the workflow" in wrong
 
 
+def test_what_comes_after_a_local_rule_waits_for_what_came_before_it(make: Callable[[str], Workflow]) -> None:
+    flow = make(
+        """
+localrules: gather
+rule all:
+    input: "all.txt"
+rule part:
+    output: "part{i}.txt"
+    resources: runtime=60
+    shell: "touch {output}"
+rule gather:
+    input: "part0.txt", "part1.txt"
+    output: "list.txt"
+    shell: "ls {input} > {output}"
+rule merge:
+    input: "list.txt"
+    output: "all.txt"
+    resources: runtime=60
+    shell: "cat {input} > {output}"
+"""
+    )
+    found = json.loads(planned(flow, "--types", "m5.*", "--exclude-types", "m5.metal", "--output", "json"))
+    assert min(each["seconds"] for each in found["by_hurry"]) >= 7200, "an hour, and then an hour"
+
+
 def test_rules_that_have_run_take_as_long_as_they_did(make: Callable[[str], Workflow]) -> None:
     flow = make(SNAKEFILE)
     (flow.folder / "config.yaml").write_text("parts: 2\n")

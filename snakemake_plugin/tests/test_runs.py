@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flows import Workflow, wait_until
+from flows import SNAKEMAKE, Workflow, wait_until
 
 Make = Callable[[str], Workflow]
 
@@ -71,6 +74,20 @@ rule merge:
     input: expand("out/{i}.txt", i=range(2))
     output: "all.txt"
     shell: "cat {input} > {output}"
+"""
+
+# What the job has read when it began is what it writes.
+READS = """
+rule all:
+    input: "all.txt"
+rule source:
+    input: "given.txt"
+    output: "source.txt"
+    shell: "cp {input} {output}"
+rule one:
+    input: "source.txt", "more.txt"
+    output: "all.txt"
+    shell: "read=$(cat {input}); echo begin 0 $$ >> journal; until [ -e go ]; do sleep 0.1; done; echo $read > {output}"
 """
 
 
@@ -172,6 +189,70 @@ def test_a_job_whose_rule_has_changed_is_ended_and_runs_anew(make: Make) -> None
         ("one", "succeeded"): 2,
         ("merge", "succeeded"): 1,
     }
+
+
+@pytest.mark.parametrize("changed", ["given.txt", "more.txt", "nothing"])
+def test_a_job_that_has_read_what_has_changed_since_is_ended_and_runs_anew(make: Make, changed: str) -> None:
+    flow = make(READS)
+    for name in ("given.txt", "more.txt"):
+        (flow.folder / name).write_text("old\n")
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 1)
+    wait_until(lambda: flow.jobs("state")[1:] == [("running",)])
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    (flow.folder / changed).write_text("new\n")
+    second = flow.start(*(["--forcerun", "one"] if changed == "nothing" else []))
+    wait_until(lambda: begun(flow) == 2 or second.poll() is not None or flow.jobs("owner")[1:] == [(second.pid,)])
+    (flow.folder / "go").touch()
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert begun(flow) == 2
+    assert ("new" in (flow.folder / "all.txt").read_text()) == (changed != "nothing")
+    assert flow.processes() == []
+
+
+def test_a_job_goes_on_in_its_own_folder_alone(make: Make) -> None:
+    flow, other = make(COUNTS), make(COUNTS)
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
+    first.kill()
+    first.wait()
+    (other.folder / "go").touch()
+    said = other.run("--lading-state-folder", str(flow.lading))
+    assert "go on" not in said
+    assert begun(other) == 2
+    assert (other.folder / "all.txt").exists()
+
+
+def test_a_snakemake_with_the_number_of_the_killed_one_takes_its_jobs_over(make: Make) -> None:
+    flow = make(COUNTS)
+    first = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    command = [str(SNAKEMAKE), "--executor", "lading", "--jobs", "100"]
+    second = subprocess.Popen(
+        ["/bin/sh", "-c", 'read numbered; exec "$@"', "sh", *command],
+        cwd=flow.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    flow.started.append(second)
+    (flow.lading / f"schedulers/{first.pid}").rename(flow.lading / f"schedulers/{second.pid}")
+    with contextlib.closing(sqlite3.connect(flow.lading / "store.db", timeout=60)) as database, database:
+        database.execute("UPDATE lading_job SET owner = ?", (second.pid,))
+    [(run,), _] = flow.jobs("run_id")
+    assert second.stdin is not None
+    second.stdin.write("\n")
+    second.stdin.flush()
+    wait_until(lambda: flow.jobs("run_id") == 2 * [flow.jobs("run_id")[0]] != 2 * [(run,)])
+    (flow.folder / "go").touch()
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert begun(flow) == 2, "nothing has run twice"
 
 
 @pytest.mark.parametrize("victim", ["snakemake_executor_plugin_lading\0controller", "lading.executors.agent"])

@@ -74,6 +74,15 @@ def test_files_go_through_storage_where_none_are_shared(make: Make, tmp_path: Pa
     assert flow.processes() == []
 
 
+def test_software_of_the_node_is_used_where_all_but_software_is_shared(make: Make) -> None:
+    flow = make(STORED)
+    shared = ("persistence", "input-output", "sources", "source-cache", "storage-local-copies")
+    flow.run("--shared-fs-usage", *shared, PATH=os.defpath)
+    [command, _] = [json.loads(text)["arguments"] for (text,) in flow.jobs("workload")]
+    assert command[:3] == ["python", "-m", "snakemake"], "not that of this machine, nor what PATH has there"
+    assert (flow.folder / "all.txt").read_text() == f"one\n{flow.folder}\n"
+
+
 def test_rules_have_the_software_that_they_name(make: Make) -> None:
     flow = make(SOFTWARE)
     (flow.folder / "image.sif").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import traceback
@@ -19,8 +20,10 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import answers, leadership, site_threads
 from lading.executors.controller.controller import Controller
+from lading.executors.controller.site_threads import SiteThread
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
+from lading.hooks.files.logs import Trouble
 from lading.scheduling.reasons import free_text
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
@@ -158,6 +161,18 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     assert len(warnings) == 1, "the same trouble is said once"
     sites["s0"].go_on()
     ticks_until(controller, lambda: job(engine, "waits").state == State.RUNNING)
+
+
+def test_ticks_that_follow_each_other_put_off_no_look(tmp_path: Path) -> None:
+    """While one site has much to say, or many jobs come, a tick asks for the next look again before the last is due."""
+    site = FakeSite("s", tmp_path, known=True)
+    thread = SiteThread(site, lambda: None, lambda: True, Trouble(logging.getLogger(__name__)))
+    thread.request_observation(3600.0)
+    due_at = thread._next_look
+    for _ in range(3):
+        thread.request_observation(7200.0)
+    assert thread._next_look == due_at
+    thread.end(60.0)
 
 
 def test_an_answer_is_used_once(controller: Controller, sites: Sites, engine: Engine) -> None:

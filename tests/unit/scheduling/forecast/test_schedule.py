@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable, nearby
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import planned_starts
-from lading.scheduling.forecast.schedule import Builder, ScheduleTerms
+from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, pose
@@ -216,6 +216,58 @@ def test_what_goes_on_as_before_finds_other_room_where_a_machine_has_gone() -> N
     found = choose(forecast, [there("up")], posed(), boot=BOOT, ways=[way], now=NOW).schedule
     assert found.starts.keys() == steps.keys()
     assert "gone" not in {home.location.name for home in found.homes.values() if home.location is not None}
+
+
+def goes_on(last: Forecast, forecast: Forecast, problem: Problem | None = None) -> Schedule:
+    """A schedule that goes on as that of what was to be done before."""
+    problem = problem or posed()
+    choice = choose(last, [], problem, boot=BOOT, hurry=10.0, now=NOW)
+    way = replace(choice.way, before=planned_starts(choice.schedule))
+    return choose(forecast, [], problem, boot=BOOT, hurry=10.0, ways=[way], now=NOW).schedule
+
+
+def test_what_goes_on_as_before_has_its_turn_in_its_pool() -> None:
+    """Else machines would be launched for steps that may not begin."""
+    steps = {f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(2, 1)), 600.0, pool="p") for n in range(4)}
+    begins = sorted(goes_on(Forecast(steps), Forecast(steps, pools={"p": 1})).starts.values())
+    assert all(after - before >= 600 for before, after in pairwise(begins))
+
+
+def test_what_goes_on_as_before_is_launched_on_what_fits_it_now() -> None:
+    small, large = (Forecast({"a": WorkflowStep(PlannedJob("a", Resources(2, m)), 600.0)}) for m in (1, 9000))
+    home = goes_on(small, large).homes["a"]
+    assert home.bin is not None
+    assert home.bin.type.name == "large"
+
+
+def test_what_goes_on_as_before_waits_for_others_than_before() -> None:
+    """Of a mapped task few jobs of which may be at work at a time another one may come first."""
+    first, last = (PlannedJob(name, Resources(2, 1)) for name in "ab")
+    before = Forecast({"a": WorkflowStep(first, 600.0), "b": WorkflowStep(last, 600.0, ("a",))})
+    now = Forecast({"a": WorkflowStep(first, 600.0, ("b",)), "b": WorkflowStep(last, 600.0)})
+    schedule = goes_on(before, now)
+    assert schedule.starts.keys() == {"a", "b"}
+    assert schedule.until["b"] <= schedule.starts["a"]
+
+
+def test_there_is_a_schedule_where_no_way_can_be_gone() -> None:
+    """Of many ways one may be tried: what it goes by is not on sale any more, or too many machines are at work."""
+    at_work = {
+        f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(2, 1)), 600.0, begun=NOW - 1, location=f"m{n}")
+        for n in range(4)
+    }
+    forecast = Forecast({**at_work, "x": WorkflowStep(PlannedJob("x", Resources(2, 1)), 600.0)})
+    machines = [there(f"m{n}") for n in range(4)]
+    chosen = choose(forecast, machines, posed(), boot=BOOT, ways=[Way(fleet=1)], now=NOW)
+    assert chosen.schedule.starts.keys() == forecast.steps.keys()
+
+
+def test_what_costs_nothing_has_a_schedule() -> None:
+    """Such as what asks for nothing, or where the price is 0."""
+    for goods, need in ((GOODS, Resources(0, 0)), (catalogue(free=(2, 4096, 0.0)), Resources(1, 1))):
+        problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+        forecast = Forecast({"x": WorkflowStep(PlannedJob("x", need), 600.0)})
+        assert choose(forecast, [], problem, boot=BOOT, now=NOW).schedule.starts.keys() == {"x"}
 
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
