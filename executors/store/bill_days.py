@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     String,
     and_,
+    case,
     delete,
     func,
     insert,
@@ -276,8 +277,11 @@ def summed_up(session: Session, first: int | None = None, until: int | None = No
 
 def first_known(session: Session) -> int | None:
     """The first day of which anything is kept; None: nothing is."""
-    times: list[Any] = [func.min(JobRow.ended_at), func.min(InstanceRow.ended_at), func.min(Capacity.since)]
-    days = [int(at // SECONDS_PER_DAY) for each in times if (at := session.scalar(select(each))) is not None]
+    ended = [session.scalar(select(func.min(each))) for each in (JobRow.ended_at, InstanceRow.ended_at)]
+    at_hand = session.scalar(select(func.min(Capacity.since)))
+    if at_hand is not None:  # what they idled before is kept with what is forgotten, and is deleted with that
+        at_hand = max(at_hand, bills.kept_until(session))
+    days = [int(at // SECONDS_PER_DAY) for at in (*ended, at_hand) if at is not None]
     kept = session.scalar(select(func.min(UsageRow.day)))
     return min([*days, *([] if kept is None else [kept])], default=None)
 
@@ -370,10 +374,10 @@ def whole_days(session: Session, days: Collection[int]) -> dict[int, BillParts]:
 def days_of_dags(
     session: Session, days: Collection[int], which: ColumnElement[bool]
 ) -> dict[int, tuple[BillParts, int]]:
-    """What was billed on each of these days of some Dags, and of how many."""
+    """What was billed on each of these days of some Dags, and of how many of them jobs."""
     if not days:
         return {}
-    dags = func.count(BillDayRow.dag_id.distinct())
+    dags = func.count(case((BillDayRow.jobs > 0, BillDayRow.dag_id)).distinct())
     query = select(BillDayRow.day, dags, *sums()).where(BillDayRow.level == DAY, BillDayRow.split == "dag")
     rows = session.execute(query.where(within(days), which).group_by(BillDayRow.day))
     return {day: (as_parts(values), number) for day, number, *values in rows}

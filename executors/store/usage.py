@@ -153,8 +153,9 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
 
 
 def as_use(job: Any) -> Use | None:
-    """What a job has used, as a try of its task; None: nothing is known, as of batch jobs of several nodes."""
-    if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
+    """What a job has used, as a try of its task; None: it is of none, or nothing is known, as of batch jobs of several
+    nodes."""
+    if job.task_id is None or job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
         return None
     waited = max(job.started_at - job.queued_at, 0.0)
     return Use(job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited)

@@ -458,3 +458,15 @@ def test_the_last_run_is_the_youngest_before_that_has_ended(session: Session) ->
     assert last is not None
     assert (last.run_id, last.seconds) == ("last", pytest.approx(901.0))
     assert gantt(session, "d", "old", NOW).last_run is None
+
+
+def test_a_run_that_lives_for_long_hides_no_run_that_has_ended(session: Session) -> None:
+    for job, at in enumerate((5000, 4100, 3500)):
+        ended = {"ended_at": NOW - 3400, "state": State.SUCCEEDED} if job else {}
+        add(session, f"long{job}", run_id="long", queued_at=NOW - at, **ended)
+    add(session, "last", run_id="last", queued_at=NOW - 4000, ended_at=NOW - 3900, state=State.SUCCEEDED)
+    add(session, "now", run_id="now", queued_at=NOW - 3000)
+    session.flush()
+    last = gantt(session, "d", "now", NOW).last_run
+    assert last is not None
+    assert (last.run_id, last.seconds) == ("last", pytest.approx(100.0))

@@ -277,24 +277,22 @@ def durations(session: Session, dag_id: str, names: Sequence[str]) -> dict[str, 
 def last_run(session: Session, dag_id: str, run_id: str, began: float | None) -> LastRun | None:
     """The last run of a Dag before another one that has no live jobs; None: it has none, or too many that live."""
     # From run to run by the index of a Dag's jobs, and not all of its jobs each time that the tab asks.
-    its = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None), JobRow.run_id != run_id)
-    youngest = select(JobRow.run_id).where(*its).order_by(JobRow.queued_at.desc()).limit(1)
-    before = began
+    youngest = select(JobRow.run_id, JobRow.queued_at).where(JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
+    youngest = youngest.order_by(JobRow.queued_at.desc()).limit(1)
+    passed = [run_id]
+    condition = [] if began is None else [JobRow.queued_at < began]
     for _ in range(MOST_LIVE_RUNS):
-        name = session.scalar(youngest if before is None else youngest.where(JobRow.queued_at < before))
-        if name is None:
+        found = session.execute(youngest.where(JobRow.run_id.not_in(passed), *condition)).first()
+        if found is None:
             return None
-        ended = (
-            func.min(JobRow.queued_at),
-            func.max(JobRow.ended_at) - func.min(QUEUED),
-            func.count(),
-            func.count(JobRow.ended_at),
-        )
-        its_jobs = select(*ended).where(JobRow.dag_id == dag_id, JobRow.run_id == name)
-        first, seconds, jobs, jobs_ended = session.execute(its_jobs).one()
+        ended = func.max(JobRow.ended_at) - func.min(QUEUED), func.count(), func.count(JobRow.ended_at)
+        its_jobs = select(*ended).where(JobRow.dag_id == dag_id, JobRow.run_id == found.run_id)
+        seconds, jobs, jobs_ended = session.execute(its_jobs).one()
         if jobs == jobs_ended:
-            return LastRun(run_id=str(name), seconds=seconds or 0.0)
-        before = first
+            return LastRun(run_id=str(found.run_id), seconds=seconds or 0.0)
+        # Others may have begun and ended since the first job of one that lives.
+        passed.append(found.run_id)
+        condition = [JobRow.queued_at <= found.queued_at]
     return None
 
 

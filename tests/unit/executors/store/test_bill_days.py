@@ -18,10 +18,12 @@ from lading.executors.store import Capacity, JobRow, State, bill_days, bills, us
 from lading.executors.store.bill_days import BillDayRow, Split
 from lading.executors.store.tables import InstanceRow, InstanceState, UsageRow
 from lading.plugin.ui.queries import bill as page
+from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.bill import bill_page
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.scheduling.insight.bill import PARTS, USD_PARTS, BillParts, total
 from lading.scheduling.insight.periods import Period, periods
+from lading.scheduling.insight.usage import Usage
 
 DAY = 86400.0
 # From the 26th of February to the 4th of March 2025.
@@ -219,4 +221,46 @@ def test_whole_months_are_read_as_such(engine: Engine) -> None:
         bill = bill_page(session, EVERYTHING, BEGUN, later, Period.MONTH, "dag", later)
         usd = {row.dag_id: row.total.usd for row in bill.rows if row.dag_id}
         assert usd == pytest.approx({"d1": 1 + 2 + 1 + 8, "d2": 4 + 1}), "March, and February and April day by day"
+        session.rollback()
+
+
+def test_days_of_which_nothing_is_kept_any_more_are_not_summed_up(engine: Engine) -> None:
+    with Session(engine) as session:
+        fill(session, [(0.5, 1, 1.0, 9)], [])
+        # This machine has been there for longer than anything is kept.
+        session.execute(update(Capacity).values(since=BEGUN - 500 * DAY))
+        usage.forget_ended(session, BEGUN)
+        sum_all(session, NOW)
+        assert sorted(bill_days.summed_up(session)) == [*range(FIRST, FIRST + 6)]
+        session.rollback()
+
+
+def test_dags_without_jobs_on_a_day_do_not_make_it_one_of_several_hidden_dags(engine: Engine) -> None:
+    with Session(engine) as session:
+        # Jobs of two hidden Dags ended on the second day, the machine on which they were on the fourth.
+        jobs = [(1.5, 2, 1.0, 0), (1.6, 3, 2.0, 0)]
+        for more in ([], [(3.2, 2, 4.0, 9)]):
+            fill(session, [*jobs, *more], [3.5])
+            session.execute(delete(Capacity))
+            session.flush()
+            sum_all(session, NOW)
+            bill = bill_page(session, Sight(frozenset({"d1"})), BEGUN, NOW, Period.DAY, "dag", NOW)
+            assert [day for day, amounts in enumerate(bill.totals) if amounts.cpu_hours > 1e-6] == [1]
+            for index in range(len(bill.periods)):
+                hours = sum(row.cpu_hours[index] for row in bill.rows)
+                assert hours == pytest.approx(bill.totals[index].cpu_hours)
+        session.rollback()
+
+
+def test_what_belongs_to_no_task_says_nothing_of_what_tasks_need(engine: Engine) -> None:
+    with Session(engine) as session:
+        fill(session, [(0.5, 1, 1.0, 9)], [])
+        job(session, "callback", 0.6, 1, kind="ExecuteCallback", task_id=None, usd=1.0, cpu_seconds=1000.0)
+        session.flush()
+        for before in (BEGUN, BEGUN + 5 * DAY):
+            usage.forget_ended(session, before)
+            assert [task.task_id for task in advice(session, "d1").tasks] == ["t1"]
+        assert not usage.of_task(session, "d1", "ExecuteCallback").get(-1, Usage()).tries
+        rows = bill_page(session, EVERYTHING, BEGUN, NOW, Period.DAY, "task", NOW).rows
+        assert {row.task_id for row in rows if row.kind == "named"} == {"t1", "ExecuteCallback"}
         session.rollback()
