@@ -422,6 +422,9 @@ def test_jobs_of_a_group_of_waits_are_those_of_its_site(session: Session) -> Non
         ("hpc", limit.at("hpc"), None), ("lab", limit.at("lab_%"), None), ("given", full, "hpc"), ("none", full, None),
     ):  # fmt: skip
         add(session, token, state=State.QUEUED, site=site, queued_at=NOW - 50, **reason_values(reason))
+    # Why else it waits is about another site.
+    composed = full.with_also(limit.at("lab"))
+    add(session, "composed", state=State.QUEUED, site="sge", queued_at=NOW - 50, **reason_values(composed))
     session.flush()
 
     def found(**choice: Any) -> set[str]:
@@ -430,7 +433,8 @@ def test_jobs_of_a_group_of_waits_are_those_of_its_site(session: Session) -> Non
     assert found(reason_site="hpc") == {"hpc", "given"}
     assert found(reason_site="lab_%") == {"lab"}
     assert found(reason_site="hpc", reason_code=("max_allocations",)) == {"hpc"}
-    assert found(reason_site="lab") == set()
+    assert found(reason_site="lab", reason_code=("max_allocations",)) == set()
+    assert found(reason_site="sge", reason_code=("machine_full",)) == {"composed"}
     for group in waits(session, EVERYTHING, NOW).groups:
         if group.site is not None:
             assert len(found(reason_site=group.site, reason_code=(group.key,))) == group.jobs

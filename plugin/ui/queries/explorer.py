@@ -177,7 +177,8 @@ def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
     # As a reason is stored: its own parameters come last, behind those of the reasons that it is made of.
     begins = [f'"code": {json.dumps(code, ensure_ascii=False)}, "params": {{' for code in codes] or ['"params": {']
     about = or_(*(has(begin, f'"site": {json.dumps(site, ensure_ascii=False)}') for begin in begins))
-    return or_(about, and_(JobRow.site == site, or_(text.is_(None), not_(has('"site": ')))))
+    about_any = or_(*(has(begin, '"site": ') for begin in begins))
+    return or_(about, and_(JobRow.site == site, or_(text.is_(None), not_(about_any))))
 
 
 def matches(word: str) -> ColumnElement[bool]:
