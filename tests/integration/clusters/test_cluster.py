@@ -424,8 +424,9 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
         machines = page.get_by_role("table", name="Machines")
         row = machines.locator("tbody tr", has_text="packed/")
         expect(row).to_contain_text("1 / 1")
-        columns = 0, machines.locator("thead th").all_inner_texts().index("Node, native id")
-        machine, batch_job = (row.locator("td").nth(column).inner_text().split()[-1] for column in columns)
+        machine = row.locator("td").first.get_by_role("link").inner_text()
+        native = machines.locator("thead th").all_inner_texts().index("Node, native id")
+        batch_job = row.locator("td").nth(native).inner_text().split()[-1]
         assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
         asked = page.get_by_role("table", name="What was asked")
 
