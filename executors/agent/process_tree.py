@@ -15,7 +15,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 MARK = "LADING_JOB"  # the token of the job, in the environment of all its processes
@@ -169,25 +169,24 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 def kill_descendants(root: int) -> None:
     """Kill all that is below a process, as often as more appears."""
+    _kill_all(lambda: descendants(root))
+
+
+def kill_leftovers(leader: int, started: int, token: str) -> None:
+    """Kill all that a job has left after the death of its supervisor."""
+    _kill_all(lambda: leftovers(leader, started, token))
+
+
+def _kill_all(find: Callable[[], list[Process]]) -> None:
     was_empty = False
     for _ in range(KILL_ROUNDS):
-        found = descendants(root)
+        found = find()
         # One look can miss a process that changes parents meanwhile, as an orphan does: two of them may not.
         if not found and was_empty:
             return
         was_empty = not found
         send(found, signal.SIGKILL)
         time.sleep(0.001)  # the kernel needs a moment to make zombies of them
-
-
-def kill_leftovers(leader: int, started: int, token: str) -> None:
-    """Kill all that a job has left after the death of its supervisor."""
-    for _ in range(KILL_ROUNDS):
-        found = leftovers(leader, started, token)
-        if not found:
-            return
-        send(found, signal.SIGKILL)
-        time.sleep(0.001)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, State, usd_until
 from lading.executors.store.figures import CPUS
-from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import CHUNK, chunks
 from lading.executors.store.leases import database_ahead
-from lading.executors.store.starts import expected_starts
-from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of, waited
+from lading.plugin.ui.queries.runs import TrySummary, as_tries, waited
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.starts import as_estimate
 from lading.scheduling.text.printable import shortened
 
 # It is counted how many match, up to so many.
@@ -454,21 +451,7 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
         for chunk in chunks(tokens)
         for job, usd in session.execute(select(JobRow, usd_until(now)).where(JobRow.token.in_(chunk)))
     }
-    jobs = [rows[token] for token in tokens if token in rows]
-    boots, held = boots_of(session, [job for job, _ in jobs]), held_for(session)
-    expected, ahead = expected_starts(session, [job for job, _ in jobs], now), database_ahead(session)
-    return [
-        as_try(
-            job,
-            sight,
-            usd,
-            boots.get(job.location or ""),
-            held.get(job.token),
-            as_estimate(expected.get(job.token)),
-            ahead,
-        )
-        for job, usd in jobs
-    ]
+    return as_tries(session, sight, [rows[token] for token in tokens if token in rows], now)
 
 
 # A file of all rows.

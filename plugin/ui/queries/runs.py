@@ -130,23 +130,10 @@ def tries(
         )
     rows = session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit + 1)).all()
     shown, more = rows[:limit], len(rows) > limit
-    boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
     last = shown[-1][0] if more else None
-    expected, ahead = expected_starts(session, [job for job, _ in shown], now), database_ahead(session)
     return TryPage(
         now=now,
-        jobs=[
-            as_try(
-                job,
-                sight,
-                usd,
-                boots.get(job.location or ""),
-                held.get(job.token),
-                as_estimate(expected.get(job.token)),
-                ahead,
-            )
-            for job, usd in shown
-        ],
+        jobs=as_tries(session, sight, [(job, usd) for job, usd in shown], now),
         after=None if last is None else f"{last.queued_at!r}:{last.token}",
     )
 
@@ -154,6 +141,27 @@ def tries(
 def boots_of(session: Session, jobs: Sequence[JobRow]) -> dict[str, Boot]:
     """When the instances of these jobs were ordered and came up, by name."""
     return instances.boots(session, (job.location for job in jobs if job.location is not None))
+
+
+def as_tries(
+    session: Session, sight: Sight, jobs: Sequence[tuple[JobRow, float | None]], now: float
+) -> list[TrySummary]:
+    """Jobs with what each has cost, USD, as the page shows them: with boots, holds and expected starts."""
+    rows = [job for job, _ in jobs]
+    boots, held = boots_of(session, rows), held_for(session)
+    expected, ahead = expected_starts(session, rows, now), database_ahead(session)
+    return [
+        as_try(
+            job,
+            sight,
+            usd,
+            boots.get(job.location or ""),
+            held.get(job.token),
+            as_estimate(expected.get(job.token)),
+            ahead,
+        )
+        for job, usd in jobs
+    ]
 
 
 def as_try(
