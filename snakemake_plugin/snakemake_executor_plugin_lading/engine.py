@@ -232,7 +232,7 @@ class Engine:
         from lading.executors.store import LIVE, Change, JobRow, State, apply
         from lading.scheduling.reasons import because
 
-        told, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
+        was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
             with transaction(self.database) as session:
                 columns = JobRow.token, JobRow.state, JobRow.owner, JobRow.run_id
@@ -250,9 +250,9 @@ class Engine:
                 )
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
-            if not told:
+            if not was_logged:
                 self.logger.info(f"Lading: {len(left)} jobs of a Snakemake that was killed are ended first")
-                told = True
+                was_logged = True
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"{len(left)} jobs of a Snakemake that was killed do not end; see {self.settings.controller_log}"

@@ -29,7 +29,7 @@ class Executor(RemoteExecutor):
 
         self.pause = SHORTEST_PAUSE
         self.next_questions = 0.0
-        self.told: set[str] = set()
+        self.logged: set[str] = set()
         self.is_cancelled = False
         try:
             self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
@@ -85,9 +85,9 @@ class Executor(RemoteExecutor):
         if time.monotonic() >= self.next_questions:
             self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
             self.engine.keep_controller()
-            for words in self.engine.waits() - self.told:
-                self.told.add(words)
-                self.logger.info(f"Lading: {words}")
+            for wait in self.engine.waits() - self.logged:
+                self.logged.add(wait)
+                self.logger.info(f"Lading: {wait}")
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
