@@ -31,6 +31,7 @@ from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
@@ -90,6 +91,7 @@ class PlanningInput:
     :param spent: USD that the machines have cost since the first live run has begun
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
+    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
     """
 
     forecast: Forecast
@@ -101,6 +103,7 @@ class PlanningInput:
     spent: float
     now: float
     kept: frozenset[str]
+    is_boot_paid: bool = True
 
 
 class SitePlan:
@@ -109,6 +112,7 @@ class SitePlan:
     :param start: has a plan made in another thread
     :param ring: called when one is ready for which no tick has waited until then
     :param may_plan: cleared while a tick is at work that does not wait for a plan
+    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
     """
 
     def __init__(
@@ -117,7 +121,10 @@ class SitePlan:
         start: Callable[..., Future[ChosenSchedule]],
         ring: Callable[[], None],
         may_plan: threading.Event,
+        *,
+        is_boot_paid: bool = True,
     ) -> None:
+        self.is_boot_paid = is_boot_paid
         self.planner = Planner(market.boot_seconds, market.hurry)
         self.start, self.ring, self.may_plan = start, ring, may_plan
         self.making: Future[ChosenSchedule] | None = None
@@ -309,6 +316,7 @@ class SitePlan:
             self.spending.usd(forecast, now),
             now,
             kept,
+            self.is_boot_paid,
         )
 
 
@@ -404,13 +412,12 @@ class SitePlans:
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
         self.covered = frozenset((*by_forecast, *(site.name for site in allocating)))
-        if not by_forecast:
-            self._note(session, {})
         if not self.is_used:
+            self._note(session, {})
             return Foreseen()
         begun = time.monotonic()
         if not by_forecast and begun < self.due_at:
-            return Foreseen(coming=self.coming)
+            return Foreseen(coming={name: each.without_launches() for name, each in self.coming.items()})
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         self.terms = self._terms()
@@ -431,14 +438,13 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
-        if by_forecast:
-            ends: dict[str, float] = {}
-            for plan in self.plans.values():
-                for run, end in plan.ends.items():
-                    ends[run] = max(end, ends.get(run, end))
-            starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
-            self._note(session, self.live_runs.forecasts(ends), starts)
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
+        ends: dict[str, float] = {}
+        for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
+            for run, end in some.ends.items():
+                ends[run] = max(end, ends.get(run, end))
+        starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
+        self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
 
@@ -451,7 +457,10 @@ class SitePlans:
         self.waits.read(session)
         found = {}
         for site in sites:
-            work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
+            trouble = NO_WORK.format(site=site.name)
+            if (work := self.work.get(site.name)) is None:
+                plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, is_boot_paid=False)
+                work = self.work[site.name] = AllocationWork(plan)
             try:
                 found[site.name] = work.coming_work(
                     runs,
@@ -466,6 +475,7 @@ class SitePlans:
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
                 self.trouble.begin(trouble, error, traceback=True)
+                self.work.pop(site.name)
                 continue
             self.trouble.end(trouble)
         return found
@@ -616,6 +626,7 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         ways=ways,
         now=here.now,
         pause=pause,
+        is_boot_paid=here.is_boot_paid,
     )
 
 

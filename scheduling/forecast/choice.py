@@ -84,6 +84,7 @@ def choose(
     ways: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
+    is_boot_paid: bool = True,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
@@ -94,9 +95,10 @@ def choose(
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
+    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
     """
     forecast = forecast.by_those_at_work(now)
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots, is_boot_paid)
     critical = longest_of_runs(forecast, builder.rests)
     # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
     soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))

@@ -20,7 +20,7 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, Launch
+from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, AllocationPlan, Launch
 from lading.scheduling.reasons import Reason, because
 
 # From the start of an allocation to that of its jobs it may take so long at least, and as long as it is not known how
@@ -57,6 +57,7 @@ class ComingWork:
     :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
     :param site: its name; ``waits``: for how long allocations have waited in their queues
     :param not_ahead: the runs for which nothing is asked for before their jobs wait, for a budget of theirs is spent
+    :param plan: what a plan of all that asks for; None: there is none
     :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
     """
 
@@ -69,6 +70,7 @@ class ComingWork:
     waits: QueueWaits = field(default_factory=QueueWaits)
     begins_in: float | None = None
     not_ahead: frozenset[str] = frozenset()
+    plan: AllocationPlan | None = None
 
     @property
     def margin(self) -> float:
@@ -79,6 +81,12 @@ class ComingWork:
         """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
         known = self.waits.expected(self.site, queue_of(kind), cpus)
         return market.queue_seconds if known is None else known
+
+    def without_launches(self) -> ComingWork:
+        """The same a moment later, when what its plan has asked for is there."""
+        if self.plan is None or not self.plan.launches:
+            return self
+        return replace(self, plan=replace(self.plan, launches=()))
 
     def within_reach(self, locations: int, now: float) -> Forecast:
         """The steps that are looked at."""
@@ -207,7 +215,7 @@ def early(
         if not before or any(each not in schedule.until for each in before):
             continue
         ready = max(schedule.until[each] for each in before)
-        is_certain = name not in unsure and (step.ahead or doubts[name] <= CERTAIN * wait)
+        is_certain = is_sure(name, step, unsure, doubts, wait)
         is_due = now < ready <= now + wait
         if is_due and is_certain and schedule.starts.get(name, math.inf) > now + wait + SECONDS_BETWEEN_STEPS:
             lasts = min((step.job.time or 0.0) + ready - now, market.seconds - coming.margin)
@@ -215,6 +223,25 @@ def early(
             time = max(step.job.time or 0.0, lasts)
             found.append((replace(step.job, time=time, priority=LAST, queued_at=since), ready))
     return found
+
+
+def is_sure(name: str, step: WorkflowStep, unsure: Collection[str], doubts: Mapping[str, float], wait: float) -> bool:
+    """Whether it is certain enough when a step begins for something to be asked for before it has come."""
+    return name not in unsure and bool(step.ahead or doubts[name] <= CERTAIN * wait)
+
+
+def sure_steps(coming: ComingWork, market: Market, now: float) -> frozenset[str]:
+    """The steps that are still to come and for which may be asked before they have come."""
+    forecast, runs = coming.forecast, coming.known - coming.not_ahead
+    unsure, doubts = after_unknown(forecast), doubted(forecast, now)
+    come, found = {*coming.tokens.values()}, set()
+    for name, step in forecast.steps.items():
+        if step.begun is not None or step.elsewhere or name in come or step.job.run not in runs or step.ahead is False:
+            continue
+        wait = coming.wait(str(step.job.instance_type), step.job.resources.cpus, market)
+        if is_sure(name, step, unsure, doubts, wait):
+            found.add(name)
+    return frozenset(found)
 
 
 def doubted(forecast: Forecast, now: float) -> dict[str, float]:

@@ -16,6 +16,7 @@ from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, Allocation
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.instances import InstanceRow
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -102,6 +103,23 @@ def test_what_comes_after_a_known_length_does_not_wait_in_a_queue(
     assert str(notes[0].extra).startswith("what it needs is asked for at cloud: it is to start at ")
     assert second.launches == 2
     assert second.seconds < first.seconds - QUEUE / 2
+
+
+def test_short_tasks_beside_a_long_one_have_a_part_of_a_node(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would fill the node at once; nothing ends later by it that they go one after the other."""
+    tasks = [task("long", 300), *(task(f"s{number}", 30) for number in range(3))]
+    tasks = [replace(each, job=replace(each.job, resources=Resources(1, 500), time=400.0)) for each in tasks]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": tasks}, replace(MARKET, most=4), tmp_path, patch, queue=QUEUE)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    with Session(airflow_database) as session:
+        rows = session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at)).all()
+    assert (first.launches, second.launches) == (len(rows) - 1, 1)
+    assert rows[-1].cpus < MARKET.capacity.cpus
+    assert second.seconds <= 300 + QUEUE + 20
 
 
 def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:
