@@ -167,7 +167,9 @@ class AllocationWork:
         tokens = {token: name for name, token in waiting.items()}
         planned = foreseen.planned | foreseen.pending
         needed = needed_soon(foreseen.actions, there, waits, now)
-        return allocation_plan(foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin)
+        return allocation_plan(
+            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin, foreseen.homes
+        )
 
 
 def located(forecast: Forecast, known: Collection[str]) -> Mapping[str, bool]:

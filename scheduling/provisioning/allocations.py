@@ -22,7 +22,7 @@ from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import predicted
+from lading.scheduling.prediction import is_short, predicted
 from lading.scheduling.provisioning import coming_work
 from lading.scheduling.provisioning.allocation_plan import part_of
 from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
@@ -73,7 +73,9 @@ def decide(
     awaits: Mapping[str, Reason] = {}
     plan = None if near is None else near.plan
     if near is not None and plan is not None:
-        left_to_plan = plan.planned | _just_come(wanting, near.known, since, now)
+        # What is prefetched is at work in a plan.
+        given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
+        left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
         others = [each for each in needs.launches if not left_to_plan.issuperset(each.jobs)]
         launches, awaits = coming_work.needed(others, live, near, market, now)
         room = max(0, market.most - len(live) - len(launches))
