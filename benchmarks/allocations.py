@@ -11,7 +11,7 @@ with the priority that Airflow gives it by default: 1 and one for each job behin
 what waits; the others: by the forecast, where each length is ``known`` beforehand, only those of the tasks of the same
 name (``task``, as in a second run), or none (``unknown``, as in a first one). ``--unplanned``: without the plan of how
 large allocations are and how many. ``--spread 1``: the waits of allocations differ from what is expected, the logarithm
-of each by so large a standard deviation.
+of each by so large a standard deviation. ``--hurry``: what an early end is worth.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class Cluster:
 
     :param lengths: what is known of lengths, one of ``LENGTHS``; None: nothing is forecast
     :param is_planned: whether allocations go by a plan
+    :param hurry: what an early end is worth in cpu-hours
     :param spread: of the waits in the queue: the standard deviation of their logarithms
     """
 
@@ -114,9 +115,10 @@ class Cluster:
         unlimited: bool,
         is_planned: bool = True,
         spread: float = 0.0,
+        hurry: float = 1.0,
     ) -> None:
         self.random, self.spread = random.Random(0), spread
-        self.planner = Planner(queue, is_boot_paid=False) if is_planned else None
+        self.planner = Planner(queue, hurry, is_boot_paid=False) if is_planned else None
         self.spending = Spending()
         seconds = HOURS - 130
         self.market = Market(NODE, OVERHEAD, seconds, seconds / 2, MOST, idle_seconds=IDLE, queue_seconds=queue)
@@ -292,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--unlimited", action="store_true")
     parser.add_argument("--unplanned", action="store_true")
     parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--hurry", type=float, default=1.0)
     args = parser.parse_args(argv)
     print(machine())
     sums: Mapping[str, Counter[str]] = {each: Counter() for each in ("now", *LENGTHS)}
@@ -306,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 unlimited=args.unlimited,
                 is_planned=not args.unplanned,
                 spread=args.spread,
+                hurry=args.hurry,
             )
             found = cluster.run()
             its.update(cpu_hours=found.cpu_hours, seconds=found.seconds, allocations=found.allocations)

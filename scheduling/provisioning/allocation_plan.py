@@ -23,8 +23,9 @@ from lading.scheduling.resources import Resources
 
 # One that has waited for longer than others is expected after as much again, so many times the time that has passed.
 LONGER = 1.5
-# A GPU counts as so many cpus.
-CPUS_PER_GPU = 1.0
+# A GPU counts as so many cpus, and each allocation as so much of one beside: of what costs as much otherwise, fewer and
+# larger ones are asked for.
+CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.25
 # No smaller part of a node is planned: in very small ones jobs that come in another order than planned wait for long.
 MOST_PARTS = 4
 
@@ -59,8 +60,8 @@ def size_of(part: Resources) -> str:
 
 
 def usd_of(part: Resources) -> float:
-    """What stands for the USD of an hour: cpus."""
-    return part.cpus + CPUS_PER_GPU * part.gpus
+    """What stands for the USD of an hour."""
+    return part.cpus + CPUS_PER_GPU * part.gpus + CPUS_PER_ALLOCATION
 
 
 def as_machines(market: Market, waits: Mapping[str, float]) -> MachineMarket:

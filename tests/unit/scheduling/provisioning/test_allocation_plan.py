@@ -16,6 +16,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Objective
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
     MOST_PARTS,
@@ -65,7 +66,7 @@ def planned(
     there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, WAIT, NOW) for each in live]
     on_sale = as_machines(market, {KIND: WAIT})
     problem = pose([], there, on_sale.catalogue, on_sale.limits, Objective(), NOW, None)
-    planner = Planner(WAIT, is_boot_paid=False)
+    planner = Planner(WAIT, on_sale.hurry, is_boot_paid=False)
     actions = planner.decide(coming.forecast, waiting, there, problem, now=NOW)
     assert planner.schedule is not None
     plan = allocation_plan(
@@ -146,6 +147,23 @@ def test_an_idle_allocation_that_the_plan_does_not_need_goes() -> None:
     assert found.launches == ()
 
 
+def test_hurry_says_whether_what_could_wait_does() -> None:
+    """Eight jobs one after the other in four cpus take twice as long, and as many cpu-hours as in eight."""
+    wide = [step(f"w{number}", seconds=2000, cpus=2) for number in range(8)]
+    names = tuple(each.job.name for each in wide)
+
+    def cpus(hurry: float) -> float:
+        found = planned(*wide, waiting=names, market=replace(MARKET, hurry=hurry))
+        return sum(each.capacity.cpus for each in found.launches)
+
+    assert cpus(0.0) <= cpus(1.0) <= cpus(10.0) == 16
+
+
+def test_fewer_allocations_are_asked_for_where_cpu_hours_are_the_same() -> None:
+    wide = [step(f"w{number}", seconds=2000) for number in range(16)]
+    assert len(planned(*wide, waiting=tuple(each.job.name for each in wide)).launches) == 1
+
+
 def test_no_more_is_launched_than_there_may_be_and_nothing_where_nothing_may() -> None:
     wide = [step(f"w{number}", cpus=16) for number in range(9)]
     names = tuple(each.job.name for each in wide)
@@ -182,6 +200,15 @@ def test_what_has_just_come_waits_for_the_next_plan_but_not_for_long() -> None:
         assert len(found.launches) == number
     strange = replace(job, queued_at=NOW - 5.0, run="s")
     assert len(decide([strange], (), MARKET, now=NOW, coming=coming).launches) == 1
+
+
+def test_nothing_more_is_asked_for_what_is_prefetched_by_a_plan() -> None:
+    small, first = parts(MARKET)["4 cpus, 0 gpus"], step("w", cpus=4).job
+    for seconds, number in ((5.0, 0), (1000.0, 1)):
+        its = replace(first, name="p", expected=Prediction(seconds))
+        there = Location("x", small, Resources(8, 2000), KIND, ends_at=NOW + 14000, jobs=2, prefetched=(its,))
+        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan())
+        assert len(decide((), (there,), MARKET, now=NOW, coming=coming).launches) == number
 
 
 @pytest.mark.parametrize(("waited", "expected"), [(0.0, WAIT), (599.0, WAIT), (600.0, 900.0), (1000.0, 1350.0)])
