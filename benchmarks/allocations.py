@@ -39,7 +39,13 @@ from lading.scheduling.placing.filling import in_planned_order, run_now
 from lading.scheduling.plan import LENGTHS, Objective
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning import Launch, decide
-from lading.scheduling.provisioning.allocation_plan import allocation_plan, as_machine, as_machines, needed_soon
+from lading.scheduling.provisioning.allocation_plan import (
+    SECONDS_PAID,
+    allocation_plan,
+    as_machine,
+    as_machines,
+    needed_soon,
+)
 from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
@@ -118,7 +124,7 @@ class Cluster:
         hurry: float = 1.0,
     ) -> None:
         self.random, self.spread = random.Random(0), spread
-        self.planner = Planner(queue, hurry, is_boot_paid=False) if is_planned else None
+        self.planner = Planner(queue, hurry, most_boot_paid=SECONDS_PAID) if is_planned else None
         self.spending = Spending()
         seconds = HOURS - 130
         self.market = Market(NODE, OVERHEAD, seconds, seconds / 2, MOST, idle_seconds=IDLE, queue_seconds=queue)

@@ -46,6 +46,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.launch import Provision
@@ -91,7 +92,7 @@ class PlanningInput:
     :param spent: USD that the machines have cost since the first live run has begun
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     forecast: Forecast
@@ -103,7 +104,7 @@ class PlanningInput:
     spent: float
     now: float
     kept: frozenset[str]
-    is_boot_paid: bool = True
+    most_boot_paid: float = math.inf
 
 
 class SitePlan:
@@ -112,7 +113,7 @@ class SitePlan:
     :param start: has a plan made in another thread
     :param ring: called when one is ready for which no tick has waited until then
     :param may_plan: cleared while a tick is at work that does not wait for a plan
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     def __init__(
@@ -122,9 +123,9 @@ class SitePlan:
         ring: Callable[[], None],
         may_plan: threading.Event,
         *,
-        is_boot_paid: bool = True,
+        most_boot_paid: float = math.inf,
     ) -> None:
-        self.is_boot_paid = is_boot_paid
+        self.most_boot_paid = most_boot_paid
         self.planner = Planner(market.boot_seconds, market.hurry)
         self.start, self.ring, self.may_plan = start, ring, may_plan
         self.making: Future[ChosenSchedule] | None = None
@@ -316,7 +317,7 @@ class SitePlan:
             self.spending.usd(forecast, now),
             now,
             kept,
-            self.is_boot_paid,
+            self.most_boot_paid,
         )
 
 
@@ -459,7 +460,7 @@ class SitePlans:
         for site in sites:
             trouble = NO_WORK.format(site=site.name)
             if (work := self.work.get(site.name)) is None:
-                plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, is_boot_paid=False)
+                plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, most_boot_paid=SECONDS_PAID)
                 work = self.work[site.name] = AllocationWork(plan)
             try:
                 found[site.name] = work.coming_work(
@@ -626,7 +627,7 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         ways=ways,
         now=here.now,
         pause=pause,
-        is_boot_paid=here.is_boot_paid,
+        most_boot_paid=here.most_boot_paid,
     )
 
 

@@ -84,7 +84,7 @@ def choose(
     ways: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
-    is_boot_paid: bool = True,
+    most_boot_paid: float = math.inf,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
@@ -95,10 +95,10 @@ def choose(
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
     forecast = forecast.by_those_at_work(now)
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots, is_boot_paid)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots, most_boot_paid)
     critical = longest_of_runs(forecast, builder.rests)
     # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
     soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))
@@ -202,7 +202,8 @@ def launchable(
         there for a boot and the longest step: else the largest would always cost the least, whose volume is as large
         as that of a small one."""
         shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
-        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, 0.0, *shares)
+        boot = min(builder.boot_of(candidate.type.name), builder.most_boot_paid)
+        return candidate.price * max(boot + longest, 0.0, *shares)
 
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():

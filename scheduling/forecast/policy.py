@@ -57,12 +57,12 @@ class Planner:
 
     :param boot: seconds from a launch to the first job
     :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
+    :param most_boot_paid: of a boot so many seconds cost money at most
     :ivar plans: how often it has planned
     """
 
-    def __init__(self, boot: float, hurry: float = 1.0, *, is_boot_paid: bool = True) -> None:
-        self.boot, self.hurry, self.is_boot_paid, self.plans = boot, hurry, is_boot_paid, 0
+    def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
+        self.boot, self.hurry, self.most_boot_paid, self.plans = boot, hurry, most_boot_paid, 0
         self.way: Way | None = None
         self.schedule: Schedule | None = None
         self.planned: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class Planner:
                 spent=spent,
                 ways=ways,
                 now=now,
-                is_boot_paid=self.is_boot_paid,
+                most_boot_paid=self.most_boot_paid,
             )
             self.adopt(choice, forecast)
         return self.act(forecast, waiting, problem, now)

@@ -161,7 +161,7 @@ class Builder:
     :param most: how many machines there may be at a time; None: as many as it takes
     :param now: epoch seconds
     :param pause: called between two steps; other threads may want to run
-    :param is_boot_paid: whether machines cost money from their launch on; else from their first step on
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     def __init__(
@@ -173,10 +173,10 @@ class Builder:
         now: float,
         pause: Callable[[], None] = lambda: None,
         boots: Mapping[str, float] = {},
-        is_boot_paid: bool = True,
+        most_boot_paid: float = math.inf,
     ) -> None:
         self.forecast, self.locations, self.boot, self.most, self.now = forecast, locations, boot, most, now
-        self.pause, self.boots, self.is_boot_paid = pause, boots, is_boot_paid
+        self.pause, self.boots, self.most_boot_paid = pause, boots, most_boot_paid
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
         self.longest_rests = self._longest_rests()
@@ -304,7 +304,7 @@ class Builder:
             while begin < (turn := self._slots.earliest(step, begin)):
                 begin = self._opening(turn, seconds, schedule, boot)
             late = max(0.0, begin - latest) * worth
-            paid = (boot if self.is_boot_paid else 0.0) + seconds
+            paid = min(boot, self.most_boot_paid) + seconds
             key = paid * launched.price / 3600 + late, begin
             if key < best:
                 best = key
@@ -419,7 +419,7 @@ class Builder:
                     machine.timeline.since = max(machine.timeline.since, machine.timeline.busy[0][0])
                     closes = min(closes, first)
         timeline = MachineTimeline(
-            launched.capacity, launched.price / 3600, boot, since, is_boot_paid=self.is_boot_paid
+            launched.capacity, launched.price / 3600, boot, since, most_boot_paid=self.most_boot_paid
         )
         home = PlannedMachine(timeline, bin=launched, closes=closes, kind=self._number(launched.kind))
         schedule.machines.append(home)

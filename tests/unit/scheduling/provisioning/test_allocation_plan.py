@@ -20,6 +20,7 @@ from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
     MOST_PARTS,
+    SECONDS_PAID,
     allocation_plan,
     as_machine,
     as_machines,
@@ -66,7 +67,7 @@ def planned(
     there = [as_machine(each, NOW - 50.0, None if each.booting else NOW - 50.0, WAIT, NOW) for each in live]
     on_sale = as_machines(market, {KIND: WAIT})
     problem = pose([], there, on_sale.catalogue, on_sale.limits, Objective(), NOW, None)
-    planner = Planner(WAIT, on_sale.hurry, is_boot_paid=False)
+    planner = Planner(WAIT, on_sale.hurry, most_boot_paid=SECONDS_PAID)
     actions = planner.decide(coming.forecast, waiting, there, problem, now=NOW)
     assert planner.schedule is not None
     plan = allocation_plan(
