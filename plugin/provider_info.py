@@ -40,8 +40,8 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "start_controller": _option(
             "Whether the scheduler starts a controller where none runs. ``False`` leaves that to a service, ``airflow "
-            "lading controller``. One in a container of its own would otherwise be replaced by the scheduler's at every "
-            "restart.",
+            "lading controller``. One in a container of its own would otherwise be replaced by the scheduler's at "
+            "every restart.",
             type="boolean",
             example="False",
         ),
