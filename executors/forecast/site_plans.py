@@ -460,7 +460,9 @@ class SitePlans:
         for site in sites:
             trouble = NO_WORK.format(site=site.name)
             if (work := self.work.get(site.name)) is None:
-                plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, most_boot_paid=SECONDS_PAID)
+                plan = SitePlan(
+                    MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, most_boot_paid=SECONDS_PAID
+                )
                 work = self.work[site.name] = AllocationWork(plan)
             try:
                 found[site.name] = work.coming_work(

@@ -23,7 +23,7 @@ class MachineTimeline:
     :param most_boot_paid: of its boot so many seconds cost money at most
     """
 
-    __slots__ = ("boot", "busy", "capacity", "most_boot_paid", "is_there", "since", "times", "usd_per_second", "used")
+    __slots__ = ("boot", "busy", "capacity", "is_there", "most_boot_paid", "since", "times", "usd_per_second", "used")
 
     def __init__(
         self,

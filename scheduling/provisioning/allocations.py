@@ -72,21 +72,19 @@ def decide(
     begins: Mapping[str, float] = {}
     awaits: Mapping[str, Reason] = {}
     plan = None if near is None else near.plan
-    if near is not None and plan is not None:
-        # What is prefetched is at work in a plan.
-        given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
-        left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
-        others = [each for each in needs.launches if not left_to_plan.issuperset(each.jobs)]
-        launches, awaits = coming_work.needed(others, live, near, market, now)
-        room = max(0, market.most - len(live) - len(launches))
-        begins, awaits = plan.begins, {**awaits, **plan.awaits}
-        needs = replace(needs, launches=(*launches, *plan.launches[:room]))
-    elif near is not None:
-        launches, awaits = coming_work.needed(needs.launches, live, near, market, now)
+    if near is not None:
+        launches = needs.launches
+        if plan is not None:
+            # What is prefetched is at work in a plan.
+            given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
+            left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
+            launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
+        launches, awaits = coming_work.needed(launches, live, near, market, now)
+        if plan is not None:
+            room = max(0, market.most - len(live) - len(launches))
+            begins, awaits = plan.begins, {**awaits, **plan.awaits}
+            launches = (*launches, *plan.launches[:room])
         needs = replace(needs, launches=launches)
-        early, more = _early(needs.launches, wanting, live, near, market, limits, now)
-        begins = {job.name: begin for job, begin in early}
-        wanting, needs = [*wanting, *(job for job, _ in early)], replace(needs, launches=(*needs.launches, *more))
     if not (wanting or needs.launches):
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
@@ -120,28 +118,6 @@ def _just_come(
     return frozenset(
         job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < SECONDS_UNTIL_PLANNED
     )
-
-
-def _early(
-    launches: Sequence[Launch],
-    wanting: Sequence[PlannedJob],
-    live: Sequence[Location],
-    coming: ComingWork,
-    market: Market,
-    limits: InstanceLimits,
-    now: float,
-) -> tuple[Sequence[tuple[PlannedJob, float]], tuple[Launch, ...]]:
-    """The jobs that are still to come and for which is launched now, each with when it is to begin, and the launches.
-
-    :param launches: those for jobs that wait; ``wanting``: all jobs for which something is launched in any case
-    """
-    left = market.most - len(live) - len(launches)
-    if left <= 0:
-        return (), ()
-    found = coming_work.early(launches, live, coming, market, now, [job.name for job in wanting])
-    # They have no room in what is there, or is launched for others.
-    full, rest = [replace(each, draining=True) for each in live], replace(market, most=left + len(live))
-    return found, _needed([job for job, _ in found], full, rest, limits, now, coming.margin).launches
 
 
 def shaped(packed: Resources, market: Market) -> Resources:

@@ -19,7 +19,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Plan
-from lading.scheduling.prediction import is_short, predicted
+from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled

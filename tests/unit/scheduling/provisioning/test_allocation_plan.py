@@ -28,7 +28,7 @@ from lading.scheduling.provisioning.allocation_plan import (
     parts,
 )
 from lading.scheduling.provisioning.allocations import SECONDS_UNTIL_PLANNED
-from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
+from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, UNKNOWN_SPREAD, ComingWork, sure_steps
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
@@ -126,8 +126,13 @@ def test_what_is_wide_for_long_has_a_node() -> None:
 def test_what_is_to_come_is_asked_for_so_much_sooner_as_others_wait() -> None:
     first = step("a", seconds=500, cpus=4, begun=NOW, location="x")
     there = Location("x", parts(MARKET)["4 cpus, 0 gpus"], first.job.resources, KIND, ends_at=NOW + 14000, jobs=1)
-    [launch] = planned(first, step("b", "a", cpus=8), waiting=(), live=(there,)).launches
-    assert (launch.jobs, launch.capacity.cpus) == (("b",), 8)
+    found = planned(first, step("b", "a", cpus=8), waiting=(), live=(there,))
+    [launch] = found.launches
+    assert (launch.jobs, launch.capacity.cpus, found.ahead) == (("b",), 8, {"b": NOW + WAIT})
+    assert 500 + 2000 + SECONDS_TO_BEGIN <= launch.seconds < MARKET.seconds, "it may be there at once"
+    assert launch.idle_seconds == WAIT
+    at_once = planned(first, step("b", "a", cpus=8), waiting=(), live=(there,), market=replace(MARKET, most=1))
+    assert at_once.launches == ()
     unsure = replace(first, spread=0.5)
     assert planned(unsure, step("b", "a", cpus=8), waiting=(), live=(there,)).launches == ()
     of_spent = planned(first, step("b", "a", cpus=8), waiting=(), live=(there,), not_ahead=frozenset(["r"]))
@@ -136,6 +141,18 @@ def test_what_is_to_come_is_asked_for_so_much_sooner_as_others_wait() -> None:
     assert len(has_come.launches) == 1, "what that may cost is decided elsewhere"
     later = replace(first, seconds=5000.0)
     assert planned(later, step("b", "a", cpus=8), waiting=(), live=(there,)).launches == ()
+
+
+def test_what_is_not_certain_is_asked_for_ahead_where_its_hint_says_so() -> None:
+    there = Location("x", parts(MARKET)["4 cpus, 0 gpus"], Resources(4, 1000), KIND, ends_at=NOW + 14000, jobs=1)
+
+    def asked(spread: float, hint: bool | None) -> int:
+        first = step("a", seconds=500, cpus=4, begun=NOW, location="x", spread=spread)
+        return len(planned(first, step("b", "a", cpus=8, ahead=hint), waiting=(), live=(there,)).launches)
+
+    assert [asked(0.1, hint) for hint in (None, True, False)] == [1, 1, 0]
+    assert [asked(0.9, hint) for hint in (None, True, False)] == [0, 1, 0]
+    assert asked(UNKNOWN_SPREAD, True) == 0, "nothing is known of its start"
 
 
 def test_an_idle_allocation_that_the_plan_does_not_need_goes() -> None:
