@@ -72,7 +72,7 @@ class BeginTimes:
 class AllocationWork:
     """What is to come at one site of allocations, and what is asked for by it.
 
-    :param plan: the plan of the site; None: allocations are asked for for what waits, and soon will
+    :param plan: the plan of the site; None: allocations are asked for for what waits
     """
 
     def __init__(self, plan: PlanOfMachines | None = None) -> None:

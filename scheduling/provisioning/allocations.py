@@ -79,6 +79,9 @@ def decide(
             given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
             left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
             launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
+            if any(not left_to_plan.isdisjoint(each.jobs) for each in launches):
+                others = [job for job in wanting if job.name not in left_to_plan]
+                launches = _needed(others, live, market, limits, now, margin).launches
         launches, awaits = coming_work.needed(launches, live, near, market, now)
         if plan is not None:
             room = max(0, market.most - len(live) - len(launches))

@@ -220,6 +220,17 @@ def test_what_has_just_come_waits_for_the_next_plan_but_not_for_long() -> None:
     assert len(decide([strange], (), MARKET, now=NOW, coming=coming).launches) == 1
 
 
+def test_what_no_plan_has_gets_no_more_than_it_needs_itself() -> None:
+    job = step("w").job
+    waiting = [replace(job, name=f"w{number}", queued_at=NOW - 100) for number in range(15)]
+    strange = replace(job, name="s", run=None, queued_at=NOW - 100)
+    coming = ComingWork(
+        Forecast({}), known=frozenset(["r"]), plan=AllocationPlan((), frozenset(each.name for each in waiting))
+    )
+    [launch] = decide([*waiting, strange], (), MARKET, now=NOW, coming=coming).launches
+    assert (launch.jobs, launch.capacity.cpus) == (("s",), 1)
+
+
 def test_nothing_more_is_asked_for_what_is_prefetched_by_a_plan() -> None:
     small, first = parts(MARKET)["4 cpus, 0 gpus"], step("w", cpus=4).job
     for seconds, number in ((5.0, 0), (1000.0, 1)):
