@@ -25,7 +25,7 @@ from lading.scheduling.resources import Resources
 LONGER = 1.5
 # A GPU counts as so many cpus, and each allocation as so much of one beside: of what costs as much otherwise, fewer and
 # larger ones are asked for.
-CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.25
+CPUS_PER_GPU, CPUS_PER_ALLOCATION = 1.0, 0.1
 # From its start until its first job begins, and from the end of its last one to its own, one is paid for so long.
 SECONDS_PAID = 60.0
 # No smaller part of a node is planned: in very small ones jobs that come in another order than planned wait for long.
