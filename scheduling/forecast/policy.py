@@ -269,7 +269,7 @@ def act(
     :param kept: the names of machines that stay in any case
     """
     placements, waits = [], []
-    looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
+    looks = [schedule.until[name] + SLACK + SOON for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
     # Rounds of ticks, or of a controller, may give the room of one to another that is to begin a moment later.
