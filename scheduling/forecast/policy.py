@@ -178,7 +178,26 @@ class Planner:
             elif abs(step.begun - starts[name]) > SLACK or until[name] + SLACK < now:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
-        return all(abs(until[name] - now) <= SLACK for name in ended)
+        return all(abs(until[name] - now) <= SLACK for name in ended) and not self._would_launch_too_soon(forecast, now)
+
+    def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
+        """Whether a machine is to be launched for a step that will begin later than planned.
+
+        The longer something has run whose length is not known, the later it is expected to end: of those that half of
+        all would have outlasted by now, half are outlasted only much later.
+        """
+        assert self.schedule is not None
+        due = {}
+        for machine in self.schedule.machines:
+            if machine.location is None and machine.bin is not None and not machine.launched:
+                first = machine.needed(self.schedule, forecast)
+                if first - machine.boot <= now + SOON:
+                    starts = self.schedule.starts
+                    due.update({name: first for name in machine.steps if starts[name] == first and name in forecast.steps})
+        if not due:
+            return False
+        soonest = forecast.soonest(now)
+        return any(soonest[name] > first + SLACK for name, first in due.items())
 
 
 def runs_of(forecast: Forecast) -> set[str | None]:
