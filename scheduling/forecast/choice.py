@@ -168,7 +168,8 @@ class Search:
         schedule = self.builder.build(self._terms(way, bins))
         hurries, forecast = self.hurries, self.forecast
         found = score(schedule, forecast, self.soonest, self.least, hurries, self.spent, self.boot, self.now)
-        found += DOUBT * self.spread * math.log2(max(1.0, way.least_cpus))
+        if self.spread:
+            found += DOUBT * self.spread * math.log2(max(1.0, self.menus.cpus(way.least_cpus, way.by_work)))
         if self.best is None or found < self.best.score - 1e-12:
             self.best = ChosenSchedule(schedule, replace(way, before=None), found)
         if way.fleet and way.before is None:
@@ -256,6 +257,7 @@ class Menus:
     def __init__(self, forecast: Forecast, problem: Problem, builder: Builder) -> None:
         self.forecast, self.problem, self.builder = forecast, problem, builder
         self._known: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
+        self._cpus: dict[float, float] = {}
         self._able: dict[object, list[Bin]] = {}
         self._usd: dict[int, float] = {}
         # Amounts times seconds; seconds of the steps of equal needs; seconds of the longest one.
@@ -288,6 +290,16 @@ class Menus:
             same = (each for each in self._known.values() if each == found)
             self._known[least_cpus, by_work] = next(same, found)
         return self._known[least_cpus, by_work]
+
+    def cpus(self, least_cpus: float, by_work: bool = False) -> float:
+        """How many cpus new machines have where that is more than it takes; 0: they have no more anywhere."""
+        if not by_work:
+            return least_cpus
+        if least_cpus not in self._cpus:
+            pairs = zip(self.bins(0.0).values(), self.bins(least_cpus, by_work).values(), strict=True)
+            both = ((small.type.capacity.cpus, its.type.capacity.cpus) for small, its in pairs if small and its)
+            self._cpus[least_cpus] = max((cpus for least, cpus in both if cpus > least), default=0.0)
+        return max(least_cpus, self._cpus[least_cpus])
 
     def _that_hold(self, need: Vector, wish: Wish) -> list[Bin]:
         """What can be launched for a step, the cheapest first."""
