@@ -181,19 +181,18 @@ class Planner:
         return all(abs(until[name] - now) <= SLACK for name in ended) and not self._would_launch_too_soon(forecast, now)
 
     def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
-        """Whether a machine is to be launched for a step that will begin later than planned.
+        """Whether a machine is to be launched now for a step that is expected to begin later than planned.
 
-        The longer something has run whose length is not known, the later it is expected to end: of those that half of
-        all would have outlasted by now, half are outlasted only much later.
+        A plan goes by what half of all steps outlast. What has run for as long as that is of those that take longer, so
+        that its end is not near, but as far as before; a machine would wait for it, be released and launched again.
         """
         assert self.schedule is not None
-        due = {}
+        starts, due = self.schedule.starts, dict[str, float]()
         for machine in self.schedule.machines:
             if machine.location is None and machine.bin is not None and not machine.launched:
                 first = machine.needed(self.schedule, forecast)
                 if first - machine.boot <= now + SOON:
-                    starts = self.schedule.starts
-                    due.update({name: first for name in machine.steps if starts[name] == first and name in forecast.steps})
+                    due.update({name: first for name in machine.steps if name in forecast.steps and starts[name] == first})
         if not due:
             return False
         soonest = forecast.soonest(now)

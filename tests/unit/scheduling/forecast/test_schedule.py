@@ -444,8 +444,35 @@ def test_the_best_number_of_machines_lies_between_those_that_are_tried_first() -
     assert found.score == min(each)
 
 
+def test_the_type_for_all_work_counts_as_large_where_lengths_are_uncertain() -> None:
+    goods = catalogue(small=(2, 4096, 0.36), large=(16, 32768, 2.7))
+    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+    steps = {f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(1, 2000), run="x"), 900.0) for n in range(64)}
+    menus = Menus(Forecast(steps), problem, Builder(Forecast(steps), [], BOOT, None, NOW))
+    assert (menus.cpus(0.0), menus.cpus(16.0)) == (0.0, 16.0)
+    assert {its.type.name for its in menus.bins(0.0, by_work=True).values() if its} == {"large"}
+    assert menus.cpus(0.0, by_work=True) == 16.0
+
+
 def test_sizes_of_fleets_are_halved_until_there_are_none_between() -> None:
     assert sizes_between(8, {0, 4, 6, 8, 12}) == [7, 10]
     assert sizes_between(8, {6, 7, 8, 9, 12}) == []
     assert sizes_between(24, {16, 24}) == [20, 36]
     assert sizes_between(1, {1, 2}) == []
+
+
+def test_what_is_there_is_left_to_what_can_begin_before_it_would_be_released() -> None:
+    """A step with a longer rest is planned first. If the machine were kept for it, it would be released until then and
+    launched again, and another one launched for what waits."""
+    steps = {
+        "before": WorkflowStep(PlannedJob("before", Resources(1, 1)), 1000.0, begun=NOW, elsewhere=True),
+        "later": WorkflowStep(PlannedJob("later", Resources(2, 1)), 2600.0, ("before",)),
+        "waits": WorkflowStep(PlannedJob("waits", Resources(2, 1)), 1200.0),
+    }
+    builder = Builder(Forecast(steps), [there("up")], BOOT, None, NOW)
+    bins = Menus(builder.forecast, posed(), builder).bins(0.0)
+    schedule = builder.build(ScheduleTerms({None: NOW + 3600.0}, {None: 0.001}, bins))
+    assert schedule.homes["waits"].location == there("up")
+    assert schedule.homes["later"].location is None
+    assert (schedule.starts["waits"], schedule.starts["later"]) == (NOW, NOW + 1000.0)
+    assert schedule.usd == pytest.approx((1200 + 2600 + BOOT) * 0.36 / 3600)
