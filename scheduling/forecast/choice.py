@@ -284,7 +284,9 @@ class Menus:
                 if key not in of_equal:
                     able = self._that_hold(*key)
                     larger = [each for each in able if each.type.capacity.cpus >= least_cpus] or able[:1]
-                    of_equal[key] = min(larger, key=self._usd_of_all) if by_work and larger else next(iter(larger), None)
+                    of_equal[key] = (
+                        min(larger, key=self._usd_of_all) if by_work and larger else next(iter(larger), None)
+                    )
                 found[name] = of_equal[key]
             # What is the same by other terms is the same object.
             same = (each for each in self._known.values() if each == found)

@@ -192,7 +192,9 @@ class Planner:
             if machine.location is None and machine.bin is not None and not machine.launched:
                 first = machine.needed(self.schedule, forecast)
                 if first - machine.boot <= now + SOON:
-                    due.update({name: first for name in machine.steps if name in forecast.steps and starts[name] == first})
+                    due.update(
+                        {name: first for name in machine.steps if name in forecast.steps and starts[name] == first}
+                    )
         if not due:
             return False
         soonest = forecast.soonest(now)
