@@ -145,7 +145,8 @@ def test_a_machine_boots_for_a_step_only_if_it_will_probably_begin_by_then(sprea
     first = replace(step("a", 1000.0), spread=spread)
     here = Workflow(first, step("b", 500.0, "a"), step("c", 500.0, "a"), locations=("up",))
     look = here.decide(0.0).look
-    assert look is not None and look == pytest.approx(1000.0 - BOOT)
+    assert look is not None
+    assert look == pytest.approx(1000.0 - BOOT)
     here.begin("a", "up", 0.0)
     launches, now = 0, look
     while now < 1000.0:
