@@ -22,6 +22,7 @@ def main() -> None:
     found = settings(place, ControllerOptions.read(place.options))
     join(place)
     from lading.hooks.files.child_processes import raise_open_files_limit
+    from lading.hooks.files.version import MixedVersions, check_versions
     from lading.plugin.serving import log_to, serve_until_signal
     from lading.plugin.sites import SitesError, load_sites
     from snakemake_executor_plugin_lading.orchestrator import environment_of
@@ -29,8 +30,9 @@ def main() -> None:
     log_to(found, True, "INFO")
     raise_open_files_limit()
     try:
+        check_versions()
         sites = load_sites(found)
-    except SitesError as error:
+    except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
     serve_until_signal(sites, lambda run_id, seconds: environment_of(place, run_id), found, managed=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
 from snakemake_executor_plugin_lading.place import FOLDER, STORE, ControllerOptions, Place, transaction
 from snakemake_executor_plugin_lading.process import join, settings
@@ -226,6 +227,10 @@ def known_lengths(store: str) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    try:
+        check_versions()
+    except MixedVersions as error:
+        sys.exit(str(error))
     args = parser().parse_args(argv)
     if args.command == "plan":
         sys.exit(planning.run(args, known_lengths(args.store)))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.hooks.files.safe_files import make_private, write_atomically
+from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
 from snakemake_executor_plugin_lading.place import FOLDER, ControllerOptions, Place, transaction
 from snakemake_executor_plugin_lading.process import join, settings
@@ -81,6 +82,7 @@ class Engine:
         self._presence: Any = None
         self._is_number_reused = False
         try:
+            check_versions()
             limits_of(options.limits)
             executor_config(cpus=1, site=options.site, hurry=options.hurry, finish_by=options.finish_by)
             make_private(self.place.root)
@@ -92,7 +94,7 @@ class Engine:
             self.database = join(self.place)
             if sites_file is not None:
                 self._check_sites()
-        except (NeedsError, AnotherVersion, OSError) as error:
+        except (MixedVersions, NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
         self.controller = ControllerProcess(self.settings, self.owner)
         variables = self.place.environment(self.run_id)
