@@ -23,7 +23,7 @@ class NeedsError(ValueError):
     """What a job asks for makes no sense; the text names it."""
 
 
-def limits_of(text: str) -> str:
+def check_limits(text: str) -> str:
     """Whose memory and runtime are limits.
 
     :raises NeedsError: it is none of what is valid

@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -
         raise UsageError(f"snakemake-lading plan {missing}")
     offered = market(args).offered
     words = args.snakemake[1:] if args.snakemake[:1] == ["--"] else args.snakemake
-    workflow = as_arrivals(graph(words), lengths, args.seconds)
+    workflow = planned_arrivals(graph(words), lengths, args.seconds)
     if not workflow:
         raise UsageError("nothing of this workflow is left to do; snakemake's --forceall plans all of it")
     check_sizes(workflow, "the workflow", offered)
@@ -113,7 +113,7 @@ def graph(words: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
     return found
 
 
-def as_arrivals(
+def planned_arrivals(
     jobs: Sequence[tuple[Any, Sequence[Any], Mapping[str, Any]]], lengths: Mapping[str, float], otherwise: float | None
 ) -> list[Any]:
     """The same as the tasks of a workflow that is simulated.
@@ -145,7 +145,7 @@ def as_arrivals(
     return arrivals
 
 
-def lengths_of_rules(session: Any) -> dict[str, float]:
+def median_durations(session: Any) -> dict[str, float]:
     """How long the jobs of each rule have run here: the median of the last ones, seconds."""
     from sqlalchemy import select
 
