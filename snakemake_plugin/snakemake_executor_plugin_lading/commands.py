@@ -160,7 +160,12 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command("sites", "List sites and their locations", options.OUTPUT)
     cost = command("cost", "What runs, or the rules of one run, took and cost", options.RUNS, options.OUTPUT)
-    cost.add_argument("run_id", nargs="?", type=options.utf8_name, help="One run: its rules (default: all runs)")
+    cost.add_argument(
+        "run_id",
+        nargs="?",
+        type=options.utf8_name,
+        help="One run: its rules (default: all runs of the workflow that has run last)",
+    )
     explain = command("explain", "Say step by step where a job goes, and why")
     explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
     explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
@@ -233,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(str(error))
     args = parser().parse_args(argv)
     if args.command == "plan":
-        sys.exit(planning.run(args, known_durations(args.store)))
+        sys.exit(planning.print_frontier(args, known_durations(args.store)))
     try:
         state = find_state_folder(args.store)
     except StoreError as error:

@@ -61,8 +61,8 @@ async def prepare(job: Any) -> None:
         file.prepare()
 
 
-def command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]]:
-    """The command of a job, and its environment."""
+def shell_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]]:
+    """The program and the arguments of a job, and the variables that it has besides those of the run."""
     from snakemake.shell import shell
 
     program = shell.get_executable() or "/bin/sh"

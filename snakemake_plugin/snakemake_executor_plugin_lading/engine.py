@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lading.hooks.files.safe_files import make_private, write_atomically
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import runs
-from snakemake_executor_plugin_lading.needs import NeedsError, check_limits, executor_config, foreseen, needs_of
+from snakemake_executor_plugin_lading.needs import NeedsError, check_limits, executor_config, forecast_hints, needs_of
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import FOLDER, ControllerOptions, StateFolder, transaction
 
 if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+    from lading.executors.store import Change
 
 # So many ends are taken in at a time.
 MOST_ENDS = 1000
@@ -258,23 +260,15 @@ class Engine:
         """End the jobs of killed Snakemakes: this one may be about to run the same ones."""
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, Change, JobRow, State, apply
-        from lading.scheduling.reasons import because
+        from lading.executors.store import LIVE, JobRow, State, apply
 
         was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
             with transaction(self.database) as session:
                 is_left = JobRow.state.in_(LIVE), JobRow.run_id.in_(self._killed_runs(session))
-                left = session.execute(select(JobRow.token, JobRow.state).where(*is_left)).all()
-                reason = because("unwanted")
-                end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
-                apply(
-                    session,
-                    [
-                        Change(token, {"cancel": reason} if state in (State.PLACED, State.RUNNING) else end)
-                        for token, state in left
-                    ],
-                )
+                rows = session.execute(select(JobRow.token, JobRow.state).where(*is_left))
+                left = [(token, state) for token, state in rows]
+                apply(session, _cancellations(left))
                 runs.forget_killed_runs(session, self.state)
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
@@ -414,15 +408,10 @@ class Engine:
 
     def cancel(self, tokens: Sequence[str]) -> None:
         """Have jobs ended; those that wait have ended at once."""
-        from lading.executors.store import Change, State, apply, find
-        from lading.scheduling.reasons import because
+        from lading.executors.store import apply, find
 
-        reason, now = because("unwanted"), time.time()
-        end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": now}
         with transaction(self.database) as session:
-            found = find(session, tokens)
-            begun = (State.PLACED, State.RUNNING)
-            apply(session, [Change(each, {"cancel": reason} if at in begun else end) for each, at in found.items()])
+            apply(session, _cancellations(find(session, tokens).items()))
         self.controller.ring()
 
     def stop(self) -> None:
@@ -456,11 +445,25 @@ class Engine:
             if job.is_local:
                 continue
             name = name_of(job)
-            upstream, _, left = found.setdefault(name, (set(), foreseen(job, self.workflow, self.options), set()))
+            upstream, _, left = found.setdefault(name, (set(), forecast_hints(job, self.workflow, self.options), set()))
             left.add(int(job.jobid))
             upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
         with transaction(self.database) as session:
             runs.save_rules(session, self.run_id, found)
+
+
+def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
+    """What ends jobs: those that wait have ended at once.
+
+    :param jobs: the token and the state of each
+    """
+    from lading.executors.store import Change, State
+    from lading.scheduling.reasons import because
+
+    reason = because("unwanted")
+    end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
+    begun = (State.PLACED, State.RUNNING)
+    return [Change(token, {"cancel": reason} if state in begun else end) for token, state in jobs]
 
 
 def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Executor(RemoteExecutor):
 
         if self.is_direct(job):
             # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
-            return JobCommand(*direct.command(job, self.workflow), folder=os.getcwd())
+            return JobCommand(*direct.shell_command(job, self.workflow), folder=os.getcwd())
         is_shared = self.workflow.storage_settings.assume_common_workdir
         folder = str(self.workflow.workdir_init) if is_shared else ""
         return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder)

@@ -148,9 +148,10 @@ def jump_command(hosts: str, to: str, port: int) -> str:
     :param hosts: as ``ProxyJump`` has them: ``[user@]host[:port]``, with commas between them
     """
     *before, last = (each.strip() for each in hosts.split(","))
+    target = f"[{to}]" if ":" in to else to
     jumps = f"-J {','.join(before)} " if before else ""
     # Only as a URL a host has its port with it.
-    return f"ssh -o BatchMode=yes {jumps}-W {to}:{port} ssh://{last.removeprefix('ssh://')}"
+    return f"ssh -o BatchMode=yes {jumps}-W {target}:{port} ssh://{last.removeprefix('ssh://')}"
 
 
 class NoMetrics:

@@ -20,6 +20,7 @@ from snakemake_executor_plugin_lading.state_folder import StateFolder
     ],
 )
 def test_a_server_is_reached_through_all_hosts_of_proxyjump(hosts: str, expected: str) -> None:
+    assert "-W [fd00::1]:22" in jump_command(hosts, "fd00::1", 22)
     assert jump_command(hosts, "node", 22) == f"ssh -o BatchMode=yes {expected}"
 
 
