@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
-
-from pydantic import Field
 
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Matching, Text, checked, parsed
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
@@ -36,11 +36,12 @@ ANSWER_TIMEOUT = 15.0
 MOST_PORTS = 4
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RelayMessage(JsonModel):
     """What the relay of a tunnel says."""
 
-    host: Annotated[str, Field(pattern=f"^({HOST.pattern})$")] = ""
-    address: Annotated[str, Field(pattern=r"^\S{1,100}$")] = ""
+    host: Annotated[str, Matching(HOST)] = ""
+    address: Annotated[str, Matching(re.compile(r"\S{1,100}"))] = ""
     stands: bool = False
     taken: Text = ""
     error: Text = ""
@@ -144,7 +145,7 @@ class ApiTunnel:
         self._session = session = self.transport.session(
             [self.python, "-m", relay.__name__, *([self.host] if self.host else [])]
         )
-        hello = self._hear(session, START_TIMEOUT)
+        hello = self._read_answer(session, START_TIMEOUT)
         if not {"host", "address"} <= hello.keys():
             raise TransportError(f"{self.transport}: the relay of the tunnel does not say where it is")
         if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
@@ -174,7 +175,7 @@ class ApiTunnel:
                 trouble = error
                 continue
             session.write(f"{found}\n".encode(), ANSWER_TIMEOUT)
-            answer = self._hear(session, ANSWER_TIMEOUT)
+            answer = self._read_answer(session, ANSWER_TIMEOUT)
             if "taken" not in answer:
                 return found
             trouble = TransportError(answer["taken"])
@@ -192,9 +193,9 @@ class ApiTunnel:
 
     def _is_there(self, session: Session, address: Address) -> bool:
         session.write(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)
-        return bool(self._hear(session, ANSWER_TIMEOUT).get("stands"))
+        return bool(self._read_answer(session, ANSWER_TIMEOUT).get("stands"))
 
-    def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
+    def _read_answer(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
             heard = session.wait_for_line(relay.MARK, timeout)
             answer = checked(RelayMessage, parsed(heard.encode()))

@@ -217,20 +217,23 @@ def test_a_job_that_has_read_what_has_changed_since_is_ended_and_runs_anew(make:
 def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) -> None:
     """Another workflow with the same state folder neither takes them over nor ends them, also at its own end."""
     flow, other = make(COUNTS), make(COUNTS)
-    first = flow.start()
+    sites = flow.folder / "sites.toml"
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
+    options = ("--lading-state-folder", str(flow.lading), "--lading-sites-file", str(sites))
+    first = flow.start(*options)
     wait_until(lambda: begun(flow) == 2)
     wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
     first.kill()
     first.wait()
     (other.folder / "go").touch()
-    said = other.run("--lading-state-folder", str(flow.lading))
+    said = other.run(*options)
     assert "go on" not in said
     assert "are ended" not in said
     assert begun(other) == 2
     assert (other.folder / "all.txt").exists()
     assert flow.jobs("state")[:2] == 2 * [("running",)]
     flow.run("--unlock")
-    second = flow.start()
+    second = flow.start(*options)
     wait_until(lambda: len(set(flow.jobs("run_id"))) == 2)
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
@@ -255,7 +258,7 @@ def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_contro
             os.kill(flow.process(words), signal.SIGKILL)
     (flow.folder / "go").touch()
     if is_controller_killed:
-        flow.run("--unlock")
+        flow.run("--unlock", SECRET_OF_A_RUN="")
         flow.run("--rerun-incomplete", SECRET_OF_A_RUN="an0ther")
     wait_until(lambda: not variables.exists())
     if is_controller_killed:
