@@ -41,7 +41,7 @@ test("a run of which jobs have not ended has taken until now", () => {
 });
 
 test("what is unknown is never 0", () => {
-  expect([usd(null), usd(0), usd(0.004), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$1,234.50"]);
+  expect([usd(null), usd(0), usd(0.004), usd(0.00003), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$0.00003", "$1,234.50"]);
   expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h", "25 h"]);
 });
 
