@@ -26,11 +26,10 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, Unit, budget_terms
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, budget_terms
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, UseHistory, entitled
 from lading.scheduling.shares.who import Tenant
-from lading.scheduling.text.units import format_count, format_usd
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -312,8 +311,8 @@ def _no_tags(_: str) -> None:
 def budget_warning(spending: BudgetUse) -> str:
     """What is warned of."""
     budget = spending.budget
-    write = format_usd if budget.unit is Unit.USD else format_count
+    spent, most = budget.unit.written(spending.spent), budget.unit.written(budget.most)
     return (
-        f"The budget {budget.name} is at {100 * spending.part:.0f} %: {write(spending.spent)} of {write(budget.most)} "
-        f"{budget.unit.value} of this {budget.per}"
+        f"The budget {budget.name} is at {100 * spending.part:.0f} %: {spent} of {most} {budget.unit.value} "
+        f"of this {budget.per}"
     )

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.text.units import format_count, format_usd
 
 Period = Literal["day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
@@ -28,6 +29,10 @@ class Unit(str, Enum):
 
     USD = "USD"
     CPU_HOURS = "cpu-hours"
+
+    def written(self, amount: float) -> str:
+        """An amount without its unit, as people read it."""
+        return format_usd(amount) if self is Unit.USD else format_count(amount)
 
 
 @dataclass(frozen=True, slots=True)
