@@ -660,6 +660,16 @@ _TABLE = (
         "share {share}",
     ),
     Code(
+        "gang_share",
+        "share",
+        _BOUND[0],
+        "its {jobs} jobs ask for {all:resources} together, more than their share may have at any one site now: {also}",
+        "It starts as jobs of its share end. One that asks for more than its share may ever have at one site never "
+        "starts: raise what is kept for it, or let it borrow, in [[shares]] of the sites file, or ask for less.",
+        _BOTH,
+        "share {share}",
+    ),
+    Code(
         "max_allocations",
         "max_allocations",
         "All allocations are busy",
