@@ -301,11 +301,17 @@ def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Itera
     if budgets:
         amounts = [f"{each.name}: {each.unit.written(each.most)} {each.unit.value} a {each.per}" for each in budgets]
         faults = []
-        if (in_usd := [each.name for each in budgets if each.unit is Unit.USD]) and not has_price(sites):
-            faults.append(
-                f"no site has a price, so nothing of {', '.join(in_usd)} is ever spent; give usd_per_hour or "
-                "usd_per_cpu_hour in the table of a site, or cpu_hours in place of usd"
-            )
+        if in_usd := ", ".join(each.name for each in budgets if each.unit is Unit.USD):
+            if not any(map(has_price, sites.values())):
+                faults.append(
+                    f"no site has a price, so nothing of {in_usd} is ever spent; give usd_per_hour or "
+                    "usd_per_cpu_hour in the table of a site, or cpu_hours in place of usd"
+                )
+            elif not any(map(pays_for_more, sites.values())):
+                faults.append(
+                    f"no site launches machines or has batch jobs with a price, so {in_usd} warns and stops nothing; "
+                    "cpu_hours in place of usd does"
+                )
         yield _tenants("budgets", amounts, budgets, faults)
 
 
@@ -319,9 +325,15 @@ def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBud
     return Check(what, True, "; ".join([*found, *faults]), warns=bool(faults))
 
 
-def has_price(sites: Mapping[str, Site[Any]]) -> bool:
-    """Whether anything costs money at any site."""
-    return any(each.trial_costs or any(cpu_hour(each, its) for its in each.potential()) for each in sites.values())
+def has_price(site: Site[Any]) -> bool:
+    """Whether a site costs money."""
+    return site.trial_costs or any(cpu_hour(site, each) for each in site.potential())
+
+
+def pays_for_more(site: Site[Any]) -> bool:
+    """Whether what a budget in USD stops is there: machines that are launched, or batch jobs that have a price."""
+    is_launched = site.launches or any(each.max_jobs is not None for each in site.potential())
+    return has_price(site) and is_launched
 
 
 def here_finding(sites: Mapping[str, Site[Any]]) -> Check:

@@ -279,9 +279,13 @@ def test_shares_and_budgets_are_listed(
     monkeypatch.setattr(check.Team, "get_all_team_names", lambda: {"genes", "images"})
     found = tenants(tmp_path, "[sites.local]\nusd_per_hour = 0.4")
     assert found["shares"] == Check("shares", True, "team genes: weight 2; ann's: weight 1; others: weight 1")
-    assert found["budgets"] == Check("budgets", True, "team genes: 0.004 USD a day; hours: 20000 cpu-hours a month")
+    amounts = "team genes: 0.004 USD a day; hours: 20000 cpu-hours a month"
+    stops = "no site launches machines or has batch jobs with a price, so team genes warns and stops nothing"
+    assert found["budgets"].message.startswith(f"{amounts}; {stops}")
     slurm = '[sites.hpc]\nkind = "slurm"\nwork_dir = "/s"\npython = "/p"\nnode_cpus = 4\nnode_memory = "8 GiB"\n'
-    assert not tenants(tmp_path, slurm + "usd_per_cpu_hour = 0.03")["budgets"].warns
+    for mode in ("job", "allocation"):
+        priced = f'{slurm}mode = "{mode}"\nusd_per_cpu_hour = 0.03'
+        assert tenants(tmp_path, priced)["budgets"] == Check("budgets", True, amounts)
     assert tenants(tmp_path, slurm)["budgets"].warns
 
 
