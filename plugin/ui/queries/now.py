@@ -276,7 +276,8 @@ class WaitGroup(BaseModel):
     share: float
     """Of all that wait, 0 to 1."""
     jobs_per_hour: float | None
-    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has, or a budget holds them."""
+    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has, or they wait for a
+    budget."""
     seconds: float | None
     """How long it takes at that rate until all of them have begun; None: likewise."""
     cpus: float
