@@ -77,7 +77,7 @@ class ShareBounds:
         """The budget that does not pay for one more job of a site; None: each does, or it costs nothing."""
         for it in budgets if site in self._priced else ():
             if it.until is not None and it.spent >= it.most:
-                said = {"spent": it.spent, "most": it.most, "until": it.until}
+                said = {"spent": it.said_spent, "most": it.most, "until": it.until}
                 return because("budget_spent", budget=it.name, **said).at(site)
         return None
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from lading.scheduling.job import Budget
+from lading.scheduling.job import Budget, by_hundredth
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.who import Tenant, Who
 from lading.scheduling.text.units import format_count, format_usd
@@ -107,10 +107,9 @@ class BudgetUse(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """Why nothing more is launched, by the hundredth: what still runs spends more each time it is summed up, and
-        thousands of waiting jobs would be given another reason."""
+        """Why nothing more is launched."""
         code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
-        spent = round(self.part, 2) * self.budget.most
+        spent = by_hundredth(self.spent, self.budget.most)
         return because(code, budget=self.budget.name, spent=spent, most=self.budget.most, until=self.until)
 
     @property
