@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
+from lading.hooks.files import version
 from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import check, controller_state
@@ -303,3 +304,11 @@ def test_shares_and_budgets_that_can_never_hold_are_a_warning(
     assert shares.warns
     assert "[lading] fair = False, so none of them holds" in shares.message
     assert "Airflow has no team 'genes', so that is for no job; valid: genomes, images" in shares.message
+
+
+def test_files_of_two_versions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check.version_finding().good
+    monkeypatch.setattr(version, "installed_versions", lambda: {"airflow-lading": "9.9"})
+    found = check.version_finding()
+    assert not found.good
+    assert "airflow-lading 9.9 is installed" in found.message
