@@ -84,11 +84,18 @@ export class PackingChart {
   private drawn: Drawn | null = null;
   private came = 0;
   private frame: number | null = null;
+  private size = "";
 
   constructor(private readonly echarts: ECharts, private readonly element: HTMLElement, private readonly onClick: (job: ChartJob) => void) {
     (element as HTMLElement & {packingChart?: PackingChart}).packingChart = this;
   }
-  resize(): void { this.chart?.resize(); }
+  /** Drawn anew only where its element has another size than when it was drawn: it is observed from its first layout on. */
+  resize(): void {
+    if (!this.chart || !this.drawn || this.size === this.sizeNow()) return;
+    this.draw(this.drawn, true);
+    this.chart.resize(); // which draws what was only noted
+  }
+  private sizeNow(): string { return `${this.element.clientWidth} ${this.element.clientHeight}`; }
   clear(): void { this.chart?.clear(); this.zoomed = null; }
   dispose(): void { this.chart?.dispose(); this.chart = null; if (this.frame !== null) cancelAnimationFrame(this.frame); this.frame = null; }
   private get palette(): Palette { return this.dark ? DARK : LIGHT; }
@@ -106,8 +113,12 @@ export class PackingChart {
       this.zoomed = null;
     }
     if (packing !== this.drawn?.packing) this.came = Date.now();
-    this.drawn = {packing, dark, mine, look, layout};
-    this.chart.setOption(this.option(this.drawn) as never, {replaceMerge: ["series"]});
+    this.draw((this.drawn = {packing, dark, mine, look, layout}), false);
+  }
+
+  private draw(drawn: Drawn, lazyUpdate: boolean): void {
+    this.size = this.sizeNow();
+    this.chart?.setOption(this.option(drawn) as never, {replaceMerge: ["series"], lazyUpdate});
   }
 
   // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.

@@ -84,12 +84,12 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
   if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
   const span = spanOf(found), last = found.last_run;
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
-  const against = (task: GanttTask) => {
+  const against = (task: GanttTask): string[] => {
     const seconds = took(task);
-    if (task.last_seconds === null) return "–";
-    if (seconds === null || !task.last_seconds) return duration(task.last_seconds);
+    if (task.last_seconds === null) return [];
+    if (seconds === null || !task.last_seconds) return [`last ${duration(task.last_seconds)}`];
     const change = `${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)}`;
-    return <div>{duration(task.last_seconds)}<div><Muted>now {change}</Muted></div></div>;
+    return [`last ${duration(task.last_seconds)}`, `now ${change}`];
   };
   const columns: Column<GanttTask>[] = [
     {title: "Task", cell: (task) => (
@@ -101,8 +101,8 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     {title: "Tries", cell: (task) => <div>{count(task.jobs)}{task.failed ? <div><Muted>{count(task.failed)} failed</Muted></div> : null}{task.is_cut ? <div><Muted>{count(task.tries.length)} drawn</Muted></div> : null}</div>, text: (task) => task.jobs, number: true},
     {title: "Failed", hidden: true, text: (task) => task.failed},
     {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
-    {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
-    {title: "Last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
+    {title: "Took", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
+    {title: "Last run", hidden: true, text: (task) => task.last_seconds},
     {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
     {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},

@@ -27,11 +27,11 @@ const CSS = `
 .lading .muted { opacity: 0.75; font-size: 0.875em; }
 .lading .row { display: flex; flex-wrap: wrap; gap: 2px 8px; align-items: center; }
 .lading .nowrap { flex-wrap: nowrap; }
-.lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); gap: 10px; }
+.lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
 .lading a.tile:hover { background: var(--l-soft); }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
-.lading .tile .value { font-size: 1.4em; font-weight: 600; font-variant-numeric: tabular-nums; }
+.lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
 .lading .plain { border: 1px solid var(--l-line); border-radius: 4px; padding: 0 8px; background: transparent; color: inherit; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }

@@ -162,6 +162,7 @@ def alert_rules() -> list[dict[str, Any]]:
 def test_alerts_are_about_reasons_and_causes_that_there_are() -> None:
     kinds = {code.kind for code in CODES.values()}
     for rule in alert_rules():
+        assert rule["noDataState"] == ("Alerting" if "tick" in rule["data"][0]["model"]["expr"] else "OK"), rule["title"]
         for query in rule["data"]:
             assert query["refId"] == rule["condition"]
             expr = query["model"]["expr"]
