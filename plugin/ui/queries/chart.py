@@ -158,37 +158,39 @@ def packing(
 
 def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[str], list[Name], JobColumns]:
     """The places and the names of jobs, and the jobs, which say them by their positions."""
-    if not rows:
-        return [], [], JobColumns(**{name: [] for name in JobColumns.model_fields})
-    # By columns, for a loop that makes an object of each row takes twice as long.
-    (
-        tokens, kinds, dags, runs, tasks, indexes, tries, sites, locations, nodes, cpus, counts, lanes, states, starts,
-        ends,
-    ) = zip(*rows, strict=True)  # fmt: skip
     places: dict[tuple[Any, ...], int] = {}
-    at = [places.setdefault(place, len(places)) for place in zip(sites, locations, nodes, strict=True)]
-    seen = {dag_id: sight.sees(dag_id) for dag_id in {*dags}}
-    names: dict[Name, int] = {}
-    called: list[int | None] = [
-        names.setdefault(Name(dag_id, run_id, task_id or kind), len(names)) if seen[dag_id] else None
-        for dag_id, run_id, task_id, kind in zip(dags, runs, tasks, kinds, strict=True)
-    ]
+    names: dict[tuple[Any, ...], int] = {}
+    seen: dict[str | None, bool] = {}
     numbers = {state: number for number, state in enumerate(State)}
-    jobs = JobColumns.model_construct(
-        id=[token[:ID] for token in tokens],
-        place=at,
-        name=called,
-        map_index=[-1 if name is None else index for index, name in zip(indexes, called, strict=True)],
-        try_number=[0 if name is None else number for number, name in zip(tries, called, strict=True)],
-        lane=[lane or 0.0 for lane in lanes],
-        cpus=list(cpus),
-        nodes=[count or 1 for count in counts],
-        started=[round(start - origin, DIGITS) for start in starts],
-        ended=[None if end is None else round(end - origin, DIGITS) for end in ends],
-        state=[None if name is None else numbers[state] for state, name in zip(states, called, strict=True)],
-    )
+    jobs = JobColumns(**{name: [] for name in JobColumns.model_fields})
+    # Looked up once: there are thousands of rows.
+    add_id, add_place, add_name, add_index, add_try = (
+        jobs.id.append, jobs.place.append, jobs.name.append, jobs.map_index.append, jobs.try_number.append,
+    )  # fmt: skip
+    add_lane, add_cpus, add_nodes, add_start, add_end, add_state = (
+        jobs.lane.append, jobs.cpus.append, jobs.nodes.append, jobs.started.append, jobs.ended.append,
+        jobs.state.append,
+    )  # fmt: skip
+    # A row as a tuple: by their names the columns of thousands take twice as long.
+    for (
+        token, kind, dag_id, run_id, task_id, map_index, try_number, site, location, node, cpus, nodes, lane, state,
+        started_at, ended_at,
+    ) in rows:  # fmt: skip
+        if (is_seen := seen.get(dag_id)) is None:
+            is_seen = seen[dag_id] = sight.sees(dag_id)
+        add_id(token[:ID])
+        add_place(places.setdefault((site, location, node), len(places)))
+        add_name(names.setdefault((dag_id, run_id, task_id or kind), len(names)) if is_seen else None)
+        add_index(map_index if is_seen else -1)
+        add_try(try_number if is_seen else 0)
+        add_lane(lane or 0.0)
+        add_cpus(cpus)
+        add_nodes(nodes or 1)
+        add_start(round(started_at - origin, DIGITS))
+        add_end(None if ended_at is None else round(ended_at - origin, DIGITS))
+        add_state(numbers[state] if is_seen else None)
     keys = [machine_key(site or "", machine_named(site or "", location, node) or "") for site, location, node in places]
-    return keys, list(names), jobs
+    return keys, [Name(*name) for name in names], jobs
 
 
 def jobs_within(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:

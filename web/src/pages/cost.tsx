@@ -155,7 +155,7 @@ export function CostPage({chosen, summary}: PageProps) {
         <Tiles>
           <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
           {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-          <Tile label="Running, not in the sums" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
+          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
         <Trend bill={bill} inUsd={inUsd} />

@@ -50,14 +50,14 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "cpus used / up", cell: load, number: true, sort: "used"},
     {title: "Used so far", cell: share, number: true, sort: "share"},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
-    {title: "USD an hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
+    {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", hidden: true, text: (machine) => spent(machine, now)},
-    {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},
+    {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><span className="muted line">{machine.native_id ?? ""}</span></div>, text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
     {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => date(machine.spans[0][0]), sort: "since"},
-    {title: "Note", cell: (machine) => <Clamp text={spoken(machine.reason) ?? ""} />, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
+    {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ];
   return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
@@ -91,7 +91,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const more = (
     <Row>
       {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
-      <Muted>Ctrl + wheel zooms, a click opens the task</Muted>
+      <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
       <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>

@@ -64,7 +64,7 @@ export function ticksOf({since, until}: Span): number[] {
 function Axis({span}: {span: Span}) {
   const whole = span.until - span.since, left = (at: number) => `${(100 * (at - span.since)) / whole}%`;
   return (
-    <span style={{display: "block", position: "relative", height: "2.4em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
+    <span style={{display: "block", position: "relative", height: "2.8em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
       <span>{date(span.since)}</span>
       {ticksOf(span).map((at) => <span key={at} style={{position: "absolute", insetInlineStart: left(at), bottom: 0, borderInlineStart: "1px solid var(--l-line)", paddingInlineStart: 2}}>{whole < 300 ? clock(at) : whole > 2 * 86400 ? date(at) : minute(at)}</span>)}
     </span>
@@ -93,7 +93,7 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
   };
   const columns: Column<GanttTask>[] = [
     {title: "Task", cell: (task) => (
-      <div style={{fontWeight: task.is_critical ? 600 : 400}}>{task.is_critical ? <span title="on the critical path">◆ </span> : null}
+      <div style={{fontWeight: task.is_critical ? 600 : 400, minWidth: "9.5em"}}>{task.is_critical ? <span title="on the critical path">◆ </span> : null}
         <Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: task.task_id})} label={`Jobs of ${task.task_id}${task.is_critical ? ", on the critical path" : ""}`}><Name>{task.task_id}</Name></Link></div>
     ), text: (task) => task.task_id},
     {title: "Critical", hidden: true, text: ({is_critical}) => is_critical},
@@ -107,13 +107,14 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
     {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},
     {title: "Time used", hidden: true, text: (task) => share(task.time_used)},
-    {title: "Cost", cell: (task) => cost(task.usd, task.cpu_hours), text: (task) => task.usd ?? task.cpu_hours, number: true},
+    {title: "Cost", cell: (task) => (task.usd === null && !task.cpu_hours ? "–" : cost(task.usd, task.cpu_hours)), text: (task) => task.usd ?? task.cpu_hours, number: true},
   ];
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
-    <Section title={title} more={<Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} />}>
+    <Section title={title}>
       <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
+      <div style={{margin: "4px 0"}}><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} /></div>
       <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
     </Section>
   );

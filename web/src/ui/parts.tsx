@@ -64,7 +64,7 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
   const [slot, setSlot] = useState<HTMLElement | null>(null);
   return (
     <section aria-label={title}>
-      <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="row" /></div></div>
+      <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="slot" /></div></div>
       <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
     </section>
   );
