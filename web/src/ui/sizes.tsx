@@ -8,7 +8,7 @@ import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
 
-const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
+const Below = ({children}: {children: React.ReactNode}) => <div style={{whiteSpace: "normal"}}><Muted>{children}</Muted></div>;
 
 export function Sizes({dagId}: {dagId: string}) {
   const [found, trouble] = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
@@ -34,10 +34,10 @@ export function Sizes({dagId}: {dagId: string}) {
     {title: "Tries", cell: (part) => <div>{count(part.tries)}{part.whole?.short ? <Below>{count(part.whole.short)} with too little</Below> : null}</div>, text: (part) => count(part.tries), number: true},
     {title: "Tries with too little", hidden: true, text: ofWhole((task) => count(task.short))},
     {title: "cpus asked", hidden: true, text: ofWhole((task) => count(task.cpus_asked))},
-    {title: "cpus needed", cell: (part) => <div>{wrapped(both(part.cpus, count))}{part.whole ? <Below>asked {count(part.whole.cpus_asked)}</Below> : null}</div>, text: (part) => both(part.cpus, count), number: true},
+    {title: "cpus needed", head: "cpus", cell: (part) => <div>{wrapped(both(part.cpus, count))}{part.whole ? <Below>asked {count(part.whole.cpus_asked)}</Below> : null}</div>, text: (part) => both(part.cpus, count), number: true},
     {title: "Memory asked", hidden: true, text: ofWhole((task) => memory(task.memory_asked))},
-    {title: "Memory needed", cell: (part) => <div>{wrapped(both(part.memory, memory))}{part.whole ? <Below>asked {memory(part.whole.memory_asked)}</Below> : null}</div>, text: (part) => both(part.memory, memory), number: true},
-    {title: "Time needed", cell: (part) => wrapped(both(part.time, duration)), text: (part) => both(part.time, duration), number: true},
+    {title: "Memory needed", head: "Memory", cell: (part) => <div>{wrapped(both(part.memory, memory))}{part.whole ? <Below>asked {memory(part.whole.memory_asked)}</Below> : null}</div>, text: (part) => both(part.memory, memory), number: true},
+    {title: "Time needed", head: "Time", cell: (part) => wrapped(both(part.time, duration)), text: (part) => both(part.time, duration), number: true},
     {title: "Began within", help: "95 of 100 of its tries", cell: ofWhole((task) => duration(task.waited)), number: true},
     {title: "Saves", cell: ({whole}) => (whole ? <div>{count(whole.saved_cpu_hours)} cpu-h<Below>{count(whole.saved_gib_hours)} GiB-h</Below></div> : ""), text: false, number: true},
     {title: "cpu-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_cpu_hours))},
