@@ -224,6 +224,7 @@ def live(kind: str, database: str | None, tasks: int) -> None:
             "core.parallelism": 10 * tasks,
             "core.max_active_tasks_per_dag": 10 * tasks,
             "core.max_map_length": 10 * tasks,
+            "core.default_pool_task_slot_count": 10 * tasks,  # else all but 128 stay with Airflow, in its order
             "scheduler.max_tis_per_query": 512,
             "dag_processor.dag_bundle_config_list": json.dumps(bundles),
             "lading.sites_file": home / "sites.toml",
@@ -257,12 +258,13 @@ def live(kind: str, database: str | None, tasks: int) -> None:
     by_dag = Counter(row["dag_id"] for row in ended)
     assert by_dag == dict.fromkeys(names, tasks), by_dag
     print(f"{kind}: {len(ended):,} tasks in {seconds:.0f} s; of those that ended one after the other, of team genes")
-    size = len(ended) // 10
+    size = max(1, len(ended) // 10)
     for start in range(0, len(ended), size):
         some = [row["team"] for row in ended[start : start + size]]
         print(f"  {start + 1:5}-{start + len(some):<5} {100 * some.count('genes') / len(some):.1f} % (weight: 66.7 %)")
     parts = [
-        sum(row["team"] == "genes" for row in ended[start : start + 60]) / 60 for start in range(0, len(ended) - 60, 60)
+        statistics.fmean(row["team"] == "genes" for row in ended[start : start + 60])
+        for start in range(0, max(1, len(ended) - 60), 60)
     ]
     print(
         f"  of sixty, {100 * min(parts):.0f} to {100 * max(parts):.0f} %, "
