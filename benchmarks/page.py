@@ -2,8 +2,9 @@
 cursor of its deltas costs a tick, and what a browser does with it.
 
 ``--browser`` measures the browser alone, in a window of ``--viewport`` pixels. ``--leak [MINUTES]`` has the page open
-for so long while jobs end and begin, goes through its views, and counts what the browser keeps after garbage collection.
-``--keep [FOLDER]`` measures nothing: it starts an Airflow on a full house, to be walked through, until Ctrl-C.
+for so long while jobs end and begin, goes through its views, and counts what the browser keeps after garbage
+collection. ``--keep [FOLDER]`` measures nothing: it starts an Airflow on a full house, to be walked through, until
+Ctrl-C.
 
 On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
 the browser needs a whole Airflow: the answers are made of Lading's own tables.
