@@ -35,7 +35,7 @@ export function DagTab({dagId}: {dagId: string}) {
   return (
     <Frame isTab>
       <Trouble text={trouble} />
-      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
+      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} few={5} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
       <Sizes dagId={dagId} />
     </Frame>
   );
