@@ -8,13 +8,14 @@ a ``hurry`` of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import Builder, PlannedStart, Schedule, ScheduleTerms
+from lading.scheduling.job import Wish
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Bin, Problem, fits
+from lading.scheduling.packing.problem import Bin, Problem, Vector, fits
 
 # A run should end after its critical path times one of these; the longer ones where money counts more than time.
 STRETCHES = (1.0, 1.02, 1.05)
@@ -32,7 +33,9 @@ LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
 DOUBT = 0.05
 # How many machines a run is given on which its steps begin as soon as they can, instead of where they cost the least.
-FLEETS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+FLEETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+# Between these and beyond them the best number is looked for by one schedule more for so many ways that were tried.
+WAYS_PER_REFINEMENT = 40
 # Where more than so many times as many are at work it is not tried.
 MOST_LEFT = 2
 
@@ -95,56 +98,117 @@ def choose(
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
     """
-    forecast = forecast.by_those_at_work(now)
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
-    critical = longest_of_runs(forecast, builder.rests)
-    # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
-    soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))
-    hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
-    least = least_usd(forecast, problem, builder)
-    worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
-    # A run may take one boot, also where it could begin on what others have: room may come free by then.
-    boots_until = {run: forecast.began.get(run or "", now) + boot if locations else now + boot for run in critical}
-    waits = {run: max(0.0, until - now) for run, until in boots_until.items()}
-    soonest = {run: now + waits[run] + seconds for run, seconds in critical.items()}
-    is_patience_of_use = bool(locations) and any(waits.values())
-    spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
-    busy = len({step.location for step in forecast.steps.values() if step.begun is not None})
-    menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
-    best: ChosenSchedule | None = None
-    # The last one is for where none of the others can be: what they go by is not on sale any more.
-    for way in (*(ways or all_ways(problem, min(hurries.values(), default=hurry))), LAST_RESORT):
-        if way is LAST_RESORT and best is not None:
-            break
-        menu = way.least_cpus, way.by_work
-        if menu not in menus:
-            menus[menu] = launchable(forecast, problem, builder, *menu)
-        if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
-            continue
-        if way.before is not None and not are_on_sale(way.before, problem):
-            continue
-        if (way.patient and not is_patience_of_use) or 0 < MOST_LEFT * way.fleet < busy:
-            continue
-        terms = ScheduleTerms(
-            {
-                run: min(
-                    now + (waits[run] if way.patient or not locations else 0.0) + seconds * way.stretch,
-                    max(soonest[run], forecast.finish_by.get(run or "", math.inf)),
-                )
-                for run, seconds in soonest_critical.items()
-            },
-            {run: usd * way.worth for run, usd in worth.items()},
-            menus[menu],
-            way.fleet,
-            way.before,
-        )
-        schedule = builder.build(terms)
-        found = score(schedule, forecast, soonest, least, hurries, spent, boot, now)
-        found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
-        if best is None or found < best.score - 1e-12:
-            best = ChosenSchedule(schedule, replace(way, before=None), found)
-    assert best is not None
-    return replace(best, ends=expected_ends(best.schedule, forecast))
+    search = Search(forecast, locations, problem, boot, boots, hurry, spent, now, pause)
+    ways = ways or all_ways(problem, min(search.hurries.values(), default=hurry))
+    for way in ways:
+        search.consider(way)
+    search.refine({way.fleet for way in ways}, len(ways) // WAYS_PER_REFINEMENT)
+    if search.best is None:
+        # For where none of the others can be: what they go by is not on sale any more.
+        search.consider(LAST_RESORT)
+    assert search.best is not None
+    return replace(search.best, ends=expected_ends(search.best.schedule, search.forecast))
+
+
+class Search:
+    """The best schedule of those that were tried, for one moment; see :func:`choose`.
+
+    :ivar best: None as long as none could be made
+    """
+
+    def __init__(
+        self,
+        forecast: Forecast,
+        locations: Sequence[Location],
+        problem: Problem,
+        boot: float,
+        boots: Mapping[str, float],
+        hurry: float,
+        spent: float,
+        now: float,
+        pause: Callable[[], None],
+    ) -> None:
+        self.forecast = forecast = forecast.by_those_at_work(now)
+        self.problem, self.boot, self.spent, self.now = problem, boot, spent, now
+        self.builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
+        self.menus = Menus(forecast, problem, self.builder)
+        critical = longest_of_runs(forecast, self.builder.rests)
+        # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
+        self.soonest_critical = longest_of_runs(forecast, forecast.rests(now, EARLY))
+        self.hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
+        self.least = least_usd(forecast, self.menus, self.builder)
+        self.worth = {
+            run: max(self.hurries[run], 0.01) * self.least[run] / seconds for run, seconds in critical.items()
+        }
+        # A run may take one boot, also where it could begin on what others have: room may come free by then.
+        boots_until = {run: forecast.began.get(run or "", now) + boot if locations else now + boot for run in critical}
+        self.waits = {run: max(0.0, until - now) for run, until in boots_until.items()}
+        self.soonest = {run: now + self.waits[run] + seconds for run, seconds in critical.items()}
+        self.are_there_any = bool(locations)
+        self.is_patience_of_use = bool(locations) and any(self.waits.values())
+        self.spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
+        self.busy = len({step.location for step in forecast.steps.values() if step.begun is not None})
+        self.best: ChosenSchedule | None = None
+        self._best_fleet: tuple[float, Way] | None = None
+        self._tried: set[tuple[int, Way]] = set()
+        self._used: dict[int, int] = {}  # by menus: how many machines of a fleet, where one was left over
+
+    def consider(self, way: Way) -> None:
+        """Take the schedule by a way if it is the best one; one that was made by another way already is not made."""
+        if way.before is not None and not are_on_sale(way.before, self.problem):
+            return
+        if (way.patient and not self.is_patience_of_use) or 0 < MOST_LEFT * way.fleet < self.busy:
+            return
+        bins = self.menus.bins(way.least_cpus, way.by_work)
+        if way.before is None:
+            like = id(bins), replace(way, least_cpus=0.0, by_work=False)
+            if like in self._tried or way.fleet > self._used.get(id(bins), way.fleet):
+                return
+            self._tried.add(like)
+        schedule = self.builder.build(self._terms(way, bins))
+        hurries, forecast = self.hurries, self.forecast
+        found = score(schedule, forecast, self.soonest, self.least, hurries, self.spent, self.boot, self.now)
+        if self.spread:
+            found += DOUBT * self.spread * math.log2(max(1.0, self.menus.cpus(way.least_cpus, way.by_work)))
+        if self.best is None or found < self.best.score - 1e-12:
+            self.best = ChosenSchedule(schedule, replace(way, before=None), found)
+        if way.fleet and way.before is None:
+            if len(schedule.fleet) < way.fleet:
+                self._used[id(bins)] = len(schedule.fleet)
+            if self._best_fleet is None or found < self._best_fleet[0] - 1e-12:
+                self._best_fleet = found, way
+
+    def refine(self, sizes: Collection[int], most: int) -> None:
+        """Look for the best number of machines beside the best one that was tried.
+
+        :param sizes: the numbers that were tried; ``most``: how many more may be
+        """
+        tried = set(sizes)
+        while self._best_fleet is not None and most > 0:
+            way = self._best_fleet[1]
+            between = sizes_between(way.fleet, tried)
+            if not between:
+                break
+            for size in between:
+                self.consider(replace(way, fleet=size))
+            tried.update(between)
+            most -= len(between)
+
+    def _terms(self, way: Way, bins: Mapping[str, Bin | None]) -> ScheduleTerms:
+        deadlines = {}
+        for run, seconds in self.soonest_critical.items():
+            wait = self.waits[run] if way.patient or not self.are_there_any else 0.0
+            latest = max(self.soonest[run], self.forecast.finish_by.get(run or "", math.inf))
+            deadlines[run] = min(self.now + wait + seconds * way.stretch, latest)
+        worth = {run: usd * way.worth for run, usd in self.worth.items()}
+        return ScheduleTerms(deadlines, worth, bins, way.fleet, way.before)
+
+
+def sizes_between(size: int, tried: Collection[int]) -> list[int]:
+    """Sizes of a fleet half-way from the best one to the next smaller and larger ones that were tried."""
+    smaller = max((each for each in tried if each < size), default=0)
+    larger = min((each for each in tried if each > size), default=2 * size)
+    return [each for each in ((smaller + size) // 2, (size + larger) // 2) if smaller < each < larger and each != size]
 
 
 def longest_of_runs(forecast: Forecast, rests: Mapping[str, float]) -> dict[str | None, float]:
@@ -184,42 +248,93 @@ def all_ways(problem: Problem, hurry: float) -> list[Way]:
     return by_cost + [Way(*menu, fleet=size) for menu in menus for size in FLEETS]
 
 
-def launchable(
-    forecast: Forecast, problem: Problem, builder: Builder, least_cpus: float, by_work: bool = False
-) -> dict[str, Bin | None]:
-    """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
-    bins: dict[str, Bin | None] = {}
-    work, longest = [0.0, 0.0, 0.0, 0.0], 0.0
-    for name, step in forecast.steps.items():
-        longest = max(longest, step.left(builder.now))
-        for i, amount in enumerate(builder.needs[name]):
-            work[i] += amount * step.left(builder.now)
+class Menus:
+    """What each step would be launched on, by the terms of :class:`Way`.
 
-    def usd(candidate: Bin) -> float:
-        """What all the work costs on it, as if machines could be cut into fractions, but for the first one, which is
-        there for a boot and the longest step: else the largest would always cost the least, whose volume is as large
-        as that of a small one."""
-        shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
-        return candidate.price * max(builder.boot_of(candidate.type.name) + longest, 0.0, *shares)
+    :param problem: what can be launched
+    """
 
-    known: dict[object, Bin | None] = {}
-    for name, step in forecast.steps.items():
-        if step.elsewhere:
-            bins[name] = None
-            continue
-        key = builder.needs[name], step.job.wish
-        if key not in known:
-            large = [each for each in problem.bins_granting(step.job.wish).bins if fits(key[0], each.capacity)]
-            larger = [each for each in large if each.type.capacity.cpus >= least_cpus] or large[:1]
-            known[key] = min(larger, key=usd) if by_work and larger else next(iter(larger), None)
-        bins[name] = known[key]
-    return bins
+    def __init__(self, forecast: Forecast, problem: Problem, builder: Builder) -> None:
+        self.forecast, self.problem, self.builder = forecast, problem, builder
+        self._known: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
+        self._cpus: dict[float, float] = {}
+        self._able: dict[object, list[Bin]] = {}
+        self._usd: dict[int, float] = {}
+        # Amounts times seconds; seconds of the steps of equal needs; seconds of the longest one.
+        self._work, self._alike, self._longest = [0.0, 0.0, 0.0, 0.0], dict[Vector, float](), 0.0
+        for name, step in forecast.steps.items():
+            left, need = step.left(builder.now), builder.needs[name]
+            self._longest = max(self._longest, left)
+            if not step.elsewhere:
+                self._alike[need] = self._alike.get(need, 0.0) + left
+            for i, amount in enumerate(need):
+                self._work[i] += amount * left
+
+    def bins(self, least_cpus: float, by_work: bool = False) -> Mapping[str, Bin | None]:
+        """What each step is launched on: the cheapest with so many cpus at least, or the cheapest at all; None: it fits
+        nothing."""
+        if (least_cpus, by_work) not in self._known:
+            found: dict[str, Bin | None] = {}
+            of_equal: dict[object, Bin | None] = {}
+            for name, step in self.forecast.steps.items():
+                if step.elsewhere:
+                    found[name] = None
+                    continue
+                key = self.builder.needs[name], step.job.wish
+                if key not in of_equal:
+                    able = self._that_hold(*key)
+                    larger = [each for each in able if each.type.capacity.cpus >= least_cpus] or able[:1]
+                    of_equal[key] = (
+                        min(larger, key=self._usd_of_all) if by_work and larger else next(iter(larger), None)
+                    )
+                found[name] = of_equal[key]
+            # What is the same by other terms is the same object.
+            same = (each for each in self._known.values() if each == found)
+            self._known[least_cpus, by_work] = next(same, found)
+        return self._known[least_cpus, by_work]
+
+    def cpus(self, least_cpus: float, by_work: bool = False) -> float:
+        """How many cpus new machines have where that is more than it takes; 0: they have no more anywhere."""
+        if not by_work:
+            return least_cpus
+        if least_cpus not in self._cpus:
+            pairs = zip(self.bins(0.0).values(), self.bins(least_cpus, by_work).values(), strict=True)
+            both = ((small.type.capacity.cpus, its.type.capacity.cpus) for small, its in pairs if small and its)
+            self._cpus[least_cpus] = max((cpus for least, cpus in both if cpus > least), default=0.0)
+        return max(least_cpus, self._cpus[least_cpus])
+
+    def _that_hold(self, need: Vector, wish: Wish) -> list[Bin]:
+        """What can be launched for a step, the cheapest first."""
+        key = need, wish
+        if key not in self._able:
+            self._able[key] = [each for each in self.problem.bins_granting(wish).bins if fits(need, each.capacity)]
+        return self._able[key]
+
+    def _usd_of_all(self, candidate: Bin) -> float:
+        """What all the work costs on it: between what it would cost if machines could be cut into fractions, and if
+        each held steps of equal needs alone. A memory of which a step takes a bit more than half holds one of them.
+
+        The first one is there for a boot and the longest step: else the largest would always cost the least, whose
+        volume is as large as that of a small one.
+        """
+        if (known := self._usd.get(id(candidate))) is not None:
+            return known
+        capacity = candidate.capacity
+        shares = (w / have if have else math.inf for w, have in zip(self._work, capacity, strict=True) if w)
+        whole = 0.0
+        for need, seconds in self._alike.items():
+            at_once = min((have // amount for have, amount in zip(capacity, need, strict=True) if amount), default=1)
+            whole += seconds / max(1, at_once)
+        first = self.builder.boot_of(candidate.type.name) + self._longest
+        usd = candidate.price * (max(first, 0.0, *shares) + max(first, whole))
+        self._usd[id(candidate)] = usd
+        return usd
 
 
-def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[str | None, float]:
+def least_usd(forecast: Forecast, menus: Menus, builder: Builder) -> dict[str | None, float]:
     """USD of what each run has to do, by the share of the cheapest machine that each step takes."""
     usd_by_run: dict[str | None, float] = {}
-    bins = launchable(forecast, problem, builder, 0.0)
+    bins = menus.bins(0.0)
     for name, step in forecast.steps.items():
         usd = 1e-9
         if (it := bins[name]) is not None:

@@ -178,7 +178,27 @@ class Planner:
             elif abs(step.begun - starts[name]) > SLACK or until[name] + SLACK < now:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
-        return all(abs(until[name] - now) <= SLACK for name in ended)
+        return all(abs(until[name] - now) <= SLACK for name in ended) and not self._would_launch_too_soon(forecast, now)
+
+    def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
+        """Whether a machine is to be launched now for a step that is expected to begin later than planned.
+
+        A plan goes by what half of all steps outlast. What has run for as long as that is of those that take longer, so
+        that its end is not near, but as far as before; a machine would wait for it, be released and launched again.
+        """
+        assert self.schedule is not None
+        starts, due = self.schedule.starts, dict[str, float]()
+        for machine in self.schedule.machines:
+            if machine.location is None and machine.bin is not None and not machine.launched:
+                first = machine.needed(self.schedule, forecast)
+                if first - machine.boot <= now + SOON:
+                    due.update(
+                        {name: first for name in machine.steps if name in forecast.steps and starts[name] == first}
+                    )
+        if not due:
+            return False
+        soonest = forecast.soonest(now)
+        return any(soonest[name] > first + SLACK for name, first in due.items())
 
 
 def runs_of(forecast: Forecast) -> set[str | None]:
@@ -269,7 +289,7 @@ def act(
     :param kept: the names of machines that stay in any case
     """
     placements, waits = [], []
-    looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
+    looks = [schedule.until[name] + SLACK + SOON for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
     free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
     # Rounds of ticks, or of a controller, may give the room of one to another that is to begin a moment later.

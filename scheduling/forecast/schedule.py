@@ -24,6 +24,8 @@ from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 # So many times as long as expected a step takes at most where it is reckoned when it should begin, and none like it has
 # ended: of those of others, or of nothing, no spread is known.
 MOST_TIMES = 2.0
+# What costs so many times as much at most costs as much.
+ALIKE = 1 + 1e-9
 
 
 class Slots:
@@ -303,7 +305,9 @@ class Builder:
                 begin = self._opening(turn, seconds, schedule, boot)
             late = max(0.0, begin - latest) * worth
             key = (boot + seconds) * launched.price / 3600 + late, begin
-            if key < best:
+            # What is there and would be released until then is left to what can begin on it sooner.
+            is_there = home is not None and home.location is not None
+            if key < best or (is_there and key[0] <= best[0] * ALIKE and key[1] <= best[1]):
                 best = key
                 home = self._open(launched, begin, seconds, schedule)
         return best, home

@@ -128,6 +128,36 @@ def at_one_machine(used: float, **starts: float) -> tuple[Schedule, Forecast]:
     return Schedule([machine], starts, until, dict.fromkeys(starts, machine)), Forecast(steps)
 
 
+def test_what_is_overdue_is_looked_at_when_the_plan_holds_no_more() -> None:
+    """At the moment until which it holds nothing would follow, and nothing would be looked at again."""
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    look = here.decide(50.0).look
+    assert look is not None
+    here.decide(look)
+    assert here.planner.plans == 2
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 1.0])
+def test_a_machine_boots_for_a_step_only_if_it_will_probably_begin_by_then(spread: float) -> None:
+    """Of jobs with such a spread that have taken 940 s half take another quarter of an hour at least."""
+    first = replace(step("a", 1000.0), spread=spread)
+    here = Workflow(first, step("b", 500.0, "a"), step("c", 500.0, "a"), locations=("up",))
+    look = here.decide(0.0).look
+    assert look is not None
+    assert look == pytest.approx(1000.0 - BOOT)
+    here.begin("a", "up", 0.0)
+    launches, now = 0, look
+    while now < 1000.0:
+        actions = here.decide(now)
+        launches += len(actions.launches)
+        now = actions.look or 1000.0
+        if launches:
+            break
+    assert (launches, here.planner.plans) == ((0, 2) if spread == 1.0 else (1, 1 if spread == 0.0 else 2))
+
+
 def test_what_should_have_begun_and_has_no_room_is_looked_at_again() -> None:
     """Else it would wait until something ends, and be planned anew only then."""
     schedule, forecast = at_one_machine(2, a=10.0)

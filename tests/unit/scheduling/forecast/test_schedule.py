@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import Way, all_ways, choose, launchable, nearby
+from lading.scheduling.forecast.choice import Menus, Way, all_ways, choose, nearby, sizes_between
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
@@ -133,7 +133,7 @@ def test_a_run_may_go_on_so_many_machines_on_which_its_steps_begin_as_soon_as_th
     rest = {f"r{number}": WorkflowStep(PlannedJob(f"r{number}", Resources(1, 1)), 50.0) for number in range(22)}
     forecast = Forecast({**chain, **rest})
     builder, problem = Builder(forecast, [], BOOT, None, NOW), posed()
-    bins = launchable(forecast, problem, builder, 0.0)
+    bins = Menus(forecast, problem, builder).bins(0.0)
     for size in (1, 2, 3):
         schedule = builder.build(ScheduleTerms({None: NOW}, {None: 0.0}, bins, size))
         assert len(schedule.machines) == size
@@ -158,7 +158,7 @@ def test_the_less_is_known_of_the_rest_the_sooner_a_step_begins() -> None:
             "second": WorkflowStep(PlannedJob("second", Resources(2, 1)), 400.0, spread=spread),
         }
         builder = Builder(Forecast(steps), [there("up"), there("too")], BOOT, None, NOW)
-        bins = launchable(builder.forecast, posed(), builder, 0.0)
+        bins = Menus(builder.forecast, posed(), builder).bins(0.0)
         schedule = builder.build(ScheduleTerms({None: NOW + 1000.0}, {None: 1.0}, bins))
         return len(schedule.machines)
 
@@ -397,8 +397,82 @@ def test_the_type_for_all_work_is_no_larger_than_the_work() -> None:
         jobs = [PlannedJob(f"{each}", Resources(1, 1024), run="x") for each in range(number)]
         forecast = Forecast({job.name: WorkflowStep(job, seconds) for job in jobs})
         builder = Builder(forecast, [], BOOT, None, NOW)
-        return {each.type.name for each in launchable(forecast, problem, builder, 0.0, True).values() if each}
+        menu = Menus(forecast, problem, builder).bins(0.0, by_work=True)
+        return {each.type.name for each in menu.values() if each}
 
     assert launched(57, 1.0) == {"small"}
     assert launched(64, 600.0) == {"large"}
     assert launched(2000, 600.0) == {"giant"}
+
+
+def test_the_type_for_all_work_has_no_room_that_no_step_can_use() -> None:
+    """Of two machines of equal cpus the cheaper one would do if its memory could be cut: each step takes a bit less
+    than half of it."""
+    goods = catalogue(half=(4, 16384, 0.1728), full=(4, 32768, 0.2268))
+    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+    wide = [PlannedJob(f"wide{number}", Resources(1, 7600), run="x") for number in range(60)]
+    narrow = [PlannedJob(f"narrow{number}", Resources(1, 256), run="x") for number in range(110)]
+    forecast = Forecast(
+        {job.name: WorkflowStep(job, 60.0) for job in wide} | {job.name: WorkflowStep(job, 20.0) for job in narrow}
+    )
+    menus = Menus(forecast, problem, Builder(forecast, [], BOOT, None, NOW))
+    assert {each.type.name for each in menus.bins(0.0).values() if each} == {"half"}
+    assert {each.type.name for each in menus.bins(0.0, by_work=True).values() if each} == {"full"}
+
+
+def test_what_is_launched_by_other_terms_is_tried_once() -> None:
+    forecast = Forecast({"one": WorkflowStep(PlannedJob("one", Resources(8, 1)), 60.0)})
+    menus = Menus(forecast, posed(), Builder(forecast, [], BOOT, None, NOW))
+    assert menus.bins(0.0) is menus.bins(8.0) is menus.bins(8.0, by_work=True)
+
+
+def test_the_best_number_of_machines_lies_between_those_that_are_tried_first() -> None:
+    """Twice 60 steps that fill a machine each go in three waves on 20 machines; with fewer the run is late."""
+    steps: dict[str, WorkflowStep] = {}
+
+    def add(name: str, seconds: float, parents: tuple[str, ...] = ()) -> str:
+        steps[name] = WorkflowStep(PlannedJob(name, Resources(2, 1), run="x"), seconds, parents)
+        return name
+
+    join = add("join", 10.0, tuple(add(f"first{number}", 4.0) for number in range(60)))
+    add("last", 400.0, tuple(add(f"second{number}", 4.0, (join,)) for number in range(60)))
+    fleets = [way for way in all_ways(posed(), 1.0) if way.fleet and not way.least_cpus]
+    assert 20 not in {way.fleet for way in fleets}
+    found = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=fleets * 20)
+    each = [choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=[Way(fleet=n)]).score for n in range(1, 30)]
+    assert found.way.fleet == 20
+    assert found.score == min(each)
+
+
+def test_the_type_for_all_work_counts_as_large_where_lengths_are_uncertain() -> None:
+    goods = catalogue(small=(2, 4096, 0.36), large=(16, 32768, 2.7))
+    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+    steps = {f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(1, 2000), run="x"), 900.0) for n in range(64)}
+    menus = Menus(Forecast(steps), problem, Builder(Forecast(steps), [], BOOT, None, NOW))
+    assert (menus.cpus(0.0), menus.cpus(16.0)) == (0.0, 16.0)
+    assert {its.type.name for its in menus.bins(0.0, by_work=True).values() if its} == {"large"}
+    assert menus.cpus(0.0, by_work=True) == 16.0
+
+
+def test_sizes_of_fleets_are_halved_until_there_are_none_between() -> None:
+    assert sizes_between(8, {0, 4, 6, 8, 12}) == [7, 10]
+    assert sizes_between(8, {6, 7, 8, 9, 12}) == []
+    assert sizes_between(24, {16, 24}) == [20, 36]
+    assert sizes_between(1, {1, 2}) == []
+
+
+def test_what_is_there_is_left_to_what_can_begin_before_it_would_be_released() -> None:
+    """A step with a longer rest is planned first. If the machine were kept for it, it would be released until then and
+    launched again, and another one launched for what waits."""
+    steps = {
+        "before": WorkflowStep(PlannedJob("before", Resources(1, 1)), 1000.0, begun=NOW, elsewhere=True),
+        "later": WorkflowStep(PlannedJob("later", Resources(2, 1)), 2600.0, ("before",)),
+        "waits": WorkflowStep(PlannedJob("waits", Resources(2, 1)), 1200.0),
+    }
+    builder = Builder(Forecast(steps), [there("up")], BOOT, None, NOW)
+    bins = Menus(builder.forecast, posed(), builder).bins(0.0)
+    schedule = builder.build(ScheduleTerms({None: NOW + 3600.0}, {None: 0.001}, bins))
+    assert schedule.homes["waits"].location == there("up")
+    assert schedule.homes["later"].location is None
+    assert (schedule.starts["waits"], schedule.starts["later"]) == (NOW, NOW + 1000.0)
+    assert schedule.usd == pytest.approx((1200 + 2600 + BOOT) * 0.36 / 3600)
