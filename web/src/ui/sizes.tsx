@@ -8,7 +8,7 @@ import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
 
-const Below = ({children}: {children: React.ReactNode}) => <div style={{whiteSpace: "normal"}}><Muted>{children}</Muted></div>;
+const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
 
 export function Sizes({dagId}: {dagId: string}) {
   const [found, trouble] = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
@@ -31,7 +31,7 @@ export function Sizes({dagId}: {dagId: string}) {
   const ofWhole = (text: (task: TaskAdvice) => string) => ({whole}: Part) => (whole ? text(whole) : "");
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
-    {title: "Tries", cell: (part) => <div>{count(part.tries)}{part.whole?.short ? <Below>{count(part.whole.short)} with too little</Below> : null}</div>, text: (part) => count(part.tries), number: true},
+    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little</Below> : null}</div>, text: (part) => count(part.tries), number: true},
     {title: "Tries with too little", hidden: true, text: ofWhole((task) => count(task.short))},
     {title: "cpus asked", hidden: true, text: ofWhole((task) => count(task.cpus_asked))},
     {title: "cpus needed", head: "cpus", cell: (part) => <div>{wrapped(both(part.cpus, count))}{part.whole ? <Below>asked {count(part.whole.cpus_asked)}</Below> : null}</div>, text: (part) => both(part.cpus, count), number: true},
