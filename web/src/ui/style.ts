@@ -50,7 +50,7 @@ const CSS = `
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
 .lading .line { white-space: nowrap; }
 .lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
-.lading .dags { min-width: 10em; max-width: 20em; }
+.lading .dags { min-width: 10em; max-width: 14em; }
 .lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
 .lading .note { min-width: 7em; }
