@@ -384,13 +384,14 @@ def measure_leak(folder: Path, jobs: int, machines: int, minutes: float) -> None
         main_thread = window.page.context.new_cdp_session(window.page)
         main_thread.send("Performance.enable")
         page = window.open("/plugin/lading?view=machines")
-        page.wait_for_selector(CHART)
+        chart = page.locator(CHART)  # a handle of an element would keep it
+        chart.wait_for()
         end = time.monotonic() + minutes * 60
         while (left := end - time.monotonic()) > 0:
             for view in VIEWS:
                 page.get_by_role("navigation", name="Lading").get_by_role("link", name=view, exact=True).click()
                 page.wait_for_timeout(2000)
-            page.wait_for_selector(CHART)
+            chart.wait_for()
             page.wait_for_timeout(max(0, min(left, 60) - 2 * len(VIEWS)) * 1000)
             found.append(kept(window))
             minute = (minutes * 60 - end + time.monotonic()) / 60
