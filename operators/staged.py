@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from lading.hooks.files.addresses import normal_path
-
-# Where the files lie by their addresses, as JSON; without it nothing was brought.
-VARIABLE = "LADING_INPUTS"
+from lading.hooks.files.addresses import INPUTS_VARIABLE, normal_path
 
 
 def staged(address: object) -> str:
@@ -27,5 +24,5 @@ def staged(address: object) -> str:
     if isinstance(address, dict):
         address = address.get("path") or address.get("location")
     text = str(address)
-    paths = json.loads(os.environ.get(VARIABLE, "{}"))
+    paths = json.loads(os.environ.get(INPUTS_VARIABLE, "{}"))
     return str(paths.get(text) or paths.get(normal_path(text)) or text)

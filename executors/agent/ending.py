@@ -13,18 +13,17 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import mktime_tz, parsedate_tz
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field
-
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadBy, Text, checked, parsed
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.reasons import because
+from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +73,18 @@ class Ending:
             log.error("jobs will not be notified before the machine is taken away: %s", error)
 
 
+def _moment(found: Any) -> datetime:
+    if not isinstance(found, str):
+        raise ValueError(f"a moment is expected, not {shortened(found)}")
+    return datetime.fromisoformat(f"{found[:-1]}+00:00" if found.endswith("Z") else found)  # Z only since Python 3.11
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceAction(JsonModel):
     """What the service says of a machine that is taken away."""
 
     action: Text
-    time: Annotated[datetime, Field(strict=False)]
+    time: Annotated[datetime, ReadBy(_moment)]
 
 
 class SpotNotice:

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lading.executors.agent import process_tree
 from lading.hooks.files import host
 from lading.hooks.files.json_model import checked
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
@@ -66,7 +65,7 @@ class Supervisor:
 
     @property
     def alive(self) -> bool:
-        return self.boot_id == host.boot_id() and process_tree.is_alive(self.pid, self.started)
+        return self.boot_id == host.boot_id() and host.is_alive(self.pid, self.started)
 
     def write(self, folder: JobFolder) -> None:
         write_atomically(folder.supervisor, json.dumps(asdict(self)))
@@ -77,7 +76,7 @@ class Supervisor:
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Supervisor:
-        return cls(**{**found, "resources": Resources(**found["resources"].model_dump())})
+        return cls(**{**found, "resources": Resources(**asdict(found["resources"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ def owner(folder: JobFolder) -> Supervisor | None:
         if claimed is None or claim is None:
             return Supervisor.read(folder)
         pid, started = map(int, claim.groups())
-        if not process_tree.is_alive(pid, started):
+        if not host.is_alive(pid, started):
             # It died between the claim and the start, unless it has written who it is meanwhile.
             if (supervisor := Supervisor.read(folder)) is None:
                 os.rename(claimed, folder.workload)

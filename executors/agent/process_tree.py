@@ -82,12 +82,6 @@ class Process:
                 os.kill(self.pid, number)
 
 
-def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that started then is still there and no zombie."""
-    process = Process.read(pid)
-    return process is not None and process.started == started and process.alive
-
-
 def adopt_orphans() -> None:
     """Make orphaned descendants children of this process instead of process 1."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -27,12 +27,11 @@ from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
-from lading.hooks.dags import bundles
 from lading.hooks.dags.teams import VARIABLE as TEAM_VARIABLE
 from lading.hooks.files import child_processes, host
+from lading.hooks.files.addresses import INPUTS_VARIABLE
 from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
-from lading.operators.staged import VARIABLE as INPUTS_VARIABLE
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -203,6 +202,8 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[in
     job.envelope, job.devices = envelope, list(assignment.devices)
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
+        from lading.hooks.dags import bundles  # what only jobs of Airflow need, whose runner has imported it
+
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
     if envelope.team is not None:
         os.environ[TEAM_VARIABLE] = envelope.team

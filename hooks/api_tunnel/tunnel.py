@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
-
-from pydantic import Field
 
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Matching, Text, checked, parsed
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
@@ -36,11 +36,12 @@ ANSWER_TIMEOUT = 15.0
 MOST_PORTS = 4
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RelayMessage(JsonModel):
     """What the relay of a tunnel says."""
 
-    host: Annotated[str, Field(pattern=f"^({HOST.pattern})$")] = ""
-    address: Annotated[str, Field(pattern=r"^\S{1,100}$")] = ""
+    host: Annotated[str, Matching(HOST)] = ""
+    address: Annotated[str, Matching(re.compile(r"\S{1,100}"))] = ""
     stands: bool = False
     taken: Text = ""
     error: Text = ""

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
-from lading.hooks.batch.system import BatchSystem
+if TYPE_CHECKING:
+    from lading.hooks.batch.system import BatchSystem
 
 # Where a job's script notes the names, for the processes of tasks.
 NOTE = "LADING_SCHEDULER_VARIABLES"

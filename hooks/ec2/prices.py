@@ -12,15 +12,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from lading.hooks.ec2.client import EC2, listed, number, parse_rows, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, Within, checked, parsed
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.catalogue import (
     LEAST_USD,
@@ -55,9 +53,10 @@ FAMILIES: tuple[dict[str, str], ...] = (
     {"productFamily": "Compute Instance", "tenancy": "Shared"},
     {"productFamily": "Compute Instance (bare metal)"},
 )
-Usd = Annotated[float, Field(ge=LEAST_USD, le=MOST_USD)]
+Usd = Annotated[float, Within(LEAST_USD, MOST_USD)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CachedPrices(JsonModel):
     """What is kept on disk.
 
@@ -153,7 +152,7 @@ class Prices:
                 self._kept = self._ask(now)
                 self._asked_at = now if self.trouble is None else now - DAY + PAUSE
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_atomically(self._file, self._kept.model_dump_json())
+                write_atomically(self._file, json.dumps(asdict(self._kept)))
             except Exception as error:  # whatever AWS, the network or the disk says: prices are not worth a stop
                 self._asked_at = now - DAY + PAUSE
                 self.trouble = f"AWS's prices could not be asked: {error}"

@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 from lading.scheduling.text.printable import shortened
 
+# In a job's environment: where the files that were brought for it lie, by their addresses, as JSON.
+INPUTS_VARIABLE = "LADING_INPUTS"
 # What Linux's file systems take (limits.h, NAME_MAX).
 LONGEST = 255
 

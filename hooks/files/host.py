@@ -78,11 +78,28 @@ def started(pid: int) -> int:
 
     :raises ProcessLookupError: there is none of this pid
     """
+    return int(_stat(pid)[19])
+
+
+def is_alive(pid: int, started_at: int) -> bool:
+    """Whether the process that started then, see :func:`started`, is still there and no zombie."""
+    try:
+        stat = _stat(pid)
+    except ProcessLookupError:
+        return False
+    return int(stat[19]) == started_at and stat[0] not in (b"Z", b"X")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What proc_pid_stat(5) says of a process from its third field on: its state; the 22nd is when it started.
+
+    :raises ProcessLookupError: there is none of this pid
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         raise ProcessLookupError(f"there is no process {pid}") from None
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22, proc_pid_stat(5)
+    return stat[stat.rindex(b")") + 2 :].split()  # the name, in parentheses, may hold blanks and parentheses itself
 
 
 def since_boot() -> float:

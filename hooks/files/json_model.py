@@ -1,27 +1,88 @@
-"""What others have written, as JSON: it is checked when it is read, whatever its writer meant."""
+"""What others have written, as JSON: it is checked when it is read, whatever its writer meant.
+
+A model is a dataclass whose types say what may be in an object: text, numbers, ``bool``, ``None``, ``Literal``, lists,
+dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadBy`. It
+needs the standard library alone: a machine that runs commands has nothing but a Python, and one checker for both sides
+cannot disagree with itself.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import re
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from lading.scheduling.text.printable import shortened
+
+Reader = Callable[[Any], Any]
+M = TypeVar("M", bound="JsonModel")
+
+# Floats that are numbers are not beyond this.
+LARGEST = sys.float_info.max
 
 
-def _text(value: Any) -> str:
-    # pydantic's own str refuses halves of surrogate pairs, and output that is no UTF-8 is read as such.
-    if not isinstance(value, str):
-        raise ValueError(f"text is expected, not {type(value).__name__}")
-    return value
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bounds of a number; None: there is none."""
+
+    least: float | None = None
+    most: float | None = None
 
 
-Text = Annotated[str, PlainValidator(_text)]
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The pattern that the whole of a text has."""
+
+    pattern: re.Pattern[str]
 
 
-class JsonModel(BaseModel):
-    """Something that others write and this process reads. What it does not know in it is a newer writer's."""
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """How many characters a text has at most, or how many entries a dict."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """The function that makes a value of what was found; it raises ValueError where that is none."""
+
+    read: Reader
+
+
+def _text(found: Any) -> str:
+    # With halves of surrogate pairs, as which output that is no UTF-8 is read; no other text may have them.
+    if not isinstance(found, str):
+        raise ValueError(f"text is expected, not {_kind(found)}")
+    return found
+
+
+Text = Annotated[str, ReadBy(_text)]
+
+
+class JsonModel:
+    """Something that others write and this process reads. What it does not know in it is a newer writer's.
+
+    Types are strict: no number is taken for text, no ``bool`` for a number; numbers are finite. Where a float is
+    expected a whole number is one.
+    """
+
+    __slots__ = ()
+
+
+class _Wrong(ValueError):
+    """What is wrong within a value, and where."""
+
+    def __init__(self, where: object, error: ValueError) -> None:
+        is_within = isinstance(error, _Wrong)
+        self.where = f"{where}.{error.where}" if is_within else str(where)
+        self.why = error.why if is_within else str(error)
+        super().__init__(f"{self.where}: {self.why}")
 
 
 def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
@@ -29,14 +90,15 @@ def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
 
     :raises ValueError: it is not; the message says what is wrong
     """
+    read = _read_fields(model)
     try:
-        result = model.model_validate(found)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+        return read(found)
+    except _Wrong as error:
+        raise ValueError(str(error)) from None
+    except ValueError as error:
+        raise ValueError(f"it: {error}") from None
     except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"it makes no sense: {error}") from None
-    return {name: getattr(result, name) for name in result.model_fields_set}
 
 
 def parsed(text: bytes) -> object:
@@ -48,3 +110,176 @@ def parsed(text: bytes) -> object:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@cache
+def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
+    """What reads the fields of a model that are there."""
+    hints = get_type_hints(model, include_extras=True)
+    assert issubclass(model, JsonModel)
+    readers = []
+    for each in fields(model):  # type: ignore[arg-type]
+        is_needed = each.default is MISSING and each.default_factory is MISSING
+        readers.append((each.name, _reader(hints[each.name]), is_needed))
+
+    def read(found: object) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise ValueError(f"a JSON object is expected, not {_kind(found)}")
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, reader, is_needed in readers:
+                if name in found:
+                    values[name] = reader(found[name])
+                elif is_needed:
+                    raise ValueError("it is missing")
+        except ValueError as error:
+            raise _Wrong(name, error) from None
+        return values
+
+    return read
+
+
+def _reader(kind: Any) -> Reader:
+    """What reads a value of a type."""
+    limits: tuple[Any, ...] = ()
+    if get_origin(kind) is Annotated:
+        kind, *given = get_args(kind)
+        limits = tuple(given)
+    if (own := _limit(limits, ReadBy)) is not None:
+        return own.read
+    inner = get_args(kind)
+    options = inner if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if type(None) in options:
+        return _optional(_reader(Union[tuple(each for each in options if each is not type(None))]))  # noqa: UP007
+    if set(options) <= {int, float}:
+        return _numbers(frozenset(options), _limit(limits, Within))
+    makers: dict[Any, Callable[[], Reader]] = {
+        str: lambda: _texts(_limit(limits, Longest), _limit(limits, Matching)),
+        bool: lambda: _bool,
+        Literal: lambda: _literal(inner),
+        list: lambda: _list(_reader(*inner)),
+        dict: lambda: _dict(*map(_reader, inner), _limit(limits, Longest)),
+    }
+    if (make := makers.get(get_origin(kind) or kind)) is not None:
+        return make()
+    if isinstance(kind, type) and issubclass(kind, JsonModel):
+        return _model(kind)
+    raise TypeError(f"{kind} is no type that JSON is read as")
+
+
+L = TypeVar("L")
+
+
+def _limit(limits: tuple[Any, ...], sort: type[L]) -> L | None:
+    return next((each for each in limits if isinstance(each, sort)), None)
+
+
+def _optional(reader: Reader) -> Reader:
+    def read(found: Any) -> Any:
+        return None if found is None else reader(found)
+
+    return read
+
+
+def _numbers(kinds: frozenset[type], bounds: Within | None) -> Reader:
+    least, most = (None, None) if bounds is None else (bounds.least, bounds.most)
+    lowest = -LARGEST if least is None else least
+    highest = LARGEST if most is None else most
+    expected = "a whole number" if kinds == {int} else "a number"
+    if least is not None and most is not None:
+        expected += f" from {least:.15g} to {most:.15g}"
+    elif least is not None or most is not None:
+        expected += f" of {least:.15g} or more" if least is not None else f" of {most:.15g} or less"
+    is_float = kinds == {float}
+    # A bool is no number, and not of these types though it is an int.
+    valid = {int, float} if float in kinds else {int}
+
+    def read(found: Any) -> Any:
+        if type(found) in valid and lowest <= found <= highest:
+            return float(found) if is_float else found
+        raise ValueError(f"{expected} is expected, not {shortened(found)}")
+
+    return read
+
+
+def _texts(longest: Longest | None, matching: Matching | None) -> Reader:
+    most = None if longest is None else longest.length
+    fullmatch = None if matching is None else matching.pattern.fullmatch
+
+    def read(found: Any) -> str:
+        text = _text(found)
+        if not text.isascii():
+            text.encode()  # UnicodeEncodeError is a ValueError
+        if most is not None and len(text) > most:
+            raise ValueError(f"it has {len(text)} characters, at most {most} are expected")
+        if fullmatch is not None and fullmatch(text) is None:
+            raise ValueError(f"{shortened(text)} is not as expected")
+        return text
+
+    return read
+
+
+def _bool(found: Any) -> bool:
+    if found is not True and found is not False:
+        raise ValueError(f"true or false is expected, not {shortened(found)}")
+    return bool(found)
+
+
+def _literal(values: tuple[Any, ...]) -> Reader:
+    def read(found: Any) -> Any:
+        if isinstance(found, str) and found in values:
+            return found
+        raise ValueError(f"{shortened(found)} is not valid; valid: {', '.join(map(repr, values))}")
+
+    return read
+
+
+def _list(reader: Reader) -> Reader:
+    def read(found: Any) -> list[Any]:
+        if not isinstance(found, list):
+            raise ValueError(f"a list is expected, not {_kind(found)}")
+        values: list[Any] = []
+        try:
+            for each in found:
+                values.append(reader(each))  # noqa: PERF401
+        except ValueError as error:
+            raise _Wrong(len(values), error) from None
+        return values
+
+    return read
+
+
+def _dict(key_reader: Reader, reader: Reader, longest: Longest | None) -> Reader:
+    most = None if longest is None else longest.length
+
+    def read(found: Any) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise ValueError(f"a JSON object is expected, not {_kind(found)}")
+        if most is not None and len(found) > most:
+            raise ValueError(f"it has {len(found)} entries, at most {most} are expected")
+        values: dict[str, Any] = {}
+        key = None
+        try:
+            for key, each in found.items():
+                values[key_reader(key)] = reader(each)
+        except ValueError as error:
+            raise _Wrong(shortened(key), error) from None
+        return values
+
+    return read
+
+
+def _model(model: type[M]) -> Callable[[Any], M]:
+    read_fields = _read_fields(model)
+
+    def read(found: Any) -> M:
+        return model(**read_fields(found))
+
+    return read
+
+
+def _kind(found: object) -> str:
+    """What sort of JSON value something is."""
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return kinds.get(type(found), "null" if found is None else type(found).__name__)

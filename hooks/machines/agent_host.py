@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import psutil
-
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.child_processes import with_first_open_files_limit, without_secrets
 from lading.hooks.files.safe_files import NotReadable, make_private, open_regular, write_atomically
@@ -216,7 +214,6 @@ def _lives(identity: Mapping[str, Any]) -> bool:
     try:
         if identity["boot_id"] != host.boot_id():
             return False  # it is of another machine that shares the folder, or of a time before a reboot
-        process = psutil.Process(identity["pid"])
-        return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, ValueError, TypeError, LookupError, OverflowError, psutil.Error):
+        return host.is_alive(int(identity["pid"]), identity["started"])
+    except (OSError, ValueError, TypeError, LookupError, OverflowError):
         return False  # no agent has written it, so none lives

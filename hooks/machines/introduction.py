@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ TIMEOUT = 60.0
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostAnswer(JsonModel):
     """What the command answers."""
 
@@ -51,7 +52,7 @@ class HostAnswer(JsonModel):
     now: Date = 0
     arch: Name = ""
     os: Name = ""
-    capacity: Amounts = Amounts()
+    capacity: Amounts = field(default_factory=Amounts)
     lives: bool = False
     drains: bool = False
     note: Text | None = None
@@ -165,7 +166,7 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
             raise MachineRefused(found["refused"])
         if missing := [name for name in NEEDED if name not in found]:
             raise ValueError(f"it says no {', '.join(missing)}")
-        capacity = Resources(**found["capacity"].model_dump())
+        capacity = Resources(**asdict(found["capacity"]))
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
     return Introduction(
@@ -182,6 +183,7 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
 MOST_BYTES = 2**16
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FactsFile(JsonModel):
     """What was known of a machine, as a controller has kept it."""
 

@@ -6,12 +6,11 @@ import binascii
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
-
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadBy, Text, checked, parsed
 from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
@@ -27,23 +26,28 @@ TIMEOUT = 60.0
 LEAST_LIFE = 10.0
 
 
-def _tokens(found: Any) -> Any:
-    return frozenset(each for each in found if TOKEN.fullmatch(each)) if isinstance(found, list) else found
+def _tokens(found: Any) -> frozenset[str]:
+    if not isinstance(found, list):
+        raise ValueError("a list of tokens is expected")
+    return frozenset(each for each in found if TOKEN.fullmatch(each))
 
 
-def _moment(found: Any) -> Any:
+def _moment(found: Any) -> float | None:
     return found if isinstance(found, float) and 0 <= found <= LATEST else None
 
 
-def _unpacked(text: Any) -> Any:
-    return binascii.a2b_base64(text) if isinstance(text, str) else text
+def _unpacked(found: Any) -> bytes:
+    if not isinstance(found, str):
+        raise ValueError("text in Base64 is expected")
+    return binascii.a2b_base64(found)
 
 
-Tokens = Annotated[frozenset[str], BeforeValidator(_tokens)]
-Moment = Annotated[Date | None, BeforeValidator(_moment)]
-Content = Annotated[bytes, BeforeValidator(_unpacked)]
+Tokens = Annotated[frozenset[str], ReadBy(_tokens)]
+Moment = Annotated[Date | None, ReadBy(_moment)]
+Content = Annotated[bytes, ReadBy(_unpacked)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Reply(JsonModel):
     """What a machine answers, see :mod:`lading.hooks.spool.server`.
 
@@ -74,7 +78,7 @@ class Reply(JsonModel):
     left_out: dict[Text, Text]
     more: bool
     logs: list[Content | None]
-    found: dict[Text, Text] = Field(default_factory=dict)
+    found: dict[Text, Text] = field(default_factory=dict)
     kept: list[Text]
     closed: bool = False
     ends_at: Moment = None
@@ -200,4 +204,4 @@ def _reply(line: str) -> Reply:
     found = parsed(line.encode())
     if isinstance(found, dict) and (failed := found.get("failed")):
         raise TransportError(f"it could not be asked: {failed}")
-    return Reply.model_construct(**{"found": {}, "closed": False, "fault": None, **checked(Reply, found)})
+    return Reply(**checked(Reply, found))

@@ -7,12 +7,12 @@ nothing and keeps nothing from being read; one of a kind that is not known here 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter
-
-from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadBy, Text, Within, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
 
@@ -31,11 +31,15 @@ MOST_FAULTS = 20
 LONGEST_KIND = 40
 
 
-def _kind(text: str) -> str:
-    if text:
-        queue, native = json.loads(text)
-        TypeAdapter(tuple[str | None, list[tuple[str, str | bool]]]).validate_python((queue, native))
-    return text
+def _kind(found: Any) -> str:
+    if not isinstance(found, str):
+        raise ValueError(f"text is expected, not {type(found).__name__}")
+    if found:
+        queue, native = json.loads(found)
+        pairs = [(name, value) for name, value in native if isinstance(name, str) and isinstance(value, (str, bool))]
+        if not (queue is None or isinstance(queue, str)) or not isinstance(native, list) or len(pairs) < len(native):
+            raise ValueError("a queue and the directives of jobs are expected")
+    return found
 
 
 def reason_of(reported: object) -> Reason | None:
@@ -74,24 +78,25 @@ def _reason(reported: object) -> Reason:
 
 
 # With all parameters of its code; and why something has ended, if that is said.
-WholeReason = Annotated[Reason, PlainValidator(_reason)]
-Why = Annotated[Reason | None, PlainValidator(reason_of)]
-Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
-Name = Annotated[str, Field(max_length=1000)]
-Date = Annotated[float, Field(ge=0, le=LATEST)]
-Cause = Annotated[str, Field(pattern="^[a-z_]{1,20}$")]
-ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
-Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
-Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
-Seconds = Annotated[float, Field(ge=0, le=LATEST)]
+WholeReason = Annotated[Reason, ReadBy(_reason)]
+Why = Annotated[Reason | None, ReadBy(reason_of)]
+Token = Annotated[str, Matching(TOKEN)]
+Name = Annotated[str, Longest(1000)]
+Date = Annotated[float, Within(0, LATEST)]
+Cause = Annotated[str, Matching(re.compile("[a-z_]{1,20}"))]
+ExitCode = Annotated[int, Within(-LARGEST_INTEGER, LARGEST_INTEGER)]
+Memory = Annotated[int, Within(0, LARGEST_INTEGER)]
+Amount = Annotated[int | float, Within(0, LARGEST_INTEGER)]
+Seconds = Annotated[float, Within(0, LATEST)]
 # Files by their paths, with their bytes.
 Outputs = Annotated[
-    dict[Annotated[str, Field(pattern="^/", max_length=4096)], Annotated[int, Field(ge=0, le=2**62)]],
-    Field(max_length=100),
+    dict[Annotated[str, Longest(4096), Matching(re.compile("/.*", re.DOTALL))], Annotated[int, Within(0, 2**62)]],
+    Longest(100),
 ]
-Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
+Limit = Annotated[int | float, Within(0, LATEST)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Started(JsonModel):
     """A job's task has begun.
 
@@ -102,11 +107,12 @@ class Started(JsonModel):
     token: Token
     at: Date
     pid: int = 0
-    nodes: Annotated[int, Field(ge=1, le=LARGEST_INTEGER)] | None = None
+    nodes: Annotated[int, Within(1, LARGEST_INTEGER)] | None = None
     native_id: Name = ""
     node: Name = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobWaiting(JsonModel):
     """Why a job waits."""
 
@@ -117,6 +123,7 @@ class JobWaiting(JsonModel):
     node: Name = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Located(JsonModel):
     """Which batch job a job is, or is in, and on which node, as the batch system calls them."""
 
@@ -126,6 +133,7 @@ class Located(JsonModel):
     node: Name = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Estimated(JsonModel):
     """When its batch system expects a job to start; None: it does not say so any more."""
 
@@ -134,6 +142,7 @@ class Estimated(JsonModel):
     starts_at: Date | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finished(JsonModel):
     """A job has ended; no cause means success. Memory is MiB.
 
@@ -152,9 +161,10 @@ class Finished(JsonModel):
     failed: bool = False
     native_id: Name = ""
     node: Name = ""
-    outputs: Outputs = Field(default_factory=dict)
+    outputs: Outputs = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Returned(JsonModel):
     """A job has not begun where it was given to, and will not: it waits again."""
 
@@ -164,6 +174,7 @@ class Returned(JsonModel):
     reason: Why = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Released(JsonModel):
     """A location that was launched has ended, or was never there.
 
@@ -181,14 +192,16 @@ class Released(JsonModel):
     refused: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Billed(JsonModel):
     """What a location has cost in all that was launched and has ended."""
 
     event: Literal["billed"]
     token: Token
-    usd: Annotated[float, Field(ge=0)]
+    usd: Annotated[float, Within(0)]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Held(JsonModel):
     """Room is held; the token is that of the hold."""
 
@@ -197,6 +210,7 @@ class Held(JsonModel):
     at: Date
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NotHeld(JsonModel):
     """Room is not held for want of any, or is not held any more."""
 
@@ -206,6 +220,7 @@ class NotHeld(JsonModel):
     reason: Why = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SentinelFile(JsonModel):
     """How a job has ended, as its supervisor has left it in ``exit.json``."""
 
@@ -216,9 +231,10 @@ class SentinelFile(JsonModel):
     peak_memory: Memory | None
     touched_memory: Memory = 0
     cause: Cause = "error"
-    outputs: Outputs = Field(default_factory=dict)
+    outputs: Outputs = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Amounts(JsonModel):
     """What there is of each resource; memory and disk are MiB."""
 
@@ -228,6 +244,7 @@ class Amounts(JsonModel):
     gpus: Amount = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InsideFile(JsonModel):
     """The outcome of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
 
@@ -241,6 +258,7 @@ class InsideFile(JsonModel):
     is_out_of_memory: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HoldFile(JsonModel):
     """What room is to be held for, as a controller has left it in a spool."""
 
@@ -250,22 +268,24 @@ class HoldFile(JsonModel):
     seconds: Seconds
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisorFile(JsonModel):
     """Who runs a job, as its supervisor has left it in ``supervisor.json``."""
 
-    pid: Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
-    started: Annotated[int, Field(ge=0)]
+    pid: Annotated[int, Within(1, LARGEST_INTEGER)]
+    started: Annotated[int, Within(0)]
     boot_id: Name
     at: Date
     began: Seconds
     resources: Amounts
     memory_limit: Limit | None
     time_limit: Limit | None
-    devices: dict[Text, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    devices: dict[Text, Annotated[float, Within(0, 1)]] = field(default_factory=dict)
     dags: Text | None = None
     container: Text | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CauseFile(JsonModel):
     """Why a job was ended, as its agent has left it in ``cause.json``."""
 
@@ -273,15 +293,17 @@ class CauseFile(JsonModel):
     reason: WholeReason
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UpFile(JsonModel):
     """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
     and then into ``up.json``: its readers have another clock."""
 
-    host: Annotated[str, Field(max_length=255)]
+    host: Annotated[str, Longest(255)]
     now: Date
     left: Seconds
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TermsFile(JsonModel):
     """What an allocation is for, as its controller has left it in ``terms.json``."""
 
@@ -290,7 +312,7 @@ class TermsFile(JsonModel):
     unlimited: Seconds
     idle: Seconds
     kill_grace: Seconds
-    kind: Annotated[str, AfterValidator(_kind)] = ""
+    kind: Annotated[str, ReadBy(_kind)] = ""
     scratch: Text = ""
     keep_failed: Seconds = 0.0
 

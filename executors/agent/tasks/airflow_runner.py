@@ -76,6 +76,7 @@ MODULES = (
     "airflow.sdk.execution_time.task_runner",
     "encodings.idna",
     "jinja2.ext",
+    "lading.hooks.dags.bundles",
     "setproctitle",
 )
 

@@ -157,7 +157,7 @@ def test_an_agent_without_privileges_looks_after_tasks_that_it_may_not_look_into
         assert used - 10 <= finished["peak_memory"] <= used + 30
     node.spool.ask_to_cancel({"unwanted": free_text("never mind")})
     assert node.wait_for("unwanted")["cause"] == "cancelled"
-    assert not process_tree.is_alive(task.pid, task.started)
+    assert not host.is_alive(task.pid, task.started)
     assert node.stop() == 0
 
 
@@ -569,7 +569,7 @@ def test_a_job_whose_supervisor_is_killed_is_lost_with_all_its_processes(tmp_pat
         node.start()
     finished = node.wait_for("one")
     assert finished["cause"] == "lost"
-    assert not process_tree.is_alive(task.pid, task.started)
+    assert not host.is_alive(task.pid, task.started)
     assert node.stop() == 0
 
 

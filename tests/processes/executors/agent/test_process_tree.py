@@ -60,7 +60,7 @@ def test_a_process_is_read_whatever_its_name(run: Callable[..., subprocess.Popen
 def test_the_dead_are_not_alive(run: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = run("ready()")
     started = host.started(process.pid)
-    wait_until(lambda: not process_tree.is_alive(process.pid, started))  # a zombie: nobody has waited for it yet
+    wait_until(lambda: not host.is_alive(process.pid, started))  # a zombie: nobody has waited for it yet
     process.wait()
     assert Process.read(process.pid) is None
     with pytest.raises(ProcessLookupError):
@@ -73,7 +73,7 @@ def test_a_pid_that_was_used_again_is_left_alone(run: Callable[..., subprocess.P
     assert found is not None
     other = Process(found.pid, found.parent, found.session, "S", 0, found.started - 1, 0)
     process_tree.send([other], signal.SIGKILL)
-    assert process_tree.is_alive(process.pid, found.started)
+    assert host.is_alive(process.pid, found.started)
     process_tree.send([found], signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
 
