@@ -79,9 +79,8 @@ class _Wrong(ValueError):
     """What is wrong within a value, and where."""
 
     def __init__(self, where: object, error: ValueError) -> None:
-        is_within = isinstance(error, _Wrong)
-        self.where = f"{where}.{error.where}" if is_within else str(where)
-        self.why = error.why if is_within else str(error)
+        self.where: str = f"{where}.{error.where}" if isinstance(error, _Wrong) else str(where)
+        self.why: str = error.why if isinstance(error, _Wrong) else str(error)
         super().__init__(f"{self.where}: {self.why}")
 
 
@@ -113,12 +112,11 @@ def parsed(text: bytes) -> object:
 
 
 @cache
-def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
+def _read_fields(model: Any) -> Callable[[object], dict[str, Any]]:
     """What reads the fields of a model that are there."""
     hints = get_type_hints(model, include_extras=True)
-    assert issubclass(model, JsonModel)
     readers = []
-    for each in fields(model):  # type: ignore[arg-type]
+    for each in fields(model):
         is_needed = each.default is MISSING and each.default_factory is MISSING
         readers.append((each.name, _reader(hints[each.name]), is_needed))
 
@@ -159,7 +157,7 @@ def _reader(kind: Any) -> Reader:
         bool: lambda: _bool,
         Literal: lambda: _literal(inner),
         list: lambda: _list(_reader(*inner)),
-        dict: lambda: _dict(*map(_reader, inner), _limit(limits, Longest)),
+        dict: lambda: _dict(_reader(inner[0]), _reader(inner[1]), _limit(limits, Longest)),
     }
     if (make := makers.get(get_origin(kind) or kind)) is not None:
         return make()
