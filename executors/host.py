@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     mine = version("airflow-lading")
     if wanted["version"] != mine:
         message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
+        return {"version": mine, "refused": message}
+    if not wanted.get("runner") and find_spec("airflow") is None:
+        message = (
+            f"{sys.executable} there has Lading and no Airflow, without which no task runs: install apache-airflow in "
+            "the controller's version beside it, or name another one in the table of the site, such as python = "
+            "'/opt/airflow/bin/python'"
+        )
         return {"version": mine, "refused": message}
     look = bool(wanted.get("look"))
     if owner := wanted.get("owner"):
