@@ -59,14 +59,15 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 # Puts what has arrived into its place. Others are removed that have not been used for a week, and that no script names
 # which may wait in a queue.
 _PLACE = f"""{_REFUSE_OLD}import glob, hashlib, os, time
-folder, part, digest = sys.argv[1:]
-os.chdir(folder)
+root, part, digest = sys.argv[1:]
+os.chdir(root)
 with open(part, "rb") as stream:
     found = hashlib.sha256(stream.read()).hexdigest()
 if found != digest:
     os.unlink(part)
     sys.exit("what has arrived is not what was sent: is the disk full?")
-os.replace(part, digest + ".zip")
+os.chdir(os.path.dirname(part))
+os.replace(os.path.basename(part), digest + ".zip")
 scripts = ""
 for path in glob.glob("../submissions/*/script") + glob.glob("../allocations/*/script"):
     try:
@@ -75,8 +76,11 @@ for path in glob.glob("../submissions/*/script") + glob.glob("../allocations/*/s
     except (OSError, ValueError):
         pass
 for name in os.listdir("."):
-    if name != digest + ".zip" and name not in scripts and time.time() - os.stat(name).st_mtime > 7 * 86400:
-        os.unlink(name)
+    try:
+        if name != digest + ".zip" and name not in scripts and time.time() - os.stat(name).st_mtime > 7 * 86400:
+            os.unlink(name)
+    except OSError:
+        pass  # another process was faster, or it is no file
 """
 
 
@@ -144,18 +148,17 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
     :raises TransportError: there is no answer
     """
     found = archive()
-    folder = f"{root}/{FOLDER}"
     (present,) = transport.exchange([RunCommand(f"[ -f {shlex.quote(found.path(root))} ]")])
     if present.status == 0:
         return
-    part = f".{uuid4().hex}"
-    run = shlex.join([python, "-c", _PLACE, folder, part, found.digest])
-    steps: list[RemoteStep] = [Put(folder, {part: found.content}), RunCommand(f"{setup}\nexec {run}", limit=TIMEOUT)]
+    part = f"{FOLDER}/.{uuid4().hex}"
+    run = shlex.join([python, "-c", _PLACE, root, part, found.digest])
+    steps: list[RemoteStep] = [Put(root, {part: found.content}), RunCommand(f"{setup}\nexec {run}", limit=TIMEOUT)]
     for answer in transport.exchange(steps, 2 * TIMEOUT):
         if answer.status is None:
             raise TransportError(answer.message)
         if answer.status != 0:
-            raise AgentNotBrought(f"the node agent cannot be brought to {folder}: {answer.message}")
+            raise AgentNotBrought(f"the node agent cannot be brought to {root}/{FOLDER}: {answer.message}")
 
 
 def sources() -> dict[str, bytes]:
