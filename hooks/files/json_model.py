@@ -14,7 +14,6 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lading.scheduling.text.printable import shortened
@@ -111,9 +110,18 @@ def parsed(text: bytes) -> object:
         raise ValueError("it is nested too deeply") from None
 
 
-@cache
-def _read_fields(model: Any) -> Callable[[object], dict[str, Any]]:
+# By model: types are looked at once.
+_field_readers: dict[type[JsonModel], Callable[[object], dict[str, Any]]] = {}
+
+
+def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
     """What reads the fields of a model that are there."""
+    if model not in _field_readers:
+        _field_readers[model] = _fields_of(model)
+    return _field_readers[model]
+
+
+def _fields_of(model: Any) -> Callable[[object], dict[str, Any]]:
     hints = get_type_hints(model, include_extras=True)
     readers = []
     for each in fields(model):
