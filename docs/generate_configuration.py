@@ -85,21 +85,19 @@ it then comes before the file's first table. To run nothing on this machine:
 enabled = false
 ```
 
-All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
-file, such as a [`JobScriptOperator`](script_operator.md), runs at `local`. Without `local` it is an import error,
-unless its own `executor_config` names a site whose machines have the file.
+All tasks then run at the other sites. A task that itself reads the sites file, such as a
+[`JobScriptOperator`](script_operator.md), runs at `local`; without `local` it is an import error, unless its own
+`executor_config` names a site whose machines have the file.
 
 ## Tasks that name no site
 
 * **Which site**: the first of the file, unless it has `accept_untargeted = false`, and those with
   `accept_untargeted = true`. `local` without a table is the first, until a site of the file says `accept_untargeted
   = true`.
-* **Of several** the first that can ever run the task, with machines that could be launched. A task that fits none of
-  them is an import error, even if another site could run it.
+* **Of several** the first that can ever run the task, also on machines that could be launched. A task that fits none
+  of them is an import error, even if another site could run it.
 * **Without room** there, or if the site is in trouble, the task goes to the next one. `burst_after = "10 min"` keeps
-  it there for ten minutes first; a restart of the controller begins anew.
-
-A task with the hint `site` runs there or nowhere, one with [targets](placement.md#targets) at one of these.
+  it there for ten minutes first.
 
 ## When the file changes
 
@@ -117,8 +115,8 @@ What happens to jobs:
 * **A new site** takes jobs at once.
 * **A changed table** applies to what is submitted from then on. `kind`, `mode`, `work_dir` and the connection say
   where a site finds its jobs: let these end first, or give the new place a new name and keep the old table until then.
-* **A removed site**: jobs that name it fail, those that had not begun are `lost` after a minute. Running ones report
-  to Airflow themselves, but their logs are not fetched, and marking them does not end them. Let them end first.
+* **A removed site**: jobs that name it fail, those that had not begun are `lost` after a minute. Let running ones end
+  first: their logs are not fetched any more, and marking them does not end them.
 """
 
 

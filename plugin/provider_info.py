@@ -40,15 +40,15 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "start_controller": _option(
             "Whether the scheduler starts a controller where none runs. ``False`` leaves that to a service, ``airflow "
-            "lading controller``: where that runs in a container of its own, the scheduler's would otherwise take its "
-            "place at every restart, and run tasks in the scheduler's container.",
+            "lading controller``. One in a container of its own would otherwise be replaced by the scheduler's at "
+            "every restart.",
             type="boolean",
             example="False",
         ),
         "default_cpus": _option(
-            "How many processors a task without a ``cpus`` hint is packed by; it does not limit what the task uses. A "
-            "fraction is allowed, more than 0. ``auto`` is 0.25; if only this machine takes tasks that name no site, "
-            "its processors divided by ``[core] parallelism`` if that is less.",
+            "How many processors a task without a ``cpus`` hint is packed by, also a fraction; it does not limit what "
+            "the task uses. ``auto`` is 0.25; if only this machine takes tasks that name no site, its processors "
+            "divided by ``[core] parallelism`` if that is less.",
             example="1",
         ),
         "default_memory": _option(
@@ -76,27 +76,26 @@ def options() -> dict[str, dict[str, str | None]]:
             example="90",
         ),
         "retry_memory_factor": _option(
-            "How much more memory a task asks for than the try before it that ran out of memory, never more than the "
-            "largest location has. A number from 1, which asks for the same again.",
+            "How many times as much memory a task asks for after a try that ran out of memory, at most what the "
+            "largest location has: a number from 1.",
             example="1.5",
         ),
         "retry_time_factor": _option(
-            "How much more time a task asks for than the try before it that was ended by its time limit. A number from "
-            "1, which asks for the same again.",
+            "How many times as much time a task asks for after a try that was ended by its time limit: a number from "
+            "1.",
             example="3",
         ),
         "infrastructure_retries": _option(
-            "How many tries of one task instance are given back to it that ended because a machine failed or a batch "
-            "system needed its node for another job: they use up none of the Dag's retries. ``0`` gives none back.",
+            "How many tries of one task instance, ended by a failed machine or by preemption, use up none of the Dag's "
+            "retries.",
             type="integer",
             example="0",
         ),
         "input_roots": _option(
             "Where the controller looks up the sizes of inputs, for hints like ``2 * input_size``, and reads files "
             "that tasks stage: absolute paths and beginnings of addresses of object stores (with the connection where "
-            "addresses name one), with commas between them. Links and dots in a path are resolved first. Without it, "
-            "authors of Dags can find out whether any file exists and how large it is, with the rights of the "
-            "controller's user.",
+            "addresses name one), with commas between them; links are followed first. Without it, authors of Dags can "
+            "find out about any file of the controller's user whether it exists and how large it is.",
             example="/data, /scratch, s3://genomes/reads",
         ),
         "order": _option(
@@ -113,8 +112,8 @@ def options() -> dict[str, dict[str, str | None]]:
             example="False",
         ),
         "share_half_life": _option(
-            "With shares in the sites file: after which time what a share has used counts half when it is compared "
-            "with others, with a unit or in seconds.",
+            "With shares in the sites file: after which time what a share has used counts half, with a unit or in "
+            "seconds.",
             example="7d",
         ),
     }

@@ -62,9 +62,9 @@ class EC2Config(MachinesConfig):
     )
     instance_types: Texts = Field(
         (),
-        description="Patterns of the types that may be launched; without it all but burstable ones. Those of T2, T3, "
-        "T3a and T4g are launched where a pattern begins with their family, such as `t3.*`: with standard credits, and "
-        "their baseline as their cpus.",
+        description="Patterns of the types that may be launched; without it all but burstable ones. These need a "
+        "pattern that begins with their family, such as `t3.*`; they have standard credits and count with their "
+        "baseline.",
     )
     exclude_types: Texts = Field((), description="Patterns of types that are not.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
@@ -75,8 +75,8 @@ class EC2Config(MachinesConfig):
     on_demand_after: int = Field(
         2,
         ge=0,
-        description="With `spot-with-fallback`: a job of which so many tries have lost their machines here to AWS goes "
-        "to one on demand, unless its hint `capacity_type` says `spot`; 0: it does not.",
+        description="With `spot-with-fallback`: a job that has lost so many machines to AWS goes to one on demand, "
+        "unless its hint `capacity_type` says `spot`; 0: never.",
     )
     max_instances: int = Field(10, ge=1, description="How many machines there may be at a time.")
     max_per_type: int | None = Field(None, ge=1, description="How many of one type.")
@@ -90,21 +90,20 @@ class EC2Config(MachinesConfig):
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
         FORECAST,
-        description="How it is decided what is launched: `forecast`, "
-        "[for all that is still to come of runs](packing.md#forecast), or `greedy`, for what waits. "
-        "Any other [policy](placement.md#policies) chooses among the machines that are there, and what is launched is "
+        description="By what machines are launched: `forecast`, "
+        "[all that is still to come of runs](packing.md#forecast), or `greedy`, what waits. "
+        "Any other [policy](placement.md#policies) chooses among the machines that are there; those launched are "
         "[the least machine-hours](packing.md#hours) for what waits.",
     )
     hurry: Hurry = Field(
         1.0,
         description="With the policy `forecast`: [what an early end is worth](hurry.md) to runs without the hint "
-        '`hurry`, 0 to 100: at 0 (`"cheap"`) only money counts, at 1 (`"balanced"`) ten per cent longer for ten per '
-        'cent less is a draw; `"fast"` is 10.',
+        '`hurry`, 0 to 100, `"cheap"` (0), `"balanced"` (1) or `"fast"` (10).',
     )
     expected_boot_time: Duration = Field(
         60,
-        description="How long a machine takes from its order to its first job: the first guess. When three have "
-        "booted, the median of the last ones counts in what is decided, that of their type from five of it on.",
+        description="How long a machine takes from its order to its first job, until "
+        "[that has been measured](../reference/ec2.md#forecasts).",
     )
     key_pair: str | None = Field(
         None, description="A key pair of EC2 for people to log in; Lading has a key of its own in any case."

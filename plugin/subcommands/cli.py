@@ -37,7 +37,7 @@ ARG_LAUNCH = Arg(
 ARG_POLICY = Arg(
     ("--policy",),
     action="store_true",
-    help="Only print the least that the account of each of these sites must be allowed, for kind ec2 a policy of IAM",
+    help="Only print the least that the account of each of these sites must be allowed (ec2: a policy of IAM)",
 )
 ARG_STATE = arg(options.STATE)
 ARG_RUN = arg(options.RUN_ID)
@@ -156,31 +156,28 @@ def get_commands() -> list[GroupCommand]:
                     "explain",
                     "Say step by step where the job of a task goes, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
-                    "Bindings and filters, matching, ranking, rules and policy, with what the sites have "
-                    "now by the store, and the state of the job.",
+                    "Bindings and filters, matching, ranking, rules and policy, with what the sites have now.",
                 ),
                 command(
                     "wake",
                     "Look now for room for jobs that wait for their next attempt",
                     (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
-                    "Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
-                    "status 1 if nothing sleeps that was named.",
+                    "Of gangs, and jobs with the hint attempts. Ends with status 1 if nothing sleeps that was named.",
                 ),
                 command(
                     "hurry",
-                    "Say what the end of a live run is worth, and when it shall have ended",
+                    "Say what the end of a live run is worth, and when it must have ended",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_HURRY, ARG_FINISH_BY, ARG_WITHDRAW),
-                    "In the place of what its Dag and its sites say, where machines are bought by a forecast. With "
-                    "neither HURRY nor an option it prints what the run goes by, and when it is expected to end. "
-                    "Ends with status 1 if there is no such run that has not ended, or a value is not valid.",
+                    "Replaces what its Dag and sites say, where machines are bought by a forecast. Without HURRY and "
+                    "options it prints what the run goes by, and when it is expected to end. Ends with status 1 if no "
+                    "such run is live, or a value is not valid.",
                 ),
                 command(
                     "budgets",
                     "List what budgets have spent, or lift one until its next period",
                     (ARG_LIFT, ARG_RESTORE, ARG_OUTPUT),
-                    "The budgets of [[budgets]] in the sites file, as the controller has summed them up within half "
-                    "a minute. Who lifts one is in the list and in Airflow's audit log. Ends with status 1 if there "
-                    "is no budget of that name.",
+                    "Sums are up to half a minute old. Who lifted one is in the list and in Airflow's audit log. Ends "
+                    "with status 1 if there is no budget of that name.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(
@@ -194,41 +191,40 @@ def get_commands() -> list[GroupCommand]:
                     "instances",
                     "List what was launched and has not ended, or release some of it",
                     (ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT),
-                    "Machines of EC2, and allocations of batch clusters. It needs no controller: machines "
-                    "are also looked for by their tags, so that one which the store has lost is seen, and where no "
-                    "controller acts they are terminated directly. Ends with status 1 if something could not be asked.",
+                    "Machines of EC2, and allocations of batch clusters. Machines are also found by their tags, so "
+                    "those that the store has lost are listed; without a controller they are terminated directly. Ends "
+                    "with status 1 if something could not be asked.",
                 ),
                 command(
                     "cost",
                     "What the runs of a Dag, or the tasks of a run, took and cost; or who is charged what",
                     (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
-                    "Jobs that have ended, and those that run until now, at the price of their sites for a cpu and "
-                    "an hour; cpu-hours where a site has no price. Of what bought machines cost while no job used them "
-                    "each has the part that it has of what was used (usd_idle), known when they have ended; of_which "
-                    "says what of both sums went to volumes and public addresses. With --by: what has ended within a "
-                    "time, in cents that add up to the bills of the machines; what of these no job was charged has "
-                    "rows of its own, of the kinds idle and boot. Ends with status 1 where nothing is known.",
+                    "Jobs that have ended or are running, at the price of their sites; cpu-hours where a site has "
+                    "none. usd_idle is the part of a job in what bought machines cost while no job used them, known "
+                    "when they have ended; of_which is what of both sums went to volumes and public addresses. With "
+                    "--by: what has ended within a time, in cents that add up to the bills of the machines; rows of "
+                    "the kinds idle and boot are what no job was charged. Ends with status 1 where nothing is known.",
                 ),
                 command(
                     "top",
                     "Show what runs, what waits and why, until Ctrl-C",
                     (ARG_ONCE, ARG_SECONDS),
-                    "What the page in Airflow's UI says above its chart. Into a pipe or a file it is written once.",
+                    "Into a pipe or a file it is written once.",
                 ),
                 command(
                     "clean",
                     "Remove what is left behind at sites and on this machine, by age",
                     (ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT),
-                    "Folders of job scripts, submissions, logs and so on, when nothing has changed in them "
-                    "for so long; never what a live job needs. Run it on the machine of the controller. Ends with "
-                    "status 1 if a site cannot be asked or something cannot be removed.",
+                    "Folders of job scripts, submissions, logs and so on; never what a live job needs. Run it on the "
+                    "machine of the controller. Ends with status 1 if a site cannot be asked or something cannot be "
+                    "removed.",
                 ),
                 command(
                     "controller",
                     "Run a controller as a service",
                     (),
-                    "Executors start one by themselves where none lives; run it as a service to have it "
-                    "supervised by another program. Of several, one acts.",
+                    "Executors start one where none lives; run it as a service to have another program supervise it. "
+                    "Of several, one acts.",
                 ),
                 command(
                     "uninstall",
