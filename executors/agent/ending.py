@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.json_model import JsonModel, ReadBy, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked, parsed
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
@@ -84,7 +84,7 @@ class InstanceAction(JsonModel):
     """What the service says of a machine that is taken away."""
 
     action: Text
-    time: Annotated[datetime, ReadBy(_moment)]
+    time: Annotated[datetime, ReadWith(_moment)]
 
 
 class SpotNotice:

@@ -1,7 +1,7 @@
 """What others have written, as JSON: it is checked when it is read, whatever its writer meant.
 
 A model is a dataclass whose types say what may be in an object: text, numbers, ``bool``, ``None``, ``Literal``, lists,
-dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadBy`. It
+dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`. It
 needs the standard library alone: a machine that runs commands has nothing but a Python, and one checker for both sides
 cannot disagree with itself.
 """
@@ -48,7 +48,7 @@ class Longest:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBy:
+class ReadWith:
     """The function that makes a value of what was found; it raises ValueError where that is none."""
 
     read: Reader
@@ -61,7 +61,7 @@ def _text(found: Any) -> str:
     return found
 
 
-Text = Annotated[str, ReadBy(_text)]
+Text = Annotated[str, ReadWith(_text)]
 
 
 class JsonModel:
@@ -152,7 +152,7 @@ def _reader(kind: Any) -> Reader:
     if get_origin(kind) is Annotated:
         kind, *given = get_args(kind)
         limits = tuple(given)
-    if (own := _limit(limits, ReadBy)) is not None:
+    if (own := _limit(limits, ReadWith)) is not None:
         return own.read
     inner = get_args(kind)
     options = inner if get_origin(kind) in (Union, types.UnionType) else (kind,)

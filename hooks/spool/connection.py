@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lading.hooks.files.json_model import JsonModel, ReadBy, Text, checked, parsed
+from lading.hooks.files.json_model import JsonModel, ReadWith, Text, checked, parsed
 from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
@@ -42,9 +42,9 @@ def _unpacked(found: Any) -> bytes:
     return binascii.a2b_base64(found)
 
 
-Tokens = Annotated[frozenset[str], ReadBy(_tokens)]
-Moment = Annotated[Date | None, ReadBy(_moment)]
-Content = Annotated[bytes, ReadBy(_unpacked)]
+Tokens = Annotated[frozenset[str], ReadWith(_tokens)]
+Moment = Annotated[Date | None, ReadWith(_moment)]
+Content = Annotated[bytes, ReadWith(_unpacked)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

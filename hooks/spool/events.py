@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
-from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadBy, Text, Within, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
 
@@ -78,8 +78,8 @@ def _reason(reported: object) -> Reason:
 
 
 # With all parameters of its code; and why something has ended, if that is said.
-WholeReason = Annotated[Reason, ReadBy(_reason)]
-Why = Annotated[Reason | None, ReadBy(reason_of)]
+WholeReason = Annotated[Reason, ReadWith(_reason)]
+Why = Annotated[Reason | None, ReadWith(reason_of)]
 Token = Annotated[str, Matching(TOKEN)]
 Name = Annotated[str, Longest(1000)]
 Date = Annotated[float, Within(0, LATEST)]
@@ -312,7 +312,7 @@ class TermsFile(JsonModel):
     unlimited: Seconds
     idle: Seconds
     kill_grace: Seconds
-    kind: Annotated[str, ReadBy(_kind)] = ""
+    kind: Annotated[str, ReadWith(_kind)] = ""
     scratch: Text = ""
     keep_failed: Seconds = 0.0
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadBy, Text, Within, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Longest, Matching, ReadWith, Text, Within, checked, parsed
 
 
 def _upper(found: Any) -> str:
@@ -43,7 +43,7 @@ class Outer(JsonModel):
     inner: Inner = field(default_factory=Inner)
     several: list[Inner] = field(default_factory=list)
     shares: Annotated[dict[str, Annotated[float, Within(0, 1)]], Longest(2)] = field(default_factory=dict)
-    own: Annotated[str, ReadBy(_upper)] = ""
+    own: Annotated[str, ReadWith(_upper)] = ""
 
 
 LEAST: dict[str, Any] = {"event": "a", "count": None}
