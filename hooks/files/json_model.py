@@ -1,9 +1,9 @@
 """What others have written, as JSON: it is checked when it is read, whatever its writer meant.
 
 A model is a dataclass whose types say what may be in an object: text, numbers, ``bool``, ``None``, ``Literal``, lists,
-dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`. It
-needs the standard library alone: a machine that runs commands has nothing but a Python, and one checker for both sides
-cannot disagree with itself.
+dicts, other models, and ``Annotated`` with :class:`Within`, :class:`Matching`, :class:`Longest` and :class:`ReadWith`.
+It needs the standard library alone: a machine that runs commands has nothing but a Python, and one checker for both
+sides cannot disagree with itself.
 """
 
 from __future__ import annotations
