@@ -149,11 +149,15 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
     """
     found = archive()
     (present,) = transport.exchange([RunCommand(f"[ -f {shlex.quote(found.path(root))} ]")])
+    if present.status is None:
+        raise TransportError(present.message)
     if present.status == 0:
         return
     part = f"{FOLDER}/.{uuid4().hex}"
     run = shlex.join([python, "-c", _PLACE, root, part, found.digest])
-    steps: list[RemoteStep] = [Put(root, {part: found.content}), RunCommand(f"{setup}\nexec {run}", limit=TIMEOUT)]
+    unused = f"{{ status=$?; rm -f -- {shlex.quote(f'{root}/{part}')}; exit $status; }}"
+    place = RunCommand(f"{setup}\n{run} || {unused}", limit=TIMEOUT)
+    steps: list[RemoteStep] = [Put(root, {part: found.content}), place]
     for answer in transport.exchange(steps, 2 * TIMEOUT):
         if answer.status is None:
             raise TransportError(answer.message)

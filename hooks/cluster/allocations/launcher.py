@@ -116,8 +116,8 @@ class AllocationLauncher(Submitter):
         self.trouble = trouble
         renewed = self._note_given()
         try:
-            if self._orders:
-                self._bring_agent(transport)
+            if trouble is None and self._orders:
+                self.trouble = self._bring_agent(transport)
             placed = self._placed(transport)
         except OSError:
             self.take(renewed.values())

@@ -80,9 +80,9 @@ class Submitter(ClusterPart):
         """
         renewed = self._note_given()
         try:
+            if trouble is None and next(self.tracker.waiting(), None) is not None:
+                trouble = self._bring_agent(transport)
             submissions, scripts = self._plan(transport, trouble)
-            if submissions:
-                self._bring_agent(transport)
         except OSError:
             self.take(renewed.values())
             raise
@@ -101,14 +101,22 @@ class Submitter(ClusterPart):
         if put.status != 0 or placed.status != 0:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
 
-    def _bring_agent(self, transport: Transport) -> None:
-        """Have the node agent lie there, if that is not installed.
+    def _bring_agent(self, transport: Transport) -> Reason | None:
+        """Have the node agent lie there, unless that is installed; returns why it does not.
 
-        :raises OSError: it cannot be brought
+        :raises OSError: the cluster could not be asked
         """
-        if self._agent is not None and not self._has_agent:
+        if self._agent is None or self._has_agent or self.pressure.held() is not None:
+            return None
+        try:
             agent_archive.bring(transport, self.config.python, self.folder.root)
-            self._has_agent = True
+        except agent_archive.AgentNotBrought as error:
+            log.warning("%s", error)
+            reason = because("agent_not_brought", text=str(error))
+            self.pressure.hold(reason)
+            return reason
+        self._has_agent = True
+        return None
 
     def _note_given(self) -> dict[str, Envelope]:
         """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
