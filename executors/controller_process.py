@@ -78,7 +78,7 @@ class ControllerProcess:
             self._note_end(status, now - self.started_at)
             if was_killed_at_work:
                 self.starts = 0  # it can begin: the next one need not wait longer
-        lease = self._look(now)
+        lease = self._check_lease(now)
         if self.child is not None:
             if now - self.started_at > LONGEST_PAUSE:
                 self._note_health()
@@ -94,7 +94,7 @@ class ControllerProcess:
         self.next_look = now + pause(self.starts, SECONDS_BETWEEN_LOOKS, LONGEST_PAUSE)
         self.child = spawn(self.settings)
 
-    def _look(self, now: float) -> store.Lease | None:
+    def _check_lease(self, now: float) -> store.Lease | None:
         """Who has the lease. A controller of this machine that lives and does not renew it is killed.
 
         Another one that lives takes its place then, or is started. Nothing is lost by that: a controller may be killed

@@ -202,10 +202,10 @@ class Reason:
     @property
     def sentence(self) -> str:
         """The sentence, as a part of another one."""
-        return self._said(is_first=True)
+        return self._phrase(is_first=True)
 
-    def _said(self, *, is_first: bool = False) -> str:
-        also = "; ".join(each._said() for each in self.also)
+    def _phrase(self, *, is_first: bool = False) -> str:
+        also = "; ".join(each._phrase() for each in self.also)
         clause = self._clause(also, is_first=is_first)
         return clause if not also or self.meaning.has_also_within else f"{clause}; {also}"
 

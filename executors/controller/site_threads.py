@@ -258,7 +258,7 @@ class SiteThread:
             if error is None:
                 self.trouble.end(self.failure)
             else:
-                self.last, self._trouble = None, self._said(error)
+                self.last, self._trouble = None, self._log_trouble(error)
                 self._next_look = time.monotonic() + SECONDS_AFTER_TROUBLE
             self._change.notify_all()
             return error is None
@@ -348,12 +348,12 @@ class SiteThread:
                 if can_look and pause <= 0:
                     self._is_wanted = False
                     self._busy_since = time.monotonic()
-                    return "be looked at", self._look
+                    return "be looked at", self._observe
                 self._change.wait(pause if can_look else None)
             self._busy_since = time.monotonic()
             return self._tasks.popleft()
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         observation, trouble = None, None
         sifted: list[dict[str, Any]] = []
         try:
@@ -361,7 +361,7 @@ class SiteThread:
             sifted, faults = events.sift(observation.events)
             self._complain(faults)
         except Exception as error:  # a third party's site may say anything
-            observation, trouble = None, self._said(error)
+            observation, trouble = None, self._log_trouble(error)
         pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
         with self._change:
             is_news = trouble != self._trouble or (observation is not None and self._has_news(observation))
@@ -377,7 +377,7 @@ class SiteThread:
         if is_news:
             self.ring()
 
-    def _said(self, error: Exception) -> str:
+    def _log_trouble(self, error: Exception) -> str:
         """Why the site could not be asked, as text, once that is logged."""
         self._log(self.failure, error)
         return storable(str(error)) or type(error).__name__

@@ -159,7 +159,7 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
-        self._hear(current.orchestrator().run_requests(session))
+        self._read_requests(current.orchestrator().run_requests(session))
         self._read(session, by_run, by_dag, now, database_ahead)
         first_sites = FirstSites(sites, self.ways, self.needs, by_dag, self._is_ours)
         found = [self._coming(run, known, by_run.get(run, ()), first_sites, now) for run, known in self.known.items()]
@@ -239,7 +239,7 @@ class LiveRuns:
         live = {row.token for row in rows}
         self.needs = {token: need for token, need in self.needs.items() if token in live}
 
-    def _hear(self, asked: Mapping[RunKey, RunRequest]) -> None:
+    def _read_requests(self, asked: Mapping[RunKey, RunRequest]) -> None:
         """Take note of what people ask of runs."""
         for run, known in self.known.items():
             if (request := asked.get(run, RunRequest())) != known.request:

@@ -253,7 +253,7 @@ class GangTick:
             if missing and not self.at_work:  # else some go on that have begun, and these come back to them
                 here = len(self.ready)
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
-                self._say(self.ready, reason.with_also(*roster.hindrances))
+                self._give_reason(self.ready, reason.with_also(*roster.hindrances))
                 return []
         by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
         for each in self.ready:
@@ -273,7 +273,7 @@ class GangTick:
             why = self._beyond_share() or self._unpaid()
         self.is_barred = why is not None
         if why is not None:
-            self._say(self.ready, why)
+            self._give_reason(self.ready, why)
         return self.is_barred
 
     def _beyond_share(self) -> Reason | None:
@@ -616,18 +616,18 @@ class GangTick:
         if gang.stage is Stage.TRYING and gang.trying is not None:
             which = {"attempt": gang.attempt, "attempts": gang.attempts.count}
             if self.files is not None:
-                self._say(self.ready, self.files.with_also(because("gang_attempt", **which)))
+                self._give_reason(self.ready, self.files.with_also(because("gang_attempt", **which)))
                 return
             where = {"gang": self.memory.called, "place": gang.trying.match, **which}
             if len(gang.partitions) > 1:
                 held, tasks = len(gang.held), len(gang.partitions)
-                self._say(self.ready, because("gang_room_partly", held=held, tasks=tasks, **where))
+                self._give_reason(self.ready, because("gang_room_partly", held=held, tasks=tasks, **where))
             else:
-                self._say(self.ready, because("gang_room", **where))
+                self._give_reason(self.ready, because("gang_room", **where))
         elif self.is_blocked:
-            self._say(self.ready, because("gang_others", gang=self.memory.called))
+            self._give_reason(self.ready, because("gang_others", gang=self.memory.called))
 
-    def _say(self, members: Sequence[GangMember], reason: Reason) -> None:
+    def _give_reason(self, members: Sequence[GangMember], reason: Reason) -> None:
         late = self.tick.now - SECONDS_UNTIL_EXPLAINED
         tokens = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
         if tokens:

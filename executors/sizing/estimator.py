@@ -102,7 +102,7 @@ class SizingWork:
     def run(self, ring: Callable[[], None]) -> None:
         """What the thread does."""
         try:
-            self._look()
+            self._measure()
         except SQLAlchemyError as error:
             log.warning("Jobs of %s could not be sized: %s", "/".join(self.jobs[0].task), error)
         finally:
@@ -110,7 +110,7 @@ class SizingWork:
         if self.changes and not self.is_abandoned:
             ring()
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         questions = self._questions(self.jobs)
         until = time.monotonic() + SECONDS_PER_TURN
         for number, question in enumerate(questions):

@@ -215,7 +215,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _say(**fields: Any) -> None:
+def _print_answer(**fields: Any) -> None:
     print(MARK + json.dumps(fields), flush=True)
 
 
@@ -233,11 +233,11 @@ def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | Non
             port = int(line.removeprefix(LOOK))
             if line.startswith(LOOK):
                 stands = target(address, port, listeners(port), os.getuid()) is None
-                _say(stands=stands)
+                _print_answer(stands=stands)
                 continue
             found = arrange(address, port)
         except PortTakenError as error:
-            _say(taken=str(error))
+            _print_answer(taken=str(error))
             continue
         return found, port
     return None
@@ -246,22 +246,22 @@ def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | Non
 def main(arguments: Sequence[str]) -> int:
     try:
         host, address = locate(arguments[0] if arguments else None)
-        _say(host=host, address=str(address))
+        _print_answer(host=host, address=str(address))
         if (agreed := _converse(address)) is None:
             return 0
     except RelayError as error:
-        _say(error=str(error))
+        _print_answer(error=str(error))
         return 1
     found, port = agreed
     if found is None:
-        _say(relays=False)
+        _print_answer(relays=False)
         while os.read(0, READ):  # as long as this process lives its connection does
             pass
         return 0
     allow_many_files()
     made, loopback = found
     made.listen(1024)
-    _say(relays=True)
+    _print_answer(relays=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it has no reader any more
     asyncio.run(serve(made, loopback, port))
     return 0

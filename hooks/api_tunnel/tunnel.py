@@ -145,7 +145,7 @@ class ApiTunnel:
         self._session = session = self.transport.session(
             [self.python, "-m", relay.__name__, *([self.host] if self.host else [])]
         )
-        hello = self._hear(session, START_TIMEOUT)
+        hello = self._read_answer(session, START_TIMEOUT)
         if not {"host", "address"} <= hello.keys():
             raise TransportError(f"{self.transport}: the relay of the tunnel does not say where it is")
         if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
@@ -175,7 +175,7 @@ class ApiTunnel:
                 trouble = error
                 continue
             session.write(f"{found}\n".encode(), ANSWER_TIMEOUT)
-            answer = self._hear(session, ANSWER_TIMEOUT)
+            answer = self._read_answer(session, ANSWER_TIMEOUT)
             if "taken" not in answer:
                 return found
             trouble = TransportError(answer["taken"])
@@ -193,9 +193,9 @@ class ApiTunnel:
 
     def _is_there(self, session: Session, address: Address) -> bool:
         session.write(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)
-        return bool(self._hear(session, ANSWER_TIMEOUT).get("stands"))
+        return bool(self._read_answer(session, ANSWER_TIMEOUT).get("stands"))
 
-    def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
+    def _read_answer(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
             heard = session.wait_for_line(relay.MARK, timeout)
             answer = checked(RelayMessage, parsed(heard.encode()))

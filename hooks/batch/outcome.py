@@ -103,7 +103,7 @@ class Outcome:
 
 def decide(facts: Evidence) -> Outcome | None:
     """How the job has ended; None: it is not known yet, and more may come."""
-    reported, said = _told(facts), facts.sentinel
+    reported, said = _reported_end(facts), facts.sentinel
     if said is not None and said.cause not in {None, "error", *UNCERTAIN}:
         return Outcome(cause=said.cause, exit_code=said.exit_code, by="job")
     code = (said.exit_code if said is not None else None) or (reported.exit_code if reported is not None else None)
@@ -131,7 +131,7 @@ def is_unclear(job: NativeJob | None) -> bool:
     return job is None or job.state != "ended" or not has_cause(job)
 
 
-def _told(facts: Evidence) -> NativeJob | None:
+def _reported_end(facts: Evidence) -> NativeJob | None:
     """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
     parts = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
     ranked = sorted(parts, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))

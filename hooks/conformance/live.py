@@ -181,7 +181,7 @@ class Trial:
             raise Failure(
                 f"elements {keys} are not reported one by one under their array's name. {self._shown(answer)}"
             )
-        self.system.cancelled(self._said(self.system.cancel([self.system.element(id, first)])))
+        self.system.cancelled(self._run_command(self.system.cancel([self.system.element(id, first)])))
         job = self._wait(lambda: self._known("array", first), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
             raise Failure(f"element {self.system.element(id, first)} was cancelled, but is {self._described(job)}")
@@ -191,8 +191,8 @@ class Trial:
 
     def _cancel(self) -> None:
         id = self.ids["sleeps"]
-        self.system.cancelled(self._said(self.system.cancel([id])))
-        answer = self._said(self.system.cancel([id]))
+        self.system.cancelled(self._run_command(self.system.cancel([id])))
+        answer = self._run_command(self.system.cancel([id]))
         try:
             self.system.cancelled(answer)
         except CancelError as error:
@@ -206,7 +206,7 @@ class Trial:
         if job is not None and job.succeeded:
             raise Failure(f"job {id} was cancelled, but counts as a success: {self._described(job)}")
         for gone_id in (id, self._missing()):
-            answer = self._said(self.system.cancel([gone_id]))
+            answer = self._run_command(self.system.cancel([gone_id]))
             try:
                 self.system.cancelled(answer)
             except CancelError as error:
@@ -242,7 +242,7 @@ class Trial:
                 f"job {id} can never start, and is {self._described(job)}: `statuses` should show that by `never`, or "
                 "by cause = 'error' where nothing can change it"
             )
-        self.system.cancelled(self._said(self.system.cancel([id])))
+        self.system.cancelled(self._run_command(self.system.cancel([id])))
         job = self._wait(lambda: self._known("never"), lambda job: job is None or job.state == "ended")
         if job is not None and (job.state != "ended" or job.succeeded):
             raise Failure(f"job {id}, which could never start, was cancelled, but is {self._described(job)}")
@@ -269,7 +269,7 @@ class Trial:
             return
         try:
             jobs = self._wait(
-                lambda: accounted(self.system, self._said(command)),
+                lambda: accounted(self.system, self._run_command(command)),
                 lambda jobs: set(ids) <= {job.id for job in jobs if job.state == "ended"},
                 PATIENCE,
             )
@@ -331,13 +331,13 @@ class Trial:
         request = script.over(self.site.properties).request()
         return replace(request, time=request.time or 600, array=array)
 
-    def _said(self, command: Sequence[str]) -> CommandResult:
+    def _run_command(self, command: Sequence[str]) -> CommandResult:
         (answer,) = self.transport.run([RunCommand(command)])
         return answer
 
     def _ask(self, ids: Sequence[str], *, by_name: bool = False) -> tuple[Statuses, CommandResult]:
         query = StatusQuery(self.system, self.user, ids, by_name=by_name)
-        answer = self._said(query.command)
+        answer = self._run_command(query.command)
         return query.read(answer), answer
 
     def _known(self, name: str, index: int | None = None) -> NativeJob | None:
@@ -388,7 +388,7 @@ class Trial:
         if self.ids:
             with contextlib.suppress(OSError, ValueError):
                 for id in self.ids.values():  # one by one: a command about several may stop at one that is gone
-                    self._said(self.system.cancel([id]))
+                    self._run_command(self.system.cancel([id]))
         parent, _, name = self.folder.rpartition("/")
         try:
             self._wait(self._remains, lambda left: not left, PATIENCE)

@@ -184,7 +184,7 @@ class BundleSync:
         if self._present is None:
             self._present = _listed(*transport.exchange([listing(self.folder)]))
         for bundle in asked:
-            self._look(bundle, self._present, bound)
+            self._provide_bundle(bundle, self._present, bound)
         if self._upload is not None:
             self._send(transport, self._upload, self._present, bound)
         return bound
@@ -208,7 +208,7 @@ class BundleSync:
         if self._present is not None:
             self._present.difference_update(line.strip() for line in answer.lines)
 
-    def _look(self, bundle: Bundle, present: Collection[str], bound: BundleStates) -> None:
+    def _provide_bundle(self, bundle: Bundle, present: Collection[str], bound: BundleStates) -> None:
         upload = self._upload
         sending = because("bundle_sending", bundle=bundle.name)
         if upload is not None and upload.bundle == bundle:

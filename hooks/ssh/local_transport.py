@@ -64,7 +64,7 @@ def converse(
     """
     process = session.start(command, environment, errors=subprocess.PIPE)
     try:
-        _talk(process, exchange, timeout)
+        _transfer(process, exchange, timeout)
     except BaseException:
         _kill(process)
         raise
@@ -84,7 +84,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _talk(process: subprocess.Popen[bytes], exchange: Exchange, timeout: float) -> None:
+def _transfer(process: subprocess.Popen[bytes], exchange: Exchange, timeout: float) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None

@@ -126,13 +126,13 @@ class ControlMasterTransport(Transport):
                 done = self._ask("forward", "-R", known.spec)
                 if done.returncode:
                     raise TransportError(
-                        f"the SSH server refuses a port that leads to {host}:{port}: {_said(done)}; is it taken, or is "
-                        "AllowTcpForwarding off?"
+                        f"the SSH server refuses a port that leads to {host}:{port}: {_output(done)}; is it taken, or "
+                        "is AllowTcpForwarding off?"
                     )
                 if not known.remote_port:
                     port_there = whole_number(str(done.stdout).strip())
                     if port_there is None:
-                        raise TransportError(f"ssh does not say which port leads to {host}:{port}: {_said(done)}")
+                        raise TransportError(f"ssh does not say which port leads to {host}:{port}: {_output(done)}")
                     known.remote_port = port_there
                 known.master = master
                 self._tunnels[host, port] = known
@@ -189,7 +189,7 @@ class ControlMasterTransport(Transport):
             return pid
 
     def _running_master(self) -> int | None:
-        found = MASTER_PID.search(_said(self._ask("check")))
+        found = MASTER_PID.search(_output(self._ask("check")))
         return int(found[1]) if found else None
 
     def _start_master(self) -> int:
@@ -238,7 +238,7 @@ class ControlMasterTransport(Transport):
     def _configured_path(self) -> Path | None:
         done = _run([*self._base(), "-G", "--", self.destination])
         if done.returncode:
-            raise TransportError(f"{self}: {_said(done)}")
+            raise TransportError(f"{self}: {_output(done)}")
         found = re.search(r"^controlpath (.+)$", done.stdout, re.MULTILINE)
         return Path(found[1]) if found and found[1] != "none" else None
 
@@ -278,5 +278,5 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         raise TransportError(f"ssh did not answer within {LOCAL_TIMEOUT:g} s: {' '.join(command)}") from error
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _output(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.stdout}{done.stderr}".strip()

@@ -102,7 +102,7 @@ class SSHTransport(Transport):
     def _converse(self, exchange: Exchange, timeout: float) -> None:
         client, channel = self._session()
         try:
-            _talk(channel, exchange, timeout)
+            _transfer(channel, exchange, timeout)
         except TimeoutError as error:
             if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
                 self._lost(client)
@@ -215,7 +215,7 @@ class SSHTransport(Transport):
             self._client = None
 
 
-def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None:
+def _transfer(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None:
     """Send the script and read the answer; raises TimeoutError."""
     deadline = time.monotonic() + timeout
     channel.settimeout(timeout)

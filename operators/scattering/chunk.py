@@ -212,7 +212,7 @@ class Chunk:
                     children.append(child)
                 ready = wait([child.connection for child in children], timeout=1.0)
                 for child in [child for child in children if child.connection in ready]:
-                    outcome = self._hear(child)
+                    outcome = self._read_outcome(child)
                     if outcome is None:
                         continue
                     if child.number is None or not waiting:
@@ -226,7 +226,7 @@ class Chunk:
             for child in children:
                 child.kill()
 
-    def _hear(self, child: Child) -> ChunkJobOutcome | None:
+    def _read_outcome(self, child: Child) -> ChunkJobOutcome | None:
         """Answer a child's request, or return the outcome of its job; that of a child that is gone is a failure."""
         try:
             what, content = child.connection.recv()

@@ -141,7 +141,7 @@ class AllocationMode(ClusterPoller):
     def _has_errands(self) -> bool:
         return super()._has_errands() or bool(self.recall.asked)
 
-    def _look(self) -> None:
+    def _look_at_cluster(self) -> None:
         look = self._prepare()
         try:
             answers = self._send(look)
@@ -242,7 +242,7 @@ class AllocationMode(ClusterPoller):
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
 
-    def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
+    def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
         allocation = self.fleet.of_job(job)
         return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 

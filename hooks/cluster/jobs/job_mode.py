@@ -85,7 +85,7 @@ class JobMode(ClusterPoller):
 
     # -- looking
 
-    def _look(self) -> None:
+    def _look_at_cluster(self) -> None:
         look = self._prepare()
         answers = self._send(look)
         files = look.reading.files(answers["events"])
@@ -189,7 +189,7 @@ class JobMode(ClusterPoller):
             native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED
         ):
             queue = (job.shape.queue if job.shape else None) or self.config.queue
-            self.event_buffer.add_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
+            self.event_buffer.add_reason(job, job.submission.waits(queue, native), **self._location_of(job))
             if job.expects(native, time.time()):
                 self.event_buffer.add({"event": "estimated", "token": job.token, "starts_at": job.starts_at})
 

@@ -189,7 +189,7 @@ class ClusterPoller(ClusterPart, ABC):
         if self.user is None:
             self._load()
         if self.interval.is_due() or self._has_errands():
-            self._look()
+            self._look_at_cluster()
         self.submitter.give(self.transport, self.trouble)
         self._cancel()
 
@@ -215,7 +215,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Read what an earlier controller has left."""
 
     @abstractmethod
-    def _look(self) -> None:
+    def _look_at_cluster(self) -> None:
         """Look at the cluster, and do what is to be done there."""
 
     @abstractmethod
@@ -238,7 +238,7 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
         """Report an event of a job, with its batch job and node as far as they are known."""
-        self.event_buffer.add({**event, **self._whereabouts(job)}, file)
+        self.event_buffer.add({**event, **self._location_of(job)}, file)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         """Report the end of a job; there is room for another.
@@ -252,7 +252,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.interval.at_once()
         self._report(event, job, file)
 
-    def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
+    def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
         return job.whereabouts(self.system)
 

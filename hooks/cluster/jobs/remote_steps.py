@@ -86,13 +86,13 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
         "id -un || exit\n"
         'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
         f'  printf "{_SUBMISSION}\\t%s\\n" "$each"\n'
-        + "".join(f"  {_told(key, f'$each/{file}')}\n" for key, file in _FILES.items())
+        + "".join(f"  {_tag_lines(key, f'$each/{file}')}\n" for key, file in _FILES.items())
         + "done; begun=$(ls spool/jobs) || exit\n"
         f"""printf '%s\\n' "$begun" | sed -n 's/./{_BEGUN}\t&/p'; echo ."""
     )
 
 
-def _told(key: str, path: str) -> str:
+def _tag_lines(key: str, path: str) -> str:
     """Show a file with a key before each line, whatever it says: others may have written it."""
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 

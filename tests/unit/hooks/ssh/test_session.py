@@ -54,10 +54,10 @@ def test_what_is_said_to_it_is_an_error_of_the_transport() -> None:
 def test_an_exchange_whose_connection_goes_is_an_error_of_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = SSHTransport("gone")
 
-    def talk(*_: object) -> None:
+    def transfer(*_: object) -> None:
         raise EOFError
 
     monkeypatch.setattr(transport, "_session", lambda: (None, GoneChannel()))
-    monkeypatch.setattr(paramiko_transport, "_talk", talk)
+    monkeypatch.setattr(paramiko_transport, "_transfer", transfer)
     with pytest.raises(TransportError, match="the connection was lost"):
         transport.put("/folder", {"name": b""})
