@@ -27,7 +27,7 @@ enabled = false
 {table}
 instance_types = ["m5.large"]
 max_instances = 2
-idle_seconds = 2
+idle_seconds = 10
 expected_boot_time = 5
 kill_grace = 3
 python = "{python}"
