@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, date, iso, percent, usd, utcDay} from "../format";
+import {cost, count, cpuHours, date, exact, iso, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -119,7 +119,7 @@ const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
 /** How much of each budget is spent. */
 function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
   if (!budgets.length) return null;
-  const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${count(value)} ${unit}`);
+  const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
   const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},

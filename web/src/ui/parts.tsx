@@ -163,11 +163,13 @@ export interface Part {key: string; title: string; value: number; text: string; 
 /** Shares of a whole as one bar; its name has them as text. */
 export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
   const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
+  // Parts of a hundred: where what grows adds up to less than 1, as USD do, a flexible box fills that part of it alone.
+  const part = (value: number) => (100 * value) / (sum + rest);
   const label = `${name ? `${name}: ` : ""}${parts.map(({title, text}) => `${title} ${text}`).join(", ")}`;
   return (
     <div className="bar" role="img" aria-label={label} style={height ? {height} : undefined}>
-      {parts.filter(({value}) => value > 0).map(({key, title, text, value, color}) => <span key={key} title={`${title}: ${text}`} style={{flexGrow: value, flexBasis: 0, background: color}} />)}
-      {rest > 0 ? <i style={{flexGrow: rest, flexBasis: 0}} /> : null}
+      {parts.filter(({value}) => value > 0).map(({key, title, text, value, color}) => <span key={key} title={`${title}: ${text}`} style={{flexGrow: part(value), flexBasis: 0, background: color}} />)}
+      {rest > 0 ? <i style={{flexGrow: part(rest), flexBasis: 0}} /> : null}
     </div>
   );
 }

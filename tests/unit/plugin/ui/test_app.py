@@ -233,6 +233,16 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     )
 
 
+def test_of_jobs_that_a_budget_holds_no_rate_is_said(session: Session, client: TestClient) -> None:
+    spent = because("budget_spent_cpu_hours", budget="b", spent=2.0, most=1.0, until=2e9)
+    add(session, "begun", state=State.SUCCEEDED, site="hpc", started_at=NOW - 60, ended_at=NOW - 30)
+    add(session, "held", state=State.QUEUED, reason=spent)
+    add(session, "waits", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
+    session.commit()
+    rates = {group["key"]: group["jobs_per_hour"] for group in client.get("/waits").json()["groups"]}
+    assert rates == {"budget_spent_cpu_hours": None, "max_allocations": 1.0}
+
+
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
     add_house(session)
     session.add(GangRow(token="g", dag_id="mine", run_id="r", name="ray", stage="trying", memory=""))
