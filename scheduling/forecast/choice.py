@@ -150,8 +150,8 @@ class Search:
         if self.ends.runs:
             first = forecast.soonest(now)
             for run, soonest in self.soonest.items():
-                starts = {name: first[name] + self.waits[run] for name, *_ in self.ends.runs.get(run, ())}
-                self.soonest[run] = self.ends.of(run, starts, soonest)
+                starts = {name: first[name] + self.waits[run] for name in self.ends.runs.get(run, ())}
+                self.soonest[run] = self.ends.of_run(run, starts, soonest)
         self.are_there_any = bool(locations)
         self.is_patience_of_use = bool(locations) and any(self.waits.values())
         self.spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
@@ -177,11 +177,11 @@ class Search:
         doubt = DOUBT * self.spread * math.log2(max(1.0, self.menus.cpus(way.least_cpus, way.by_work)))
         best = self.best.score if self.best is not None else math.inf
         best_fleet = self._best_fleet[0] if self._best_fleet is not None else math.inf
-        # No run ends sooner than planned: what is not good enough then need not be reckoned with.
+        # No run ends sooner than planned or costs less: what is not good enough then need not be reckoned with.
         found = self._score(schedule, schedule.ends) + doubt
         if self.ends.runs and found < max(best, best_fleet if way.fleet else -math.inf):
-            ends = {run: self.ends.of(run, schedule.starts, end) for run, end in schedule.ends.items()}
-            found = self._score(schedule, ends) + doubt
+            ends = {run: self.ends.of_run(run, schedule.starts, end) for run, end in schedule.ends.items()}
+            found = self._score(schedule, ends, self._more_usd(schedule)) + doubt
         if found < best - 1e-12:
             self.best = ChosenSchedule(schedule, replace(way, before=None), found)
         if way.fleet and way.before is None:
@@ -190,8 +190,18 @@ class Search:
             if found < best_fleet - 1e-12:
                 self._best_fleet = found, way
 
-    def _score(self, schedule: Schedule, ends: Mapping[str | None, float]) -> float:
-        usd = self.spent + schedule.usd
+    def _more_usd(self, schedule: Schedule) -> float:
+        """USD that machines cost beyond what is planned, since the last of their steps probably ends later."""
+        more = 0.0
+        for machine in schedule.machines:
+            if machine.steps:
+                planned = machine.timeline.busy[-1][1]
+                end = self.ends.of_machine(machine.steps, schedule.starts, planned)
+                more += (end - planned) * machine.timeline.usd_per_second
+        return more
+
+    def _score(self, schedule: Schedule, ends: Mapping[str | None, float], more_usd: float = 0.0) -> float:
+        usd = self.spent + schedule.usd + more_usd
         return score(usd, ends, self.forecast, self.soonest, self.least, self.hurries, self.boot, self.now)
 
     def refine(self, sizes: Collection[int], most: int) -> None:

@@ -23,7 +23,7 @@ def steps_alike(number: int, spread: float, seconds: float = 100.0, **more: obje
 
 
 def probable_end(forecast: Forecast, starts: dict[str, float], planned: float) -> float:
-    return ProbableEnds(forecast, forecast.rests(NOW)).of("r", starts, planned)
+    return ProbableEnds(forecast, forecast.rests(NOW)).of_run("r", starts, planned)
 
 
 @given(st.integers(1, 200), st.floats(0.05, 0.8))
@@ -63,6 +63,16 @@ def test_what_comes_behind_a_step_counts() -> None:
     steps["0"] = WorkflowStep(steps["0"].job, 100.0, spread=0.5, measured=5, rest=300.0)
     starts = dict.fromkeys(steps, NOW)
     assert probable_end(Forecast(steps), starts, NOW + 400.0) == pytest.approx(NOW + 400.0, abs=2.0)
+
+
+def test_a_machine_is_there_until_the_last_of_its_steps_has_ended() -> None:
+    """What comes behind them is of no matter to it."""
+    steps = steps_alike(8, 0.5, rest=900.0)
+    ends = ProbableEnds(Forecast(steps), Forecast(steps).rests(NOW))
+    starts = dict.fromkeys(steps, NOW)
+    few, all_of_them = (ends.of_machine(names, starts, NOW + 100.0) for names in (("0", "1"), steps))
+    assert NOW + 100.0 < few < all_of_them < ends.of_run("r", starts, NOW + 1000.0)
+    assert ends.of_machine((), starts, NOW + 100.0) == NOW + 100.0
 
 
 def test_what_is_to_come_takes_as_long_as_on_average() -> None:
