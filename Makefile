@@ -8,6 +8,8 @@ LOG := .venv/make.log
 # A folder is in the list beside its files: its time changes when one of them is removed.
 PACKAGES := example_dags executors hooks operators plugin scheduling
 SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
+SNAKEMAKE_SOURCES := $(addprefix snakemake_plugin/,pyproject.toml setup.py README.md) \
+    $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '__pycache__' -prune -o -print)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
@@ -42,7 +44,7 @@ test: lint types docs .environments/snakemake/installed  ## check formatting, li
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
 
-test-snakemake: .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
+test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
 
 test-unit: .venv/installed  ## run the tests that need no services
@@ -78,20 +80,22 @@ format: .venv/locked  ## format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-lock:  ## resolve the dependencies anew into requirements.lock, and those of the site into docs/requirements.txt
+lock:  ## resolve the dependencies anew into both requirements.lock, and those of the site into docs/requirements.txt
 	@echo 'resolving the dependencies'
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	    $(PYTHON) -m venv "$$folder" && "$$folder/bin/pip" install --quiet uv && \
 	    "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.10 --extra test --no-header \
 	    --no-annotate --generate-hashes --no-emit-index-url --output-file requirements.lock pyproject.toml && \
 	    "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.10 --group docs --no-header \
-	    --no-annotate --generate-hashes --no-emit-index-url --output-file docs/requirements.txt
-	@git --no-pager diff --stat -- requirements.lock docs/requirements.txt
+	    --no-annotate --generate-hashes --no-emit-index-url --output-file docs/requirements.txt && \
+	    cd snakemake_plugin && "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 --extra ec2 \
+	    --group test --no-header --no-annotate --generate-hashes --no-emit-index-url --output-file requirements.lock pyproject.toml
+	@git --no-pager diff --stat -- requirements.lock docs/requirements.txt snakemake_plugin/requirements.lock
 
 wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
 
-package: .venv/installed .environments/tools/installed  ## build sdist and wheel for a release, check both, install them with each Python here
+package: .venv/installed .environments/tools/installed  ## build the sdists and wheels of a release, check them, install them with each Python here
 	@$(BIN)/python -m tests.package
 
 clean:  ## remove all that make has made
@@ -139,8 +143,7 @@ clean:  ## remove all that make has made
 	    .environments/docs/bin/pip install --quiet --no-deps --require-hashes -r docs/requirements.txt)
 	@touch $@
 
-# Snakemake and Airflow ask for other versions of the same packages. Of the
-# engine's dependencies its lock has all but Airflow.
+# Snakemake and Airflow ask for other versions of the same packages.
 .environments/snakemake/locked: .venv/locked snakemake_plugin/requirements.lock
 	@rm -rf .environments/snakemake && mkdir -p .environments
 	$(call quietly,installing what snakemake_plugin/requirements.lock names, \
@@ -148,9 +151,11 @@ clean:  ## remove all that make has made
 	    .environments/snakemake/bin/pip install --quiet --no-deps --require-hashes -r snakemake_plugin/requirements.lock)
 	@touch $@
 
-.environments/snakemake/installed: .environments/snakemake/locked .venv/installed $(shell find snakemake_plugin/snakemake_executor_plugin_lading -name '*.py') snakemake_plugin/pyproject.toml
+# The wheel brings the engine. Of airflow-lading, which an older environment has, it would have the same files.
+.environments/snakemake/installed: .environments/snakemake/locked $(SOURCES) $(SNAKEMAKE_SOURCES)
 	$(call quietly,installing the executor for Snakemake, \
-	    .environments/snakemake/bin/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && cd snakemake_plugin && \
+	    .environments/snakemake/bin/pip uninstall --quiet --yes airflow-lading && cd snakemake_plugin && rm -rf build && \
 	    ../.environments/snakemake/bin/pip install --quiet --no-deps --no-index --no-build-isolation --force-reinstall . && \
-	    rm -rf build *.egg-info)
+	    rm -rf build *.egg-info && \
+	    { ../.environments/snakemake/bin/pip check || { echo 'requirements.lock does not fit pyproject.toml: make lock'; false; }; })
 	@touch $@

@@ -44,20 +44,31 @@ def meaning(arg: Arg) -> str:
     return f"{said}: {', '.join(choices)}" if choices else said
 
 
-def section(command: ActionCommand) -> str:
-    """The part of the page that describes one command."""
+def row(arg: Arg) -> str:
     # Airflow's own argument says nothing of what is confirmed here.
-    rows = [f"| {', '.join(f'`{flag}`' for flag in arg.flags)} | {meaning(arg)} |" for arg in shown(command)]
-    rows = [row.replace(meaning(ARG_YES), "Do not ask") if "`--yes`" in row else row for row in rows]
-    table = ["", "| argument | meaning |", "|---|---|", *rows] if rows else []
+    said = "Do not ask" if arg == ARG_YES else meaning(arg)
+    return f"| {', '.join(f'`{flag}`' for flag in arg.flags)} | {said} |"
+
+
+def section(command: ActionCommand, before: ActionCommand | None = None) -> str:
+    """The part of the page that describes one command.
+
+    :param before: the arguments that it has in common with this one are only named
+    """
+    known = [row(arg) for arg in shown(before)] if before else []
+    rows = [row(arg) for arg in shown(command)]
+    table = ["", "| argument | meaning |", "|---|---|", *(each for each in rows if each not in known)] if rows else []
+    if before and (common := [each.split(" | ")[0].removeprefix("| ") for each in rows if each in known]):
+        table += ["", f"{', '.join(common)} are those of [`{before.name}`](#{before.name})."]
     text = f"{str(command.help).rstrip('.')}. {command.description or ''}".strip()
     return "\n".join([f"## {command.name}", "", text, "", "```sh", usage(command), "```", *table, ""])
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    commands = get_commands()[0].subcommands
-    return "\n".join([INTRODUCTION, *(section(each) for each in commands if isinstance(each, ActionCommand))])
+    commands = {each.name: each for each in get_commands()[0].subcommands if isinstance(each, ActionCommand)}
+    before = {"simulate": commands["plan"]}
+    return "\n".join([INTRODUCTION, *(section(each, before.get(name)) for name, each in commands.items())])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run it after a change to them: python docs/generate_configuration.py
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from os.path import relpath
 from pathlib import Path
 from typing import get_args
@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
+from lading.hooks.machines.fixed_config import MachinesConfig
 from lading.hooks.machines.local import LocalConfig
 from lading.hooks.site import SiteConfig
 from lading.hooks.site.rules import BindingTable, RuleTable
@@ -55,7 +56,8 @@ SITES = """\
 
 `sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
 tries a job on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the
-tasks' event logs and `airflow lading jobs` say why.
+tasks' event logs and `airflow lading jobs` say why. A number without a unit is MiB of memory or disk, or seconds of
+time; `"4 GiB"` and `"2h"` are understood.
 
 ```toml
 [sites.local]
@@ -122,10 +124,15 @@ What happens to jobs:
 
 HEAD = "| key | default | meaning |\n|---|---|---|"
 FIRST_VERSION = "0.1.0"
-UNITS = 'A number without a unit is MiB of memory or disk, or seconds of time; `"4 GiB"` and `"2h"` are understood.'
 
 
 Row = tuple[str, str, str]
+# What several kinds have alike stands once: of which sites, and whether a kind is among them.
+GROUPS: Mapping[str, Callable[[type[SiteConfig]], bool]] = {
+    "all sites": lambda model: True,
+    "all sites but `local`": lambda model: model is not LocalConfig,
+    "`ec2` and `ssh`": lambda model: issubclass(model, MachinesConfig),
+}
 
 
 def rows(model: type[TableModel], names: Iterable[str]) -> list[Row]:
@@ -138,21 +145,42 @@ def lines(found: Iterable[Row]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in found]
 
 
-def shared_rows(models: Iterable[type[SiteConfig]]) -> list[Row]:
-    """The keys that the tables of all these kinds have, with one default and meaning."""
-    first, *others = (rows(model, [key for key in keys(model) if key != "kind"]) for model in models)
-    return [row for row in first if all(row in other for other in others)]
+def shared_rows(models: Iterable[type[SiteConfig]]) -> dict[str, list[Row]]:
+    """The keys that all kinds of a group have, with one default and meaning, but for those of the groups before."""
+    found: dict[str, list[Row]] = {}
+    for group, is_in_group in GROUPS.items():
+        known = [row for its in found.values() for row in its]
+        first, *others = (site_rows(model) for model in models if is_in_group(model))
+        found[group] = [row for row in first if row not in known and all(row in other for other in others)]
+    return found
 
 
-def kind(names: list[str], model: type[SiteConfig], shared: Collection[Row], link: str) -> str:
+def site_rows(model: type[SiteConfig]) -> list[Row]:
+    return rows(model, [key for key in keys(model) if key != "kind"])
+
+
+def heading(group: str) -> str:
+    return f"Keys of {group}"
+
+
+def link(group: str) -> str:
+    """The link to the keys of a group on this page."""
+    anchor = re.sub(r"[^\w -]", "", heading(group).lower()).replace(" ", "-")
+    return f"[{group}](#{anchor})"
+
+
+def kind(names: list[str], model: type[SiteConfig], shared: Mapping[str, list[Row]]) -> str:
     """The part of the page that describes the kinds of sites that share a table."""
-    own = [row for row in rows(model, [key for key in keys(model) if key != "kind"]) if row not in shared]
+    groups = [group for group, is_in_group in GROUPS.items() if is_in_group(model)]
+    known = [row for group in groups for row in shared[group]]
+    own = [row for row in site_rows(model) if row not in known]
     title = f"## kind = {', '.join(map(repr, names))}"
     parts = (
         part(f"### A {name.removesuffix('s')}" if name.endswith("s") else f"### The table `{name}`", table)
         for name, table in tables(model).items()
     )
-    return "\n".join([title, "", f"Also the keys of {link}.", "", HEAD, *lines(own), "", *parts])
+    also = f"Also the keys of {'; '.join(map(link, groups))}."
+    return "\n".join([title, "", also, "", HEAD, *lines(own), "", *parts])
 
 
 def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
@@ -184,28 +212,12 @@ def page() -> str:
     models: dict[type[SiteConfig], list[str]] = {}
     for name, site in sorted(site_kinds().items()):
         models.setdefault(site.config_model, []).append(name)
-    everywhere = shared_rows(models)
-    elsewhere = [
-        row for row in shared_rows(each for each in models if each is not LocalConfig) if row not in everywhere
-    ]
-    kinds = (
-        kind(names, model, everywhere, "[all sites](#keys-of-all-sites)")
-        if model is LocalConfig
-        else kind(
-            names,
-            model,
-            [*everywhere, *elsewhere],
-            "[all sites](#keys-of-all-sites) and [all but `local`](#keys-of-all-sites-but-local)",
-        )
-        for model, names in models.items()
-    )
-    common = "\n".join(["## Keys of all sites", "", UNITS, "", HEAD, *lines(everywhere), ""])
-    remote = "\n".join(["## Keys of all sites but `local`", "", HEAD, *lines(elsewhere), ""])
+    shared = shared_rows(models)
+    groups = ("\n".join([f"## {heading(group)}", "", HEAD, *lines(found), ""]) for group, found in shared.items())
+    kinds = (kind(names, model, shared) for model, names in models.items())
     sections = (section(name, option) for name, option in options().items())
     return linked(
-        "\n".join(
-            [INTRODUCTION, *sections, SITES, bindings(), rule_tables(), shares(), budgets(), common, remote, *kinds]
-        )
+        "\n".join([INTRODUCTION, *sections, SITES, bindings(), rule_tables(), shares(), budgets(), *groups, *kinds])
     )
 
 

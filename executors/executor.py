@@ -37,6 +37,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.safe_files import make_private
+from lading.hooks.files.version import check_versions
 from lading.scheduling.hints.hints import HintError
 from lading.scheduling.reasons import because
 
@@ -82,7 +83,11 @@ class LadingExecutor(BaseExecutor):
         return self._settings
 
     def start(self) -> None:
-        """Make sure that the tables and a controller are there."""
+        """Make sure that the tables and a controller are there.
+
+        :raises MixedVersions: not all that is installed of Lading is of one version
+        """
+        check_versions()
         make_private(self.settings.state_folder)
         # First, so that a stop at any later moment finds the controller of a scheduler before this one. From here on
         # the scheduler's death is known at once, by the kernel.

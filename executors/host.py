@@ -22,12 +22,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import make_private
+from lading.hooks.files.version import VERSION
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = answer(root, wanted)
     except OSError as error:  # a full disk, another user's folder
-        found = {"version": version("airflow-lading"), "refused": f"{root} cannot be used: {error}"}
+        found = {"version": VERSION, "refused": f"{root} cannot be used: {error}"}
     print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):
         # Without what this process has imported: the other one stays as long as the connection.
@@ -74,7 +74,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         to belong
     :raises OSError: it belongs to another one
     """
-    mine = version("airflow-lading")
+    mine = VERSION
     if wanted["version"] != mine:
         message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
         return {"version": mine, "refused": message}

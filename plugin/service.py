@@ -23,6 +23,7 @@ from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
 from lading.hooks.files.child_processes import raise_open_files_limit
 from lading.hooks.files.safe_files import make_private
+from lading.hooks.files.version import MixedVersions, check_versions
 from lading.plugin.serving import log_to, serve_until_signal
 from lading.plugin.sites import SitesError, load_sites
 
@@ -41,7 +42,8 @@ def serve(managed: bool) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
     :param managed: an executor started it: it logs to a file of its own and ends when Airflow has gone
-    :raises SystemExit: the sites file is wrong, which the log says, or the state folder cannot be used
+    :raises SystemExit: the sites file or what is installed is wrong, which the log says, or the state folder cannot be
+        used
     """
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # it may read the database, as the scheduler does
     settings = Settings.load()
@@ -51,10 +53,11 @@ def serve(managed: bool) -> None:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed, conf.get("logging", "logging_level", fallback="INFO"))
     raise_open_files_limit()
-    ensure_tables()
     try:
+        check_versions()
+        ensure_tables()
         sites = load_sites(settings)
-    except SitesError as error:
+    except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
     serve_until_signal(

@@ -137,6 +137,7 @@ class Housekeeping:
         with open_session() as session:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
+            current.orchestrator().forget_ended(session)
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             self._note_tenants(session)

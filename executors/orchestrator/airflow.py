@@ -46,6 +46,9 @@ class AirflowOrchestrator(Orchestrator):
 
         return airflow_jobs.still_at_work(session, tokens, now)
 
+    def forget_ended(self, session: Session) -> None:
+        """Airflow cleans its own tables."""
+
     def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
         from lading.executors.orchestrator import airflow_schedulers
 

@@ -216,6 +216,10 @@ class Orchestrator(ABC):
         """
 
     @abstractmethod
+    def forget_ended(self, session: Session) -> None:
+        """Remove what it keeps itself of runs whose jobs have ended. It is called every few seconds."""
+
+    @abstractmethod
     def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
         """Whether anything lives that takes the ends of jobs, besides the one with this number.
 

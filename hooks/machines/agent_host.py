@@ -7,12 +7,12 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from lading.hooks.files import child_processes, host
 from lading.hooks.files.child_processes import with_first_open_files_limit, without_secrets
 from lading.hooks.files.safe_files import NotReadable, make_private, open_regular, write_atomically
+from lading.hooks.files.version import VERSION
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
@@ -203,7 +203,7 @@ def introduce(spool: Spool, stamp: str = "") -> None:
         "pid": pid,
         "started": host.started(pid),
         "boot_id": host.boot_id(),
-        "version": version("airflow-lading"),
+        "version": VERSION,
         "stamp": stamp,
     }
     write_atomically(spool.identity, json.dumps(identity))

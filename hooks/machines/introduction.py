@@ -12,7 +12,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from lading.hooks.deployment import current
 from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
+from lading.hooks.files.version import VERSION
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.hooks.spool.connection import SpoolConnection
@@ -111,7 +111,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | No
     """What is asked; the parameters are those of :func:`introduce`."""
     root = config.root(host)
     return {
-        "version": version("airflow-lading"),
+        "version": VERSION,
         "mark": f"lading-host-{secrets.token_hex(8)} ",  # which no noise of a login has
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
@@ -142,7 +142,7 @@ def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
 
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """What distinguishes an agent that was started with all this from one that was started with something else."""
-    parts = [version("airflow-lading"), config.python, *_environment(config, host, api)]
+    parts = [VERSION, config.python, *_environment(config, host, api)]
     parts += current.deployment().runner_options()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

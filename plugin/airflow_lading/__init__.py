@@ -9,10 +9,7 @@ It also says what every package of a provider says of itself: its version, and i
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
+from lading.hooks.files.version import VERSION as __version__
 from lading.plugin.provider_info import get_provider_info
 
 __all__ = ["__version__", "get_provider_info"]
-
-__version__ = version("airflow-lading")

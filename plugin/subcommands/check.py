@@ -27,6 +27,7 @@ from airflow.utils.session import create_session
 from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings
 from lading.hooks.files.host import existing
+from lading.hooks.files.version import VERSION, MixedVersions, check_versions
 from lading.hooks.site import Check, Site
 from lading.plugin.database import read_connections, store_fault
 from lading.plugin.service import mint
@@ -105,6 +106,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     :param timeout: seconds that the trial job of a site may take
     :param launch: whether machines are bought for trial jobs
     """
+    yield version_finding()
     yield executor_finding()
     try:
         settings = Settings.load()
@@ -134,6 +136,15 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
             yield from site_findings(sites[each], timeout, launch)
         if not named:
             yield Check(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+
+
+def version_finding() -> Check:
+    """Whether all that is installed of Lading is of one version."""
+    try:
+        check_versions()
+    except MixedVersions as error:
+        return Check("version", False, str(error))
+    return Check("version", True, f"Lading {VERSION}")
 
 
 def executor_finding() -> Check:

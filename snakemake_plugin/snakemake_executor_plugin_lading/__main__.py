@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from snakemake_executor_plugin_lading.place import ControllerOptions, Place
+from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
 log = logging.getLogger(__name__)
 
@@ -16,24 +16,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m snakemake_executor_plugin_lading")
     parser.add_argument("command", choices=["controller"])
     parser.add_argument("folder", type=Path, help="Lading's folder of the workflow, such as .snakemake/lading")
-    place = Place(parser.parse_args().folder.absolute())
-    from snakemake_executor_plugin_lading.process import join, settings
+    state = StateFolder(parser.parse_args().folder.absolute())
+    from snakemake_executor_plugin_lading.process import connect_process, make_settings
 
-    found = settings(place, ControllerOptions.read(place.options))
-    join(place)
+    found = make_settings(state, ControllerOptions.read(state.options))
+    connect_process(state)
     from lading.hooks.files.child_processes import raise_open_files_limit
+    from lading.hooks.files.version import MixedVersions, check_versions
     from lading.plugin.serving import log_to, serve_until_signal
     from lading.plugin.sites import SitesError, load_sites
-    from snakemake_executor_plugin_lading.orchestrator import environment_of
+    from snakemake_executor_plugin_lading.orchestrator import read_environment
 
     log_to(found, True, "INFO")
     raise_open_files_limit()
     try:
+        check_versions()
         sites = load_sites(found)
-    except SitesError as error:
+    except (MixedVersions, SitesError) as error:
         log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
-    serve_until_signal(sites, lambda run_id, seconds: environment_of(place, run_id), found, managed=True)
+    serve_until_signal(sites, lambda run_id, seconds: read_environment(state, run_id), found, managed=True)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
-from snakemake_executor_plugin_lading.place import FOLDER, STORE, ControllerOptions, Place, transaction
-from snakemake_executor_plugin_lading.process import join, settings
+from snakemake_executor_plugin_lading.process import connect_process, make_settings
+from snakemake_executor_plugin_lading.state_folder import FOLDER, STORE, ControllerOptions, StateFolder, transaction
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,8 +34,8 @@ class StoreError(Exception):
     """There is no store where one was named; the text says where it was looked for."""
 
 
-def place_of(text: str) -> Place:
-    """The place of a store.
+def find_state_folder(text: str) -> StateFolder:
+    """The state folder with a store.
 
     :param text: the folder of a workflow, a folder of ``--lading-state-folder``, the file of the store, or its URL
     :raises StoreError: there is none
@@ -48,19 +49,19 @@ def place_of(text: str) -> Place:
     looked_at = [path.parent] if path.name == STORE else [path / FOLDER, path]
     for folder in looked_at:
         if (folder / STORE).is_file():
-            return Place(folder)
+            return StateFolder(folder)
     where = ", ".join(str(folder / STORE) for folder in looked_at)
     raise StoreError(f"there is no store ({where}); --store names the workflow's folder or its --lading-state-folder")
 
 
-def make_host(place: Place) -> Any:
+def make_host(state: StateFolder) -> Any:
     """The program around the commands. The engine is imported here, after the deployment was named."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from lading.executors.migrations.own_database import own_tables_fault
     from lading.executors.store.run_rows import RunForecastRow, RunTerms
     from lading.plugin.command_host import Command, CommandHost
-    from snakemake_executor_plugin_lading import rules
+    from snakemake_executor_plugin_lading import runs
 
     class SnakemakeHost(CommandHost):
         program = PROGRAM
@@ -71,7 +72,7 @@ def make_host(place: Place) -> Any:
             command(args)
 
         def settings(self) -> Settings:
-            return settings(place, ControllerOptions.read(place.options))
+            return make_settings(state, ControllerOptions.read(state.options))
 
         def option(self, name: str) -> str:
             return ""
@@ -80,23 +81,23 @@ def make_host(place: Place) -> Any:
             try:
                 return own_tables_fault(session.connection())
             except SQLAlchemyError as error:
-                return f"{place.database} cannot be read: {error}"
+                return f"{state.database} cannot be read: {error}"
 
         def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
-            if not rules.of_run(session, run_id):
+            if not runs.rules_of_run(session, run_id):
                 return None
             return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc
 
-        def console(self) -> Printer:
-            return Printer()
+        def console(self) -> RowPrinter:
+            return RowPrinter()
 
     return SnakemakeHost()
 
 
-class Printer:
+class RowPrinter:
     """Prints rows."""
 
     def print_as_json(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -159,7 +160,12 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command("sites", "List sites and their locations", options.OUTPUT)
     cost = command("cost", "What runs, or the rules of one run, took and cost", options.RUNS, options.OUTPUT)
-    cost.add_argument("run_id", nargs="?", type=options.utf8_name, help="One run: its rules (default: all runs)")
+    cost.add_argument(
+        "run_id",
+        nargs="?",
+        type=options.utf8_name,
+        help="One run: its rules (default: all runs of the workflow that has run last)",
+    )
     explain = command("explain", "Say step by step where a job goes, and why")
     explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
     explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
@@ -209,34 +215,38 @@ def complete(args: argparse.Namespace) -> None:
             args.run_id, args.map_index = job.run_id, job.map_index
 
 
-def known_lengths(store: str) -> dict[str, float]:
+def known_durations(store: str) -> dict[str, float]:
     """How long the jobs of each rule have run, seconds, as far as there is a store that says it."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        place = place_of(store)
+        state = find_state_folder(store)
     except StoreError:
         return {}  # the workflow has not run yet
     try:
-        with transaction(join(place, only_reads=True)) as session:
-            return planning.lengths_of_rules(session)
+        with transaction(connect_process(state, only_reads=True)) as session:
+            return planning.median_durations(session)
     except SQLAlchemyError as error:
-        sys.exit(f"{place.database} cannot be read: {error}")
+        sys.exit(f"{state.database} cannot be read: {error}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    try:
+        check_versions()
+    except MixedVersions as error:
+        sys.exit(str(error))
     args = parser().parse_args(argv)
     if args.command == "plan":
-        sys.exit(planning.run(args, known_lengths(args.store)))
+        sys.exit(planning.print_frontier(args, known_durations(args.store)))
     try:
-        place = place_of(args.store)
+        state = find_state_folder(args.store)
     except StoreError as error:
         sys.exit(str(error))
-    join(place, only_reads=True)
+    connect_process(state, only_reads=True)
     from lading.plugin import command_host
 
-    command_host.use(make_host(place))
+    command_host.use(make_host(state))
     complete(args)
     run: Callable[[argparse.Namespace], None]
     run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)

@@ -50,23 +50,19 @@ def _length(job: Any) -> int:
     return files if files > MOST_TEXT else files + len(job.shellcmd.encode())
 
 
-def prepare(job: Any, workflow: Any) -> None:
+async def prepare(job: Any) -> None:
     """Do what Snakemake does right before a job: remove its old output, and make the folders of the new one.
 
     :raises Exception: output of it is protected, or cannot be removed
     """
-
-    async def remove() -> None:
-        await job.check_protected_output()
-        await job.remove_existing_output()
-
-    workflow.async_run(remove())
+    await job.check_protected_output()
+    await job.remove_existing_output()
     for file in (*job.output, *job.log):
         file.prepare()
 
 
-def command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]]:
-    """The command of a job, and its environment."""
+def shell_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]]:
+    """The program and the arguments of a job, and the variables that it has besides those of the run."""
     from snakemake.shell import shell
 
     program = shell.get_executable() or "/bin/sh"

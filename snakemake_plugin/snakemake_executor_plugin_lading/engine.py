@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import time
 import uuid
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.hooks.files.safe_files import make_private, write_atomically
-from snakemake_executor_plugin_lading.needs import NeedsError, executor_config, limits_of
-from snakemake_executor_plugin_lading.place import FOLDER, ControllerOptions, Place, transaction
-from snakemake_executor_plugin_lading.process import join, settings
+from lading.hooks.files.version import MixedVersions, check_versions
+from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.needs import NeedsError, check_limits, executor_config, forecast_hints, needs_of
+from snakemake_executor_plugin_lading.process import connect_process, make_settings
+from snakemake_executor_plugin_lading.state_folder import FOLDER, ControllerOptions, StateFolder, transaction
 
 if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+    from lading.executors.store import Change
 
 # So many ends are taken in at a time.
 MOST_ENDS = 1000
@@ -31,7 +36,7 @@ MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
 # A reason says which machine and how much; the same for another job is no news.
 NUMBERS = re.compile(r"\d+(\.\d+)?")
-CommandOf: TypeAlias = Callable[[Any], tuple[list[str], dict[str, str]] | None]
+MOST_OWNERS = 2**31
 
 
 class EngineError(Exception):
@@ -43,14 +48,39 @@ class EndedJob:
     """How a job has ended.
 
     :param cause: why it failed; None: it did not
-    :param words: the same as a sentence
+    :param message: the same as a sentence
     :param row: of the store
     """
 
     succeeded: bool
     cause: str | None
-    words: str
+    message: str
     row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobCommand:
+    """What a job runs.
+
+    :param arguments: the program and its arguments
+    :param environment: the variables that it has besides those of the run
+    :param folder: in which it runs; empty: a scratch folder of its own, for the files of this machine are not there
+    """
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+
+    def key(self, name: str) -> tuple[str, ...]:
+        """By what the work of a job is recognized, whichever Snakemake has submitted it.
+
+        :param name: what its task is called
+        """
+        variables = (f"{each}={self.environment[each]}" for each in sorted(self.environment))
+        return name, self.folder, *self.arguments, *variables
+
+
+CommandOf: TypeAlias = Callable[[Any], JobCommand | None]
 
 
 class Engine:
@@ -68,36 +98,36 @@ class Engine:
         from lading.executors.migrations.own_database import AnotherVersion
 
         self.workflow, self.options, self.logger = workflow, options, logger
-        self.place = Place(Path(options.state_folder or FOLDER).expanduser().absolute())
+        self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
         self.run_id = str(uuid.uuid4())
         self.dag_id = Path(workflow.workdir_init).name[:LONGEST_NAME] or "snakemake"
-        self.owner = os.getpid()
+        self.workdir = os.getcwd()
+        # Not that of the process, which another one may have in a container, or later.
+        self.owner = secrets.randbelow(MOST_OWNERS)
         self.tries: dict[str, tuple[str | None, int | None, int | None]] = {}
         """Of jobs that have failed, by their names: the cause, and the memory and the time that they had."""
         self.resubmitted: dict[str, int] = {}
         self.resumable: dict[str, str] = {}
         """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
         self.next_plan = 0.0
+        self._environment = json.dumps(dict(environment))
         self._presence: Any = None
-        self._is_number_reused = False
         try:
-            limits_of(options.limits)
+            check_versions()
+            check_limits(options.limits)
             executor_config(cpus=1, site=options.site, hurry=options.hurry, finish_by=options.finish_by)
-            make_private(self.place.root)
+            make_private(self.state.root)
             sites_file = None if options.sites_file is None else Path(options.sites_file).expanduser().absolute()
             if sites_file is not None and not sites_file.is_file():
                 raise EngineError(f"--lading-sites-file: there is no file {sites_file}")
             self.options_of_controller = ControllerOptions(None if sites_file is None else str(sites_file))
-            self.settings = settings(self.place, self.options_of_controller)
-            self.database = join(self.place)
+            self.settings = make_settings(self.state, self.options_of_controller)
+            self.database = connect_process(self.state)
             if sites_file is not None:
                 self._check_sites()
-        except (NeedsError, AnotherVersion, OSError) as error:
+        except (MixedVersions, NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
         self.controller = ControllerProcess(self.settings, self.owner)
-        variables = self.place.environment(self.run_id)
-        make_private(variables.parent)
-        write_atomically(variables, json.dumps(dict(environment)))
 
     def _check_sites(self) -> None:
         """Look at the sites file before a controller does, which would start in vain again and again."""
@@ -109,41 +139,62 @@ class Engine:
             raise EngineError(f"--lading-sites-file: {error}") from error
 
     def start(self, command_of: CommandOf) -> None:
-        """Have a controller act, and take over or end what a Snakemake has left here that was killed.
+        """Have a controller act, and take over or end what a Snakemake that was killed has left of this workflow.
 
-        :param command_of: the command of a job, and its environment; None: it is a Snakemake of its own
+        :param command_of: the command of a job; None: it is a Snakemake of its own
         :raises EngineError: that does not end; or another controller acts here by another sites file
         """
         from lading.executors.controller_process import current_lease, lives
-        from lading.executors.orchestrator.presence import Presence, has_ended
+        from lading.executors.orchestrator.presence import Presence
 
-        with self.place.locked():
+        with self.state.locked():
             if lives(current_lease()):
-                if ControllerOptions.read(self.place.options) != self.options_of_controller:
+                if ControllerOptions.read(self.state.options) != self.options_of_controller:
                     raise EngineError(
-                        f"a controller runs for {self.place.root} with another sites file than "
+                        f"a controller runs for {self.state.root} with another sites file than "
                         f"{self.options_of_controller.sites_file or 'none'}: wait until it has ended, give the same "
                         "--lading-sites-file, or another --lading-state-folder"
                     )
             else:
-                self.options_of_controller.write(self.place.options)
-            # In a container each Snakemake has the same number.
-            self._is_number_reused = not _lives(self.settings.schedulers_folder / str(self.owner), has_ended)
-            self._presence = Presence(self.settings.schedulers_folder, self.owner)
+                self.options_of_controller.write(self.state.options)
+            self._presence = Presence(self.state.schedulers, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
-        self._take_over(command_of)
-        self._clear()
-        self._note_rules(list(self.workflow.dag.needrun_jobs()))
+        try:
+            self._begin_run()
+            self._take_over(command_of)
+            self._clear()
+        except Exception:
+            self._forget_run()
+            raise
+        self._save_rules(list(self.workflow.dag.needrun_jobs()))
         self.keep_controller()
 
+    def _begin_run(self) -> None:
+        """Store whose this run is, and the variables of its jobs; remove those of runs that have ended otherwise."""
+        with transaction(self.database) as session:
+            session.add(runs.WorkflowRunRow(run_id=self.run_id, owner=self.owner, workdir=self.workdir))
+            runs.forget_killed_runs(session, self.state)
+        # After the row, by which it is removed where this Snakemake is killed.
+        variables = self.state.environment(self.run_id)
+        make_private(variables.parent)
+        write_atomically(variables, self._environment)
+
+    def _forget_run(self) -> None:
+        with transaction(self.database) as session:
+            runs.forget_run(session, self.state, self.run_id)
+
+    def _killed_runs(self, session: Any) -> set[str]:
+        """The runs of this workflow whose Snakemake was killed."""
+        return {row.run_id for row in runs.killed_runs(session, self.state.schedulers, self.workdir)}
+
     def _take_over(self, command_of: CommandOf) -> None:
-        """Make the jobs of dead Snakemakes that run and that this one would run again its own.
+        """Make the jobs of killed Snakemakes that run and that this one would run again its own.
 
-        They are known by their rule, folder and whole command, and nothing that they read may have changed since they
-        were submitted. Of a job that is a Snakemake of its own the command does not say what it does, and the token
-        that Snakemake remembers of an incomplete job is lost there.
+        They are recognized by their rule, folder and whole command, and nothing that they read may have changed since
+        they were submitted. Of a job that is a Snakemake of its own the command does not say what it does, and the
+        token that Snakemake remembers of an incomplete job is lost there.
 
-        :param command_of: the command of a job, and its environment; None: it is a Snakemake of its own
+        :param command_of: the command of a job; None: it is a Snakemake of its own
         """
         from sqlalchemy import select, update
 
@@ -154,14 +205,14 @@ class Engine:
         at_work = JobRow.state.in_((State.PLACED, State.RUNNING)), JobRow.cancel.is_(None)
         with transaction(self.database) as session:
             left: dict[tuple[str, ...], list[tuple[str, float]]] = {}
-            columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.owner, JobRow.run_id, JobRow.queued_at
-            for row in session.execute(select(*columns).where(*at_work)):
-                if self._is_left(row.owner, row.run_id):
-                    work = json.loads(row.workload)
-                    key = _work_key(row.task_id, work["folder"], work["arguments"], work["environment"])
-                    left.setdefault(key, []).append((row.token, row.queued_at))
+            killed = JobRow.run_id.in_(self._killed_runs(session))
+            columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.queued_at
+            for row in session.execute(select(*columns).where(*at_work, killed)):
+                work = json.loads(row.workload)
+                command = JobCommand(work["arguments"], work["environment"], work["folder"])
+                left.setdefault(command.key(row.task_id), []).append((row.token, row.queued_at))
             for job in self.workflow.dag.needrun_jobs() if left else ():
-                if job.is_local or len(found := left.pop(self._key_of_command(job, command_of), [])) != 1:
+                if job.is_local or len(found := left.pop(_command_key(job, command_of), [])) != 1:
                     continue
                 [(token, queued_at)] = found
                 if self._is_as_it_was(job, queued_at):
@@ -171,26 +222,6 @@ class Engine:
                     self.resumable[key_of(job)] = token
         if self.resumable:
             self.logger.info(f"Lading: {len(self.resumable)} jobs of a Snakemake that was killed go on")
-
-    def _is_left(self, owner: int | None, run_id: str | None) -> bool:
-        """Whether a job is of a Snakemake that was killed.
-
-        :param owner: the number of its Snakemake's process
-        :param run_id: its run
-        """
-        from lading.executors.orchestrator.presence import has_ended
-
-        if owner == self.owner:
-            return self._is_number_reused and run_id != self.run_id
-        return owner is None or not _lives(self.settings.schedulers_folder / str(owner), has_ended)
-
-    def _key_of_command(self, job: Any, command_of: CommandOf) -> tuple[str, ...]:
-        """By what a job's work is known; nothing: it has no command that says it, or not before it is ready."""
-        try:
-            command = command_of(job)
-        except Exception:  # what a job asks for may depend on files that are not there
-            return ()
-        return () if command is None else _work_key(name_of(job), self._folder(), *command)
 
     def _is_as_it_was(self, job: Any, queued_at: float) -> bool:
         """Whether what a job reads is what it was when it was submitted, and it is not forced to run anew.
@@ -222,32 +253,23 @@ class Engine:
         info.external_jobid = token
         info.aux["log"] = Path(workload["log_folder"], workload["log_path"])
         info.aux["had"] = row.memory_limit, row.time_limit
-        info.aux["work"] = workload["arguments"], workload["environment"]
+        info.aux["command"] = JobCommand(workload["arguments"], workload["environment"], workload["folder"])
         return True
 
     def _clear(self) -> None:
-        """End the jobs of dead Snakemakes: this one may be about to run the same ones."""
+        """End the jobs of killed Snakemakes: this one may be about to run the same ones."""
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, Change, JobRow, State, apply
-        from lading.scheduling.reasons import because
+        from lading.executors.store import LIVE, JobRow, State, apply
 
         was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
             with transaction(self.database) as session:
-                columns = JobRow.token, JobRow.state, JobRow.owner, JobRow.run_id
-                rows = session.execute(select(*columns).where(JobRow.state.in_(LIVE))).all()
-                dead = {whose for whose in {(owner, run_id) for *_, owner, run_id in rows} if self._is_left(*whose)}
-                left = [(token, state) for token, state, *whose in rows if tuple(whose) in dead]
-                reason = because("unwanted")
-                end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
-                apply(
-                    session,
-                    [
-                        Change(token, {"cancel": reason} if state in (State.PLACED, State.RUNNING) else end)
-                        for token, state in left
-                    ],
-                )
+                is_left = JobRow.state.in_(LIVE), JobRow.run_id.in_(self._killed_runs(session))
+                rows = session.execute(select(JobRow.token, JobRow.state).where(*is_left))
+                left = [(token, state) for token, state in rows]
+                apply(session, _cancellations(left))
+                runs.forget_killed_runs(session, self.state)
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
             if not was_logged:
@@ -293,21 +315,20 @@ class Engine:
         from lading.executors.store import State
         from lading.hooks.spool.command import CommandWork
         from lading.scheduling.hints.hints import Hints
-        from snakemake_executor_plugin_lading.needs import needs_of
 
         job, aux = info.job, info.aux
         config, given = needs_of(job, self.workflow, self.options, self.tries.get(key_of(job)))
         columns = {**hint_columns(Hints.from_config(config), self.settings), **given}
         token, name = str(uuid.uuid4()), name_of(job)
         log_path = f"{name}/{job.jobid}-{token}.log"
-        aux["log"] = self.place.logs / log_path
+        aux["log"] = self.state.logs / log_path
         aux["had"] = columns["memory_limit"], columns["time_limit"]
-        arguments, environment = aux["work"]
+        command: JobCommand = aux["command"]
         work = CommandWork(
-            arguments,
-            folder=self._folder(),
-            environment=environment,
-            log_folder=str(self.place.logs),
+            command.arguments,
+            folder=command.folder,
+            environment=command.environment,
+            log_folder=str(self.state.logs),
             log_path=log_path,
         )
         return {
@@ -327,17 +348,11 @@ class Engine:
             "try_number": int(job.attempt),
         }
 
-    def _folder(self) -> str:
-        """Where jobs run: here, unless the files of this machine are not theirs."""
-        is_shared = self.workflow.storage_settings.assume_common_workdir
-        return str(self.workflow.workdir_init) if is_shared else ""
-
-    def ended(self) -> dict[str, EndedJob]:
-        """The jobs that have ended and are not reported yet, by token."""
+    def fetch_ended(self) -> dict[str, EndedJob]:
+        """The jobs that have ended and are not acknowledged yet, by token."""
         from sqlalchemy import select
 
-        from lading.executors.store import ENDED, JobRow, State, unreported
-        from lading.executors.store import mark_reported as mark
+        from lading.executors.store import ENDED, JobRow, State, mark_reported, unreported
 
         with self.database.connect() as connection:  # the most frequent question: without the ORM
             any_news = select(JobRow.token).where(JobRow.owner == self.owner, JobRow.unreported.is_(True)).limit(1)
@@ -347,16 +362,16 @@ class Engine:
             not_yet = set(self.resumable.values())
             news = unreported(session, self.owner, MOST_ENDS + len(not_yet))
             rows = [row for row in news if row.token not in not_yet]
-            mark(session, [row for row in rows if row.state not in ENDED])
+            mark_reported(session, [row for row in rows if row.state not in ENDED])
             session.flush()
             session.expunge_all()
         return {
-            row.token: EndedJob(row.state == State.SUCCEEDED, row.cause, words_of(row), row)
+            row.token: EndedJob(row.state == State.SUCCEEDED, row.cause, end_message(row), row)
             for row in rows
             if row.state in ENDED
         }
 
-    def reported(self, ended: Mapping[str, EndedJob]) -> None:
+    def acknowledge(self, ended: Mapping[str, EndedJob]) -> None:
         """Remember that Snakemake has taken ends in, and what is left to come."""
         from lading.executors.store import mark_reported
 
@@ -366,9 +381,9 @@ class Engine:
         if ended and time.monotonic() >= self.next_plan:
             self.next_plan = time.monotonic() + SECONDS_BETWEEN_PLANS
             dag = self.workflow.dag
-            self._note_rules([job for job in dag.needrun_jobs() if not dag.finished(job)])
+            self._save_rules([job for job in dag.needrun_jobs() if not dag.finished(job)])
 
-    def waits(self) -> set[str]:
+    def wait_reasons(self) -> set[str]:
         """Why jobs of this run wait, as sentences; the same reason with other numbers once."""
         from sqlalchemy import select
 
@@ -380,7 +395,7 @@ class Engine:
         # That others go first, and that the machine is full, is what jobs wait for all the time.
         return {NUMBERS.sub("…", str(reason)) for code, reason in found if reason.meaning.kind != "turn"}
 
-    def may_run_again(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
+    def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
         """Whether a job that has failed is submitted again without a try of its own; what it had is remembered."""
         from lading.scheduling.hints.retries import INFRASTRUCTURE
 
@@ -393,64 +408,71 @@ class Engine:
 
     def cancel(self, tokens: Sequence[str]) -> None:
         """Have jobs ended; those that wait have ended at once."""
-        from lading.executors.store import Change, State, apply, find
-        from lading.scheduling.reasons import because
+        from lading.executors.store import apply, find
 
-        reason, now = because("unwanted"), time.time()
-        end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": now}
         with transaction(self.database) as session:
-            found = find(session, tokens)
-            begun = (State.PLACED, State.RUNNING)
-            apply(session, [Change(each, {"cancel": reason} if at in begun else end) for each, at in found.items()])
+            apply(session, _cancellations(find(session, tokens).items()))
         self.controller.ring()
 
     def stop(self) -> None:
-        """This workflow is over: its controller ends, unless another workflow or a machine still needs it."""
-        from lading.executors.store import instances
-        from snakemake_executor_plugin_lading import rules
+        """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it."""
+        from sqlalchemy import exists, select
+
+        from lading.executors.store import LIVE, JobRow, instances
 
         if self._presence is None:
             return
         if self.resumable:  # taken over, and never asked for: something before them has failed
             self.cancel(list(self.resumable.values()))
         with transaction(self.database) as session:
-            rules.drop(session, self.run_id)
-            is_work = instances.count_living(session) > 0
+            runs.forget_run(session, self.state, self.run_id)
+            is_launched = instances.count_living(session) > 0
+            others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
+            has_jobs = bool(session.scalar(select(others)))
         self._presence.end()
         self._presence = None
-        if is_work:
+        if is_launched:
             # It releases them in its own time, and ends a minute after the last one.
             self.logger.info("Lading: the controller goes on until what was launched is released")
-        else:
+        elif not has_jobs:  # those of a workflow whose Snakemake was killed go on
             self.controller.stop()
-        self.place.environment(self.run_id).unlink(missing_ok=True)
 
-    def _note_rules(self, jobs: Iterable[Any]) -> None:
+    def _save_rules(self, jobs: Iterable[Any]) -> None:
         """Store what is to come, for sites that launch machines."""
-        from snakemake_executor_plugin_lading import rules
-        from snakemake_executor_plugin_lading.needs import foreseen
-
         dag = self.workflow.dag
         found: dict[str, tuple[set[str], dict[str, Any], set[int]]] = {}
         for job in jobs:
             if job.is_local:
                 continue
             name = name_of(job)
-            upstream, _, left = found.setdefault(name, (set(), foreseen(job, self.workflow, self.options), set()))
+            upstream, _, left = found.setdefault(name, (set(), forecast_hints(job, self.workflow, self.options), set()))
             left.add(int(job.jobid))
             upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
         with transaction(self.database) as session:
-            rules.drop(session, self.run_id)
-            rules.save(session, self.run_id, found)
+            runs.save_rules(session, self.run_id, found)
 
 
-def _lives(path: Path, has_ended: Any) -> bool:
-    return path.exists() and not has_ended(path)
+def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
+    """What ends jobs: those that wait have ended at once.
+
+    :param jobs: the token and the state of each
+    """
+    from lading.executors.store import Change, State
+    from lading.scheduling.reasons import because
+
+    reason = because("unwanted")
+    end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
+    begun = (State.PLACED, State.RUNNING)
+    return [Change(token, {"cancel": reason} if state in begun else end) for token, state in jobs]
 
 
-def _work_key(name: str, folder: str, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """By what the work of a job is known, whichever Snakemake has submitted it."""
-    return name, folder, *arguments, *(f"{each}={environment[each]}" for each in sorted(environment))
+def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:
+    """By what a job's work is recognized; nothing: it has no command that says it, or not before it is ready."""
+    try:
+        command = command_of(job)
+    except Exception:  # what a job asks for may depend on files that are not there
+        return ()
+    return () if command is None else command.key(name_of(job))
 
 
 def name_of(job: Any) -> str:
@@ -478,6 +500,6 @@ def arguments_of(command: str) -> list[str]:
     return ["/bin/sh", "-c", command]
 
 
-def words_of(row: Any) -> str:
+def end_message(row: Any) -> str:
     """How a job has ended, as a sentence."""
     return ": ".join(str(part) for part in (row.cause, row.reason) if part)

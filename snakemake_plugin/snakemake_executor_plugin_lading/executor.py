@@ -12,8 +12,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from snakemake_executor_plugin_lading import direct
+
 if TYPE_CHECKING:
-    from snakemake_executor_plugin_lading.engine import EndedJob, Engine
+    from snakemake_executor_plugin_lading.engine import EndedJob, Engine, JobCommand
 
 # How often the store is asked for jobs that have ended, seconds: at once while they end all the time.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
@@ -33,7 +35,7 @@ class Executor(RemoteExecutor):
         self.is_cancelled = False
         try:
             self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
-            self.engine.start(lambda job: self.work(job) if self.is_direct(job) else None)
+            self.engine.start(lambda job: self.command(job) if self.is_direct(job) else None)
         except EngineError as error:
             raise WorkflowError(str(error)) from error
 
@@ -44,32 +46,26 @@ class Executor(RemoteExecutor):
         infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
         new = [info for info in infos if not self.engine.resume(info)]
         for info in new:
-            info.aux["work"] = self.work(info.job)
-            self.prepare(info.job)
+            info.aux["command"] = self.command(info.job)
+            if self.is_direct(info.job):
+                self.workflow.async_run(direct.prepare(info.job))
         self.engine.submit(new)
         for info in infos:
             self.report_job_submission(info)
 
-    def work(self, job: JobExecutorInterface) -> tuple[list[str], dict[str, str]]:
-        """The command of a job, and its environment: its own where it is a mere shell command, else Snakemake."""
-        from snakemake_executor_plugin_lading import direct
-        from snakemake_executor_plugin_lading.engine import arguments_of
+    def command(self, job: JobExecutorInterface) -> JobCommand:
+        """What a job runs: its own command where it is a mere shell command, else Snakemake."""
+        from snakemake_executor_plugin_lading.engine import JobCommand, arguments_of
 
         if self.is_direct(job):
-            return direct.command(job, self.workflow)
-        return arguments_of(self.format_job_exec(job)), {}
-
-    def prepare(self, job: JobExecutorInterface) -> None:
-        """Do here what no Snakemake does where a job runs."""
-        from snakemake_executor_plugin_lading import direct
-
-        if self.is_direct(job):
-            direct.prepare(job, self.workflow)
+            # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
+            return JobCommand(*direct.shell_command(job, self.workflow), folder=os.getcwd())
+        is_shared = self.workflow.storage_settings.assume_common_workdir
+        folder = str(self.workflow.workdir_init) if is_shared else ""
+        return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder)
 
     def is_direct(self, job: JobExecutorInterface) -> bool:
         """Whether a job is its shell command, and nothing else."""
-        from snakemake_executor_plugin_lading import direct
-
         return not self.executor_settings.always_snakemake and direct.is_direct(job, self.workflow)
 
     def run_job(self, job: JobExecutorInterface) -> None:
@@ -81,11 +77,11 @@ class Executor(RemoteExecutor):
         """Report the jobs that have ended; the others are given back."""
         if not active_jobs:
             return
-        ended: dict[str, EndedJob] = self.engine.ended()
+        ended: dict[str, EndedJob] = self.engine.fetch_ended()
         if time.monotonic() >= self.next_questions:
             self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
             self.engine.keep_controller()
-            for wait in self.engine.waits() - self.logged:
+            for wait in self.engine.wait_reasons() - self.logged:
                 self.logged.add(wait)
                 self.logger.info(f"Lading: {wait}")
         has_news = False
@@ -98,17 +94,20 @@ class Executor(RemoteExecutor):
             has_news = True
             if end.succeeded:
                 self.report_job_success(info)
-            elif not self.is_cancelled and self.engine.may_run_again(info, end):
-                self.logger.info(f"Lading: job {info.job.jobid} is submitted again: {end.words}")
+            elif not self.is_cancelled and self.engine.may_resubmit(info, end):
+                self.logger.info(f"Lading: job {info.job.jobid} is submitted again: {end.message}")
                 again.append(info)
             else:
                 logs = [str(path) for path in (info.aux["log"],) if os.path.exists(path)]
-                self.report_job_error(info, msg=f"Lading: {end.words}. ", aux_logs=logs)
+                self.report_job_error(info, msg=f"Lading: {end.message}. ", aux_logs=logs)
         if again:
+            for info in again:
+                if self.is_direct(info.job):
+                    await direct.prepare(info.job)  # it may have written a part of its output
             self.engine.submit(again)
             for info in again:
                 yield info
-        self.engine.reported(ended)
+        self.engine.acknowledge(ended)
         self.pause = SHORTEST_PAUSE if has_news else min(LONGEST_PAUSE, 1.5 * self.pause)
         self.next_seconds_between_status_checks = self.pause
 

@@ -23,7 +23,7 @@ class NeedsError(ValueError):
     """What a job asks for makes no sense; the text names it."""
 
 
-def limits_of(text: str) -> str:
+def check_limits(text: str) -> str:
     """Whose memory and runtime are limits.
 
     :raises NeedsError: it is none of what is valid
@@ -84,7 +84,7 @@ def needs_of(
     return config, columns
 
 
-def foreseen(job: Any, workflow: Any, options: Any) -> dict[str, Any]:
+def forecast_hints(job: Any, workflow: Any, options: Any) -> dict[str, Any]:
     """What a job that is to come will ask for, as hints, as far as that is known before its inputs are there."""
     try:
         return needs_of(job, workflow, options, None)[0]

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.deployment.deployment import Deployment, DeploymentIdentity, Login, OpenSocket
-from snakemake_executor_plugin_lading.place import Place, transaction
+from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
 if TYPE_CHECKING:
     import paramiko
@@ -34,23 +35,25 @@ if TYPE_CHECKING:
 
 RUNNER = "snakemake_executor_plugin_lading.runner"
 SSH_PORT = 22
+# Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
+DEFAULT_AWS_CONNECTION = "aws_default"
 
 
 class SnakemakeDeployment(Deployment):
     """The folder of a workflow: connections are those of ``~/.ssh/config`` and of boto3."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, state: StateFolder) -> None:
+        self.state = state
 
     def runner_options(self) -> list[str]:
         return ["--runner", RUNNER]
 
     def log_folder(self) -> Path:
-        return self.place.logs
+        return self.state.logs
 
     def identity(self) -> DeploymentIdentity:
         return DeploymentIdentity(
-            self.place.secret(), str(self.place.database), f"{socket.gethostname()}:{self.place.root}"
+            self.state.secret(), str(self.state.database), f"{socket.gethostname()}:{self.state.root}"
         )
 
     def api_url(self) -> str:
@@ -68,7 +71,8 @@ class SnakemakeDeployment(Deployment):
             from botocore.config import Config
         except ImportError as error:
             raise ImportError(f"boto3 is missing ({error}): pip install boto3") from error
-        session = boto3.Session(profile_name=aws_conn_id if self.has_connection(aws_conn_id) else None)
+        is_default = aws_conn_id in ("", DEFAULT_AWS_CONNECTION) and not self.has_connection(aws_conn_id)
+        session = boto3.Session(profile_name=None if is_default else aws_conn_id)
         return session.client(service, region_name=region, config=Config(**options))
 
     def has_connection(self, name: str) -> bool:
@@ -97,7 +101,7 @@ class ConfigLogin(Login):
         self.files = found.get("identityfile", [])
         self.proxy = found.get("proxycommand")
         if self.proxy is None and (jump := found.get("proxyjump")) and jump.lower() != "none":
-            self.proxy = f"ssh -o BatchMode=yes -W {self.remote_host}:{self.port} {jump}"
+            self.proxy = jump_command(jump, self.remote_host, self.port)
 
     def open(self) -> paramiko.SSHClient:
         import paramiko
@@ -138,6 +142,18 @@ class ConfigLogin(Login):
         return "~/.ssh/known_hosts"
 
 
+def jump_command(hosts: str, to: str, port: int) -> str:
+    """The command that connects to a server by way of others.
+
+    :param hosts: as ``ProxyJump`` has them: ``[user@]host[:port]``, with commas between them
+    """
+    *before, last = (each.strip() for each in hosts.split(","))
+    target = f"[{to}]" if ":" in to else to
+    jumps = f"-J {','.join(before)} " if before else ""
+    # Only as a URL a host has its port with it.
+    return f"ssh -o BatchMode=yes {jumps}-W {target}:{port} ssh://{last.removeprefix('ssh://')}"
+
+
 class NoMetrics:
     """Snakemake has no backend for metrics."""
 
@@ -154,22 +170,19 @@ class NoMetrics:
         return nullcontext()
 
 
-def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
+def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
     """The orchestrator of a store. The engine's modules are imported here, after the deployment was named."""
     from sqlalchemy import or_, select
 
     from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
-    from lading.executors.orchestrator.presence import has_ended
     from lading.executors.store import LIVE, JobRow, State
     from lading.executors.store.leases import DatabaseNow
     from lading.hooks.files import child_processes
-    from snakemake_executor_plugin_lading import rules
 
     not_begun = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 
     def living() -> set[int]:
-        files = schedulers_folder.iterdir() if schedulers_folder.is_dir() else ()
-        return {int(path.name) for path in files if path.name.isdecimal() and not has_ended(path)}
+        return runs.living_owners(state.schedulers)
 
     class RuleForecaster(Forecaster):
         """Rules are tasks, their jobs mapped instances."""
@@ -177,11 +190,11 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
         zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
 
         def read_structures(
-            self, session: Session, runs: Iterable[DagRunKey]
+            self, session: Session, wanted: Iterable[DagRunKey]
         ) -> Mapping[DagRunKey, DagStructure | None]:
             found: dict[DagRunKey, DagStructure | None] = {}
-            for run in runs:
-                its_rules = rules.of_run(session, run.run_id)
+            for run in wanted:
+                its_rules = runs.rules_of_run(session, run.run_id)
                 tasks = {each.name: DagTask(upstream=tuple(json.loads(each.upstream))) for each in its_rules}
                 found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
             return found
@@ -220,19 +233,20 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
         def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
             return set()  # a job speaks through its site alone
 
+        def forget_ended(self, session: Session) -> None:
+            runs.forget_killed_runs(session, state)
+
         def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
             return bool(living() - {except_for})
 
         def controller_command(self) -> list[str]:
-            return child_processes.python_command(
-                "snakemake_executor_plugin_lading", "controller", str(schedulers_folder.parent)
-            )
+            return child_processes.python_command("snakemake_executor_plugin_lading", "controller", str(state.root))
 
         def forecaster(self) -> Forecaster:
             return RuleForecaster()
 
-        def unfinished(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
-            return {run: self._rows(session, run) for run in runs}
+        def unfinished(self, session: Session, wanted: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
+            return {run: self._rows(session, run) for run in wanted}
 
         def _rows(self, session: Session, run: DagRunKey) -> list[Any]:
             fields = {"dag_id": run.dag_id, "run_id": run.run_id, "state": None, "start_date": None, "try_number": 1}
@@ -244,13 +258,13 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
             is_killed = bool(live) and living().isdisjoint(live.values())
             return [
                 SimpleNamespace(**fields, task_id=rule.name, map_index=number)
-                for rule in rules.of_run(session, run.run_id)
+                for rule in runs.rules_of_run(session, run.run_id)
                 for number in json.loads(rule.left)
                 if not is_killed or (rule.name, number) in live
             ]
 
         def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
-            return {each.name: json.loads(each.hints) for each in rules.of_run(session, run.run_id)}
+            return {each.name: json.loads(each.hints) for each in runs.rules_of_run(session, run.run_id)}
 
         def pools(self, session: Session) -> Mapping[str, int]:
             return {}
@@ -273,9 +287,9 @@ def make_orchestrator(engine: Engine, schedulers_folder: Path) -> Any:
     return SnakemakeOrchestrator()
 
 
-def environment_of(place: Place, run_id: str) -> str:
+def read_environment(state: StateFolder, run_id: str) -> str:
     """The variables of the jobs of a run as JSON; they travel with each job and are in no table."""
     try:
-        return place.environment(run_id).read_text(encoding="utf-8")
+        return state.environment(run_id).read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from snakemake_executor_plugin_lading.engine import name_of
-from snakemake_executor_plugin_lading.needs import foreseen
+from snakemake_executor_plugin_lading.needs import forecast_hints
 from snakemake_executor_plugin_lading.process import DEFAULT_RESOURCES
 
 # Of ``lading plan``: what these commands have in common.
@@ -46,17 +46,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str] | None = None) -> int:
+def print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str] | None = None) -> int:
     """Print the frontier of a workflow; the exit status.
 
     :param lengths: by rule, how long its jobs have run, seconds
     """
     from lading.plugin.offline.command import guarded
 
-    return guarded(lambda given: _run(given, lengths, out or sys.stdout))(args)
+    return guarded(lambda given: _print_frontier(given, lengths, out or sys.stdout))(args)
 
 
-def _run(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -> int:
+def _print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -> int:
     from lading.plugin.offline import frontier
     from lading.plugin.offline.inputs import check_sizes, market
     from lading.plugin.offline.options import UsageError
@@ -66,8 +66,8 @@ def _run(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -
     if missing := planning_missing():
         raise UsageError(f"snakemake-lading plan {missing}")
     offered = market(args).offered
-    words = args.snakemake[1:] if args.snakemake[:1] == ["--"] else args.snakemake
-    workflow = as_arrivals(graph(words), lengths, args.seconds)
+    given = args.snakemake[1:] if args.snakemake[:1] == ["--"] else args.snakemake
+    workflow = planned_arrivals(job_graph(given), lengths, args.seconds)
     if not workflow:
         raise UsageError("nothing of this workflow is left to do; snakemake's --forceall plans all of it")
     check_sizes(workflow, "the workflow", offered)
@@ -75,10 +75,10 @@ def _run(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -
     return 0
 
 
-def graph(words: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
+def job_graph(arguments: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
     """The jobs of a workflow that are to run: each with those that it waits for, and what it asks for as hints.
 
-    :param words: the options and targets that Snakemake is given
+    :param arguments: the options and targets that Snakemake is given
     :raises lading.plugin.offline.options.UsageError: Snakemake does not take them, or the workflow
     """
     from snakemake import cli, dag
@@ -98,13 +98,13 @@ def graph(words: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
                 through = self.bfs(self.dependencies, *waits_for, stop=lambda each: each not in here)
                 behind = [each for local in through for each in self.dependencies[local] if self.needrun(each)]
                 before = [each for each in {*waits_for, *behind} if each not in here]
-                found.append((job, before, foreseen(job, self.workflow, options)))
+                found.append((job, before, forecast_hints(job, self.workflow, options)))
 
     printed = dag.DAG.d3dag
     dag.DAG.d3dag = collect
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            cli.main([*words, PRINT])
+            cli.main([*arguments, PRINT])
     except SystemExit as end:
         if end.code:
             raise UsageError("Snakemake has not taken the workflow; what it has said is above") from None
@@ -113,7 +113,7 @@ def graph(words: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
     return found
 
 
-def as_arrivals(
+def planned_arrivals(
     jobs: Sequence[tuple[Any, Sequence[Any], Mapping[str, Any]]], lengths: Mapping[str, float], otherwise: float | None
 ) -> list[Any]:
     """The same as the tasks of a workflow that is simulated.
@@ -145,7 +145,7 @@ def as_arrivals(
     return arrivals
 
 
-def lengths_of_rules(session: Any) -> dict[str, float]:
+def median_durations(session: Any) -> dict[str, float]:
     """How long the jobs of each rule have run here: the median of the last ones, seconds."""
     from sqlalchemy import select
 

@@ -1,4 +1,4 @@
-"""How a process becomes one that works for the workflows of a folder: Snakemake's, and the controller's."""
+"""How a process becomes one that works for the workflows of a state folder: Snakemake's, and the controller's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lading.scheduling.resources import Resources
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, make_orchestrator
 
 if TYPE_CHECKING:
-    from snakemake_executor_plugin_lading.place import ControllerOptions, Place
+    from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
 
 SECONDS_TO_SHUT_DOWN = 30
 DAYS_KEPT = 30
@@ -21,11 +21,11 @@ DAYS_KEPT = 30
 DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
 
 
-def settings(place: Place, options: ControllerOptions) -> Settings:
+def make_settings(state: StateFolder, options: ControllerOptions) -> Settings:
     """What the engine goes by."""
     return Settings(
         sites_file=None if options.sites_file is None else Path(options.sites_file),
-        state_folder=place.root,
+        state_folder=state.root,
         default_resources=DEFAULT_RESOURCES,
         on_shutdown="cancel",
         shutdown_seconds=SECONDS_TO_SHUT_DOWN,
@@ -33,15 +33,15 @@ def settings(place: Place, options: ControllerOptions) -> Settings:
     )
 
 
-def join(place: Place, *, only_reads: bool = False) -> Engine:
+def connect_process(state: StateFolder, *, only_reads: bool = False) -> Engine:
     """Name the deployment and the orchestrator of this process, and open the store.
 
     :param only_reads: whether the store is left as it is: no table is made or migrated
     :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
     """
-    deployment.use(SnakemakeDeployment(place))
-    engine = place.open() if only_reads else place.connect()
+    deployment.use(SnakemakeDeployment(state))
+    engine = state.open() if only_reads else state.connect()
     from lading.executors.orchestrator import current as orchestrator
 
-    orchestrator.use(make_orchestrator(engine, place.root / "schedulers"))
+    orchestrator.use(make_orchestrator(engine, state))
     return engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flows import Workflow
-from snakemake_executor_plugin_lading.commands import StoreError, place_of
+from snakemake_executor_plugin_lading.commands import StoreError, find_state_folder
 
 PROGRAM = Path(sys.executable).parent / "snakemake-lading"
 SITES = '[sites.local]\nkind = "local"\ncpus = 4\nmemory = "2 GiB"\nusd_per_hour = 4.0\n'
@@ -75,4 +75,4 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
 
 def test_only_a_url_of_sqlite_is_a_store() -> None:
     with pytest.raises(StoreError, match="is no store; valid: a folder, or a URL such as sqlite:"):
-        place_of("postgresql://host/database")
+        find_state_folder("postgresql://host/database")

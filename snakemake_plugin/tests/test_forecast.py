@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from flows import Workflow, wait_until
-from snakemake_executor_plugin_lading.commands import place_of
-from snakemake_executor_plugin_lading.place import ControllerOptions, transaction
-from snakemake_executor_plugin_lading.process import join, settings
+from snakemake_executor_plugin_lading.commands import find_state_folder
+from snakemake_executor_plugin_lading.process import connect_process, make_settings
+from snakemake_executor_plugin_lading.state_folder import ControllerOptions, transaction
 
 SNAKEFILE = """
 rule all:
@@ -48,8 +48,11 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
     if is_killed:
         snakemake.kill()
         snakemake.wait()
-    place = place_of(str(flow.folder))
-    database, options = join(place, only_reads=True), settings(place, ControllerOptions.read(place.options))
+    state = find_state_folder(str(flow.folder))
+    database, options = (
+        connect_process(state, only_reads=True),
+        make_settings(state, ControllerOptions.read(state.options)),
+    )
 
     from sqlalchemy import select
 

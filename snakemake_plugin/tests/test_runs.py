@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flows import SNAKEMAKE, Workflow, wait_until
+from flows import Workflow, wait_until
 
 Make = Callable[[str], Workflow]
 
@@ -160,8 +159,9 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     first.kill()
     first.wait()
     flow.run("--unlock")
+    before = flow.jobs("run_id")
     second = flow.start()
-    wait_until(lambda: flow.jobs("owner") == 2 * [(second.pid,)])
+    wait_until(lambda: not set(flow.jobs("run_id")) & set(before))
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
@@ -203,8 +203,9 @@ def test_a_job_that_has_read_what_has_changed_since_is_ended_and_runs_anew(make:
     first.wait()
     flow.run("--unlock")
     (flow.folder / changed).write_text("new\n")
+    before = flow.jobs("run_id")[1:]
     second = flow.start(*(["--forcerun", "one"] if changed == "nothing" else []))
-    wait_until(lambda: begun(flow) == 2 or second.poll() is not None or flow.jobs("owner")[1:] == [(second.pid,)])
+    wait_until(lambda: begun(flow) == 2 or second.poll() is not None or flow.jobs("run_id")[1:2] != before)
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
@@ -213,46 +214,101 @@ def test_a_job_that_has_read_what_has_changed_since_is_ended_and_runs_anew(make:
     assert flow.processes() == []
 
 
-def test_a_job_goes_on_in_its_own_folder_alone(make: Make) -> None:
+def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) -> None:
+    """Another workflow with the same state folder neither takes them over nor ends them, also at its own end."""
     flow, other = make(COUNTS), make(COUNTS)
-    first = flow.start()
+    sites = flow.folder / "sites.toml"
+    sites.write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
+    options = ("--lading-state-folder", str(flow.lading), "--lading-sites-file", str(sites))
+    first = flow.start(*options)
     wait_until(lambda: begun(flow) == 2)
     wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
     first.kill()
     first.wait()
+    killed = flow.jobs("run_id")[0]
     (other.folder / "go").touch()
-    said = other.run("--lading-state-folder", str(flow.lading))
+    said = other.run(*options)
     assert "go on" not in said
+    assert "are ended" not in said
     assert begun(other) == 2
     assert (other.folder / "all.txt").exists()
-
-
-def test_a_snakemake_with_the_number_of_the_killed_one_takes_its_jobs_over(make: Make) -> None:
-    flow = make(COUNTS)
-    first = flow.start()
-    wait_until(lambda: begun(flow) == 2)
-    wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
-    first.kill()
-    first.wait()
+    assert flow.jobs("state")[:2] == 2 * [("running",)]
     flow.run("--unlock")
-    command = [str(SNAKEMAKE), "--executor", "lading", "--jobs", "100"]
-    second = subprocess.Popen(
-        ["/bin/sh", "-c", 'read numbered; exec "$@"', "sh", *command],
-        cwd=flow.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    flow.started.append(second)
-    (flow.lading / f"schedulers/{first.pid}").rename(flow.lading / f"schedulers/{second.pid}")
-    with contextlib.closing(sqlite3.connect(flow.lading / "store.db", timeout=60)) as database, database:
-        database.execute("UPDATE lading_job SET owner = ?", (second.pid,))
-    [(run,), _] = flow.jobs("run_id")
-    assert second.stdin is not None
-    second.stdin.write("\n")
-    second.stdin.flush()
-    wait_until(lambda: flow.jobs("run_id") == 2 * [flow.jobs("run_id")[0]] != 2 * [(run,)])
+    second = flow.start(*options)
+    wait_until(lambda: killed not in flow.jobs("run_id"))
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
+    assert "2 jobs of a Snakemake that was killed go on" in said
     assert begun(flow) == 2, "nothing has run twice"
+    assert flow.processes() == []
+
+
+@pytest.mark.parametrize("is_controller_killed", [False, True])
+def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_controller_killed: bool) -> None:
+    flow = make(COUNTS + 'envvars: "SECRET_OF_A_RUN"\n')
+    first = flow.start(SECRET_OF_A_RUN="s3cr3t")
+    wait_until(lambda: begun(flow) == 2)
+    first.kill()
+    first.wait()
+    [variables] = (flow.lading / "environments").iterdir()
+    assert "s3cr3t" in variables.read_text()
+    assert variables.stat().st_mode & 0o777 == 0o600
+    if is_controller_killed:
+        for words in ("snakemake_executor_plugin_lading\0controller", "lading.executors.agent"):
+            os.kill(flow.process(words), signal.SIGKILL)
+    (flow.folder / "go").touch()
+    if is_controller_killed:
+        flow.run("--unlock", SECRET_OF_A_RUN="")
+        flow.run("--rerun-incomplete", SECRET_OF_A_RUN="an0ther")
+    wait_until(lambda: not variables.exists())
+    if is_controller_killed:
+        assert list((flow.lading / "environments").iterdir()) == []
+
+
+def test_jobs_run_in_the_folder_that_the_snakefile_names(make: Make) -> None:
+    flow = make(
+        """
+workdir: "results"
+rule all:
+    input: "all.txt"
+rule one:
+    output: "one.txt"
+    shell: "pwd > {output}"
+rule merge:
+    input: "one.txt"
+    output: "all.txt"
+    run:
+        import os
+        with open(output[0], "w") as file:
+            file.write(open(input[0]).read() + os.getcwd())
+"""
+    )
+    flow.run()
+    results = flow.folder / "results"
+    assert (results / "all.txt").read_text() == f"{results}\n{results}"
+    assert not (flow.folder / "one.txt").exists()
+
+
+def test_a_job_whose_machine_has_failed_begins_without_the_output_that_it_had_written(make: Make) -> None:
+    flow = make(
+        """
+rule all:
+    output: "all.txt"
+    shell: "echo half >> {output}; [ -e again ] || {{ touch again; sleep 600; }}"
+"""
+    )
+    snakemake = flow.start()
+    wait_until((flow.folder / "again").exists)
+    wait_until(lambda: flow.jobs("state") == [("running",)])
+    with contextlib.closing(sqlite3.connect(flow.lading / "store.db", timeout=60)) as database, database:
+        database.execute(
+            "UPDATE lading_job SET state = 'failed', cause = 'node_failure', ended_at = placed_at, unreported = 1"
+        )
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode == 0, said
+    assert "is submitted again: node_failure" in said
+    assert (flow.folder / "all.txt").read_text() == "half\n"
 
 
 @pytest.mark.parametrize("victim", ["snakemake_executor_plugin_lading\0controller", "lading.executors.agent"])

@@ -1,7 +1,7 @@
 """Virtual environments beside ``.venv``, in which something is installed as a user installs it.
 
 uv resolves and installs, from the index that is configured. Where a requirement leaves a choice, the version that
-``requirements.lock`` names is taken, so that two environments differ by what is asked for and by nothing else.
+a lock (``requirements.lock``) names is taken, so that two environments differ by what is asked for and by nothing else.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class Environment:
 
     :param name: of its folder
     :param python: the interpreter
+    :param lock: a file of requirements, whose versions are taken where there is a choice
     """
 
-    def __init__(self, name: str, python: Path) -> None:
+    def __init__(self, name: str, python: Path, lock: Path = ROOT / "requirements.lock") -> None:
+        self.lock = lock
         self.folder = FOLDER / name
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -48,14 +50,14 @@ class Environment:
         """Install what is required with all that it depends on.
 
         :param requirements: as pip takes them; a wheel as ``name @ file://...``
-        :param constraints: path or URL of a file that fixes versions; None: ``requirements.lock`` is followed
+        :param constraints: path or URL of a file that fixes versions; None: the lock is followed
         :param prereleases: whether versions that are not final are taken where a requirement asks for them
         :raises InstallationError: there are no such versions, or one cannot be installed
         """
         asked, resolved = self.folder / "requirements.in", self.folder / "requirements.txt"
         asked.write_text("\n".join(requirements) + "\n")
         if constraints is None:
-            resolved.write_text("\n".join(locked_versions()) + "\n")
+            resolved.write_text("\n".join(locked_versions(self.lock)) + "\n")
         options = ["--constraint", constraints] if constraints else []
         options += ["--prerelease", "allow"] if prereleases else []
         to = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", "--python", str(self.python))
@@ -78,9 +80,9 @@ class Environment:
         return round(sum(files) / 2**20)
 
 
-def locked_versions() -> Iterator[str]:
-    """The lines of ``requirements.lock``, without hashes."""
-    for line in (ROOT / "requirements.lock").read_text().splitlines():
+def locked_versions(lock: Path) -> Iterator[str]:
+    """The lines of a file of requirements, without hashes."""
+    for line in lock.read_text().splitlines():
         if line and not line.startswith((" ", "#")):
             yield line.removesuffix("\\").rstrip()
 

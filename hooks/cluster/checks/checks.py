@@ -21,6 +21,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.files.owner import Owner
+from lading.hooks.files.version import VERSION
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
@@ -36,7 +37,10 @@ _EXPOSED = (
     "the users of the login node reach the whole API server through it, logins included: run one of its own for tasks, "
     'airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'
 )
-VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
+VERSIONS = """\
+from importlib.metadata import version
+from lading.hooks.files.version import VERSION
+print(VERSION, version('apache-airflow-task-sdk'))"""
 
 
 def cluster_checks(
@@ -104,7 +108,7 @@ def _python(config: ClusterConfig, answer: CommandResult) -> Check:
         text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there"
         return Check("python", False, f'{text}, or name another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
-    here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
+    here = [VERSION, _version("apache-airflow-task-sdk")]
     if there != here:
         return Check(
             "python",

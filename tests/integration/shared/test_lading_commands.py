@@ -60,7 +60,7 @@ def test_airflow_tasks(airflow: Airflow, run: str) -> None:
 
 def test_check_says_that_all_is_well(airflow: Airflow) -> None:
     found = {row["check"]: row for row in json.loads(airflow.lading("check", "-o", "json"))}
-    first = ["executor", "configuration", "state folder", "store", "tokens", "fernet key"]
+    first = ["version", "executor", "configuration", "state folder", "store", "tokens", "fernet key"]
     first += ["controller", "throttles", "sites"]
     assert list(found) == [*first, "this machine", "tasks without hints", "site local"]
     throttles = found.pop("throttles")

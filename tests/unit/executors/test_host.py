@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ import pytest
 
 from lading.executors import host as command
 from lading.hooks.files import host
+from lading.hooks.files.version import VERSION
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server
 
 WANTED: dict[str, Any] = {
-    "version": version("airflow-lading"),
+    "version": VERSION,
     "mark": "lading-host-1 ",
     "share": {},
     "reserve": {"cpus": 0, "memory": 0},

@@ -18,6 +18,7 @@ from lading.executors.orchestrator.executor_names import executor_of, goes_to_la
 from lading.executors.orchestrator.presence import has_ended
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, figures
+from lading.hooks.files import version
 from tests.clusters.sites import make_settings
 from tests.unit.executors.test_executor import ENDED, OTHER, OWNER, change, engine, job, key, queue, sync
 
@@ -202,3 +203,12 @@ def test_what_is_not_of_a_team_is_as_before(engine: Engine, tmp_path: Path, cont
     queue(engine, everybody, "x")
     found: Any = job(engine, "x")
     assert found.executor_team is None
+
+
+def test_no_executor_starts_with_files_of_two_versions(
+    engine: Engine, tmp_path: Path, controllers: list[Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "installed_versions", lambda: {"airflow-lading": "9.9"})
+    with pytest.raises(version.MixedVersions, match=r"airflow-lading 9\.9 is installed"):
+        executors(tmp_path, None)
+    assert controllers == []

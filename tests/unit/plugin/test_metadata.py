@@ -11,9 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import airflow_lading
+import pytest
 from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+from lading.hooks.files import version as versions
+from lading.scheduling.text.toml import tomllib
 from tests.services.environments import PYTHONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,3 +93,36 @@ def test_controller_agent_page_and_commands_begin_without_what_only_extras_bring
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_files_without_metadata_say_the_version() -> None:
+    assert version("airflow-lading") == versions.VERSION
+    assert versions.installed_versions()["airflow-lading"] == versions.VERSION
+    versions.check_versions()
+    versions.check_versions({})
+
+
+def test_two_versions_in_one_environment_are_refused() -> None:
+    mine = versions.VERSION
+    versions.check_versions(dict.fromkeys(versions.DISTRIBUTIONS, mine))
+    for installed in ({"airflow-lading": "9.9"}, {"airflow-lading": mine, "snakemake-executor-plugin-lading": "9.9"}):
+        with pytest.raises(versions.MixedVersions, match=rf"9\.9 .*, and the files of lading are of .*{mine}:"):
+            versions.check_versions(installed)
+
+
+def bounds(requirements: list[str]) -> dict[str, SpecifierSet]:
+    return {each.name: each.specifier for each in map(Requirement, requirements)}
+
+
+def test_the_executor_for_snakemake_asks_for_the_engines_dependencies_but_airflow() -> None:
+    ours, plugins = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "snakemake_plugin")
+    )
+    asked = bounds(ours["dependencies"] + ours["optional-dependencies"]["planning"])
+    engine = {name: bound for name, bound in asked.items() if not name.startswith("apache-airflow")}
+    del engine["tomli"]  # for Python 3.10, which Snakemake 9 does not run on
+    found = bounds(plugins["dependencies"])
+    own = {name for name in found if name.startswith("snakemake-interface-")}
+    airflows = {"alembic", "pyyaml", "sqlalchemy"}  # Airflow brings them, and so no line of ours does
+    assert {name: bound for name, bound in found.items() if name not in own | airflows} == engine
+    assert len(found) == len(own | airflows | engine.keys())

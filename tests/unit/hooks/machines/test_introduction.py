@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 
+from lading.hooks.files.version import VERSION
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.ssh.answer import TransportError
@@ -15,7 +15,7 @@ from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.resources import Resources
 
 TOLD: dict[str, Any] = {
-    "version": version("airflow-lading"),
+    "version": VERSION,
     "host": "lab1",
     "boot_id": "b",
     "now": 1000.0,

@@ -15,6 +15,7 @@ import pytest
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
+from lading.hooks.files import version
 from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import check, controller_state
@@ -243,3 +244,11 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
     found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
     assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
     assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
+
+
+def test_files_of_two_versions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check.version_finding().good
+    monkeypatch.setattr(version, "installed_versions", lambda: {"airflow-lading": "9.9"})
+    found = check.version_finding()
+    assert not found.good
+    assert "airflow-lading 9.9 is installed" in found.message

@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StateFolder:
     """The folder, and what is in it.
 
     :param root: absolute
@@ -45,6 +45,11 @@ class Place:
     def options(self) -> Path:
         """What the controller goes by, see :class:`ControllerOptions`."""
         return self.root / "options.json"
+
+    @property
+    def schedulers(self) -> Path:
+        """In which each Snakemake shows that it lives, see :class:`lading.executors.orchestrator.presence.Presence`."""
+        return self.root / "schedulers"
 
     def environment(self, run_id: str) -> Path:
         """The variables of the jobs of a run, which may be secrets."""
@@ -73,7 +78,7 @@ class Place:
         :raises lading.executors.migrations.own_database.AnotherVersion: a newer version of Lading has made it
         """
         from lading.executors.migrations.own_database import ensure_own_tables
-        from snakemake_executor_plugin_lading.rules import metadata
+        from snakemake_executor_plugin_lading.runs import metadata
 
         with self.locked():
             if not self.database.exists():

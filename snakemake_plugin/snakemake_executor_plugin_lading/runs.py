@@ -1,0 +1,112 @@
+"""The runs of workflows that have not ended: whose they are, and the rules that are still to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Integer, MetaData, String, Text, delete, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from lading.executors.orchestrator.presence import has_ended
+from snakemake_executor_plugin_lading.state_folder import StateFolder
+
+metadata = MetaData()
+
+
+class Base(DeclarativeBase):
+    """The tables that Lading itself has not."""
+
+    metadata = metadata
+
+
+class WorkflowRunRow(Base):
+    """A run of a workflow, until its Snakemake has ended; where that was killed, until its jobs have ended as well."""
+
+    __tablename__ = "snakemake_run"
+
+    run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    # The number of its Snakemake, as jobs and the folder of presences have it.
+    owner: Mapped[int] = mapped_column(Integer)
+    # In which its Snakemake works, absolute.
+    workdir: Mapped[str] = mapped_column(Text)
+
+
+class RuleRow(Base):
+    """A rule, or a group of jobs, of a run, with the jobs of it that have not ended."""
+
+    __tablename__ = "snakemake_rule"
+
+    run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(250), primary_key=True)
+    # The rules that come right before it, as JSON.
+    upstream: Mapped[str] = mapped_column(Text)
+    # What its jobs ask for, as an executor_config, as JSON.
+    hints: Mapped[str] = mapped_column(Text)
+    # The numbers of its jobs that have not ended, as JSON.
+    left: Mapped[str] = mapped_column(Text)
+
+
+def living_owners(schedulers_folder: Path) -> set[int]:
+    """The numbers of the Snakemakes that live."""
+    files = schedulers_folder.iterdir() if schedulers_folder.is_dir() else ()
+    return {int(path.name) for path in files if path.name.isdecimal() and not has_ended(path)}
+
+
+def killed_runs(session: Session, schedulers_folder: Path, workdir: str | None = None) -> list[WorkflowRunRow]:
+    """The runs whose Snakemake was killed.
+
+    :param workdir: of the one workflow; None: of all that share the state folder
+    """
+    query = select(WorkflowRunRow)
+    rows = list(session.scalars(query if workdir is None else query.where(WorkflowRunRow.workdir == workdir)))
+    # Looked at last: a run has its row only after its Snakemake has shown that it lives.
+    alive = living_owners(schedulers_folder)
+    return [row for row in rows if row.owner not in alive]
+
+
+def forget_run(session: Session, state: StateFolder, run_id: str) -> None:
+    """Remove what is kept of a run that has ended, the variables of its jobs first."""
+    state.environment(run_id).unlink(missing_ok=True)
+    for row in (RuleRow, WorkflowRunRow):
+        session.execute(delete(row).where(row.run_id == run_id))
+
+
+def forget_killed_runs(session: Session, state: StateFolder) -> None:
+    """Remove what is kept of runs whose Snakemake was killed and whose jobs have ended."""
+    from lading.executors.store import LIVE, JobRow
+
+    if not (killed := killed_runs(session, state.schedulers)):
+        return
+    its_jobs = JobRow.run_id.in_([row.run_id for row in killed]), JobRow.state.in_(LIVE)
+    at_work: Collection[Any] = session.scalars(select(JobRow.run_id).where(*its_jobs).distinct()).all()
+    for row in killed:
+        if row.run_id not in at_work:
+            forget_run(session, state, row.run_id)
+
+
+def save_rules(
+    session: Session, run_id: str, rules: Mapping[str, tuple[Iterable[str], Mapping[str, Any], Iterable[int]]]
+) -> None:
+    """Store what is to come of a run, in the place of what was stored before.
+
+    :param rules: by name: those that come before, what its jobs ask for, and their numbers
+    """
+    session.execute(delete(RuleRow).where(RuleRow.run_id == run_id))
+    session.add_all(
+        RuleRow(
+            run_id=run_id,
+            name=name,
+            upstream=json.dumps(sorted(upstream)),
+            hints=json.dumps(hints),
+            left=json.dumps(sorted(left)),
+        )
+        for name, (upstream, hints, left) in rules.items()
+    )
+
+
+def rules_of_run(session: Session, run_id: str) -> list[RuleRow]:
+    """The rules of a run that are to come."""
+    return list(session.scalars(select(RuleRow).where(RuleRow.run_id == run_id)))

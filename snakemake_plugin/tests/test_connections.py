@@ -1,0 +1,38 @@
+"""How machines and AWS are reached: by the files that ``ssh`` and boto3 read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ProfileNotFound
+from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, jump_command
+from snakemake_executor_plugin_lading.state_folder import StateFolder
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("gate", "-W node:22 ssh://gate"),
+        ("me@gate:2222", "-W node:22 ssh://me@gate:2222"),
+        ("first:2222, me@second", "-J first:2222 -W node:22 ssh://me@second"),
+        ("a,b,ssh://c", "-J a,b -W node:22 ssh://c"),
+    ],
+)
+def test_a_server_is_reached_through_all_hosts_of_proxyjump(hosts: str, expected: str) -> None:
+    assert "-W [fd00::1]:22" in jump_command(hosts, "fd00::1", 22)
+    assert jump_command(hosts, "node", 22) == f"ssh -o BatchMode=yes {expected}"
+
+
+def test_only_a_site_that_names_no_profile_has_the_credentials_that_boto3_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    (tmp_path / "config").write_text("[profile lab]\nregion = eu-west-1\n")
+    deployment = SnakemakeDeployment(StateFolder(tmp_path))
+    for name, region in (("", "eu-west-2"), ("aws_default", "eu-west-2"), ("lab", "eu-west-1")):
+        client = deployment.aws_client(name, "ec2", None if name == "lab" else region, {})
+        assert client.meta.region_name == region
+    with pytest.raises(ProfileNotFound, match="lba"):
+        deployment.aws_client("lba", "ec2", "eu-west-1", {})
