@@ -6,14 +6,18 @@
 
 Each allocation waits in its queue for as long as ``--queue`` says and is paid from its start to its end. A node has 16
 cpus and 128 GiB, at most 4 allocations at a time, of 4 h; ``idle_seconds`` 300. A task has twice the longest recorded
-length of its kind as its limit, at least 10 minutes, and is queued 2 s after what it waits for has ended. ``now``: by
+length of its kind as its limit, at least 10 minutes, and is queued 2 s after what it waits for has ended,
+with the priority that Airflow gives it by default: 1 and one for each job behind it. ``now``: by
 what waits; the others: by the forecast, where each length is ``known`` beforehand, only those of the tasks of the same
-name (``task``, as in a second run), or none (``unknown``, as in a first one).
+name (``task``, as in a second run), or none (``unknown``, as in a first one). ``--unplanned``: without the plan of how
+large allocations are and how many. ``--spread 1``: the waits of allocations differ from what is expected, the logarithm
+of each by so large a standard deviation. ``--hurry``: what an early end is worth.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -22,16 +26,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.packing import machine
+from benchmarks.workflows import behind
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.job import NOTHING
+from lading.scheduling.forecast.policy import Planner
+from lading.scheduling.forecast.spending import Spending
+from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.placing.filling import run_now
-from lading.scheduling.plan import LENGTHS
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.placing.filling import in_planned_order, run_now
+from lading.scheduling.plan import LENGTHS, Objective
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning import Launch, decide
-from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.provisioning.allocation_plan import (
+    SECONDS_PAID,
+    allocation_plan,
+    as_machine,
+    as_machines,
+    needed_soon,
+)
+from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.trace import Arrival
@@ -58,6 +73,7 @@ class Allocation:
     ends: dict[str, float] = field(default_factory=dict)
     used: Resources = NOTHING
     idle_since: float | None = None
+    ordered: float = 0.0
 
     def over(self, now: float) -> bool:
         """Whether it has ended by itself."""
@@ -91,9 +107,25 @@ class Cluster:
     """A cluster and one run, played to its end.
 
     :param lengths: what is known of lengths, one of ``LENGTHS``; None: nothing is forecast
+    :param is_planned: whether allocations go by a plan
+    :param hurry: what an early end is worth in cpu-hours
+    :param spread: of the waits in the queue: the standard deviation of their logarithms
     """
 
-    def __init__(self, workflow: Sequence[Arrival], queue: float, lengths: str | None, *, unlimited: bool) -> None:
+    def __init__(
+        self,
+        workflow: Sequence[Arrival],
+        queue: float,
+        lengths: str | None,
+        *,
+        unlimited: bool,
+        is_planned: bool = True,
+        spread: float = 0.0,
+        hurry: float = 1.0,
+    ) -> None:
+        self.random, self.spread = random.Random(0), spread
+        self.planner = Planner(queue, hurry, most_boot_paid=SECONDS_PAID) if is_planned else None
+        self.spending = Spending()
         seconds = HOURS - 130
         self.market = Market(NODE, OVERHEAD, seconds, seconds / 2, MOST, idle_seconds=IDLE, queue_seconds=queue)
         self.queue, self.lengths = queue, lengths
@@ -103,11 +135,13 @@ class Cluster:
             longest[each.job.task] = max(longest.get(each.job.task, 0.0), each.duration)
         self.arrivals = {each.job.name: each for each in workflow}
         self.needs = {}
+        after = behind(workflow)
         for name, each in self.arrivals.items():
             limit = None if unlimited else max(LEAST_LIMIT, 2 * longest[each.job.task])
             amounts = replace(each.job.resources, memory=min(each.job.resources.memory, NODE.memory - OVERHEAD), disk=0)
             cpus = min(amounts.cpus, NODE.cpus)
             job = WaitingJob(name=name, resources=replace(amounts, cpus=cpus), time=limit, task=each.job.task, run=RUN)
+            job = replace(job, priority=1 + len(after[name]))
             self.needs[name] = need(job, self.market)
         self.limits = {name: None if unlimited else its.time for name, its in self.needs.items()}
         self.history = History()
@@ -173,6 +207,9 @@ class Cluster:
             if name not in self.begun
         ]
         live = [each.location(name, now) for name, each in self.there.items()]
+        coming = self._planned(waiting, live, now)
+        if coming is not None and coming.plan is not None:
+            waiting = in_planned_order(waiting, coming.plan.starts)
         for job, name in run_now(waiting, [each for each in live if not each.booting], now=now).items():
             its, length = self.there[name], self.arrivals[job].duration
             self.begun[job] = now, name
@@ -181,13 +218,14 @@ class Cluster:
             its.idle_since = None
         waiting = [job for job in waiting if job.name not in self.begun]
         live = [each.location(name, now) for name, each in self.there.items()]
-        found = decide(waiting, live, self.market, now=now, coming=self._coming())
+        found = decide(waiting, live, self.market, now=now, coming=coming)
         assert not found.refused, found.refused
         for name in found.releases:
             if not self.there[name].ends:
                 self._end(name, now)
         for position, launch in enumerate(found.launches):
-            self.there[f"a{number + position}"] = Allocation(launch, now + self.queue)
+            waits = self.queue * self.random.lognormvariate(0.0, self.spread)
+            self.there[f"a{number + position}"] = Allocation(launch, now + waits, ordered=now)
         self.found.allocations += len(found.launches)
         return len(found.launches)
 
@@ -207,7 +245,41 @@ class Cluster:
                     where,
                     expected.spread,
                 )
-        return ComingWork(Forecast(steps), known=frozenset([RUN]), foreseen=frozenset(self.there), begins_in=0.0)
+        tokens = {name: name for name in self.queued if name not in self.begun}
+        return ComingWork(
+            Forecast(steps, {RUN: 0.0}), tokens, known=frozenset([RUN]), foreseen=frozenset(self.there), begins_in=0.0
+        )
+
+    def _planned(self, waiting: Sequence[PlannedJob], live: Sequence[Location], now: float) -> ComingWork | None:
+        """What is to come, and what the plan asks for by it."""
+        coming = self._coming()
+        if coming is None or self.planner is None:
+            return coming
+        kinds = {str(each.instance_type) for each in self.needs.values()}
+        market = as_machines(self.market, dict.fromkeys(kinds, self.queue))
+        there = []
+        for each in live:
+            its = self.there[each.name]
+            there.append(as_machine(each, its.ordered, None if each.booting else its.starts, self.queue, now))
+        self.spending.see({each.name: (each.launched_at or now, each.usd_per_hour) for each in there}, now)
+        problem = pose([], there, market.catalogue, market.limits, Objective(), now, None)
+        spent = self.spending.usd(coming.forecast, now)
+        names = [each.name for each in waiting]
+        actions = self.planner.decide(coming.forecast, names, there, problem, spent=spent, now=now)
+        planned = frozenset(names) - actions.refused.keys()
+        schedule = self.planner.schedule
+        plan = allocation_plan(
+            actions,
+            planned,
+            coming.forecast,
+            dict(zip(names, names, strict=True)),
+            {} if schedule is None else schedule.starts,
+            sure_steps(coming, self.market, now),
+            needed_soon(actions, there, dict.fromkeys(kinds, self.queue), now),
+            self.market,
+            coming.margin,
+        )
+        return replace(coming, plan=plan)
 
     def _levels(self, name: str) -> tuple[tuple[str, str], ...]:
         task = str(self.arrivals[name].job.task)
@@ -226,6 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--queue", type=float, default=600.0, help="seconds")
     parser.add_argument("--scale", type=float, default=20.0)
     parser.add_argument("--unlimited", action="store_true")
+    parser.add_argument("--unplanned", action="store_true")
+    parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--hurry", type=float, default=1.0)
     args = parser.parse_args(argv)
     print(machine())
     sums: Mapping[str, Counter[str]] = {each: Counter() for each in ("now", *LENGTHS)}
@@ -233,7 +308,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=args.scale)
         for how, its in sums.items():
             begin = time.perf_counter()
-            cluster = Cluster(workflow, args.queue, None if how == "now" else how, unlimited=args.unlimited)
+            cluster = Cluster(
+                workflow,
+                args.queue,
+                None if how == "now" else how,
+                unlimited=args.unlimited,
+                is_planned=not args.unplanned,
+                spread=args.spread,
+                hurry=args.hurry,
+            )
             found = cluster.run()
             its.update(cpu_hours=found.cpu_hours, seconds=found.seconds, allocations=found.allocations)
             print(

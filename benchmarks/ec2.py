@@ -63,9 +63,9 @@ from lading.hooks.machines import agent_host, introduction
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
+from lading.scheduling import prediction
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Objective
-from lading.scheduling.provisioning import machines as provisioning
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
@@ -313,7 +313,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     ]
     options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
     # Jobs of this day are short when they would be without its speed.
-    provisioning.SHORT, site_memory.SHORT = provisioning.SHORT / speed, site_memory.SHORT / speed
+    prediction.SHORT, site_memory.SHORT = prediction.SHORT / speed, site_memory.SHORT / speed
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None

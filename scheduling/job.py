@@ -47,6 +47,17 @@ class Budget(NamedTuple):
     per_hour: float
     until: float | None = None
 
+    @property
+    def said_spent(self) -> float:
+        """What is said to be spent, by the hundredth: what still runs spends more each time it is summed up, and
+        thousands of waiting jobs would be given another reason."""
+        return by_hundredth(self.spent, self.most)
+
+
+def by_hundredth(part: float, whole: float) -> float:
+    """A part of something, rounded to the hundredth of all of it."""
+    return round(part / whole, 2) * whole
+
 
 # What a job asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs.
 ASKED = (

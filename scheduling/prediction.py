@@ -24,6 +24,8 @@ STATED_SPREAD, STATED_WEIGHT = 0.05, 3.0
 ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN = 1, 0.1
 # Below it a duration counts as known: scenarios would only add noise.
 EXACT = 0.03
+# A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
+SHORT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,11 @@ def predicted(job: Predictable) -> Prediction:
     if job.time is not None:
         return Prediction(job.time, source="its limit")
     return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, for nothing is known of it")
+
+
+def is_short(job: Predictable) -> bool:
+    """Whether a job is over so soon that it goes wherever there is room."""
+    return predicted(job).seconds <= SHORT
 
 
 def bounded(seconds: float, spread: float, most: float | None, source: str, number: int = 0) -> Prediction:

@@ -587,7 +587,7 @@ _TABLE = (
         "max_usd",
         "max_usd",
         _MAX_USD[0],
-        "its run has cost {spent:.2f} of the {most:g} USD that it may cost (max_usd)",
+        "its run has cost {spent:usd} of the {most:usd} USD that it may cost (max_usd)",
         _MAX_USD[1],
         _AUTHOR,
         "max_usd",
@@ -596,7 +596,7 @@ _TABLE = (
         "max_usd_rate",
         "max_usd",
         _MAX_USD[0],
-        "its run has machines for {used:.2f} USD per hour, and {left:.2f} of its {most:g} USD are left: no more than "
+        "its run has machines for {used:usd} USD per hour, and {left:usd} of its {most:usd} USD are left: no more than "
         "these pay for an hour (max_usd)",
         _MAX_USD[1],
         _AUTHOR,
@@ -606,7 +606,7 @@ _TABLE = (
         "budget_spent",
         "budget",
         _BUDGET[0],
-        "{spent:.2f} of the {most:g} USD of the budget {budget} are spent: nothing more is launched until "
+        "{spent:usd} of the {most:usd} USD of the budget {budget} are spent: nothing more is launched until "
         "{until:moment}",
         _BUDGET[1],
         _OPERATOR,
@@ -616,7 +616,7 @@ _TABLE = (
         "budget_spent_cpu_hours",
         "budget",
         _BUDGET[0],
-        "{spent:.1f} of the {most:g} cpu-hours of the budget {budget} are used: nothing more starts until "
+        "{spent:count} of the {most:count} cpu-hours of the budget {budget} are used: nothing more starts until "
         "{until:moment}",
         _CPU_HOURS[1],
         _OPERATOR,
@@ -626,8 +626,8 @@ _TABLE = (
         "budget_rate",
         "budget",
         _BUDGET[0],
-        "there are machines for {used:.2f} USD per hour for the budget {budget}, of whose {most:g} USD {spent:.2f} are "
-        "spent: no more than what is left pays for an hour, until {until:moment}",
+        "there are machines for {used:usd} USD per hour for the budget {budget}, of whose {most:usd} USD {spent:usd} "
+        "are spent: no more than what is left pays for an hour, until {until:moment}",
         _BUDGET[1],
         _OPERATOR,
         "budget {budget}",
@@ -657,6 +657,16 @@ _TABLE = (
         "share {share} keeps its {most:g} {what} for itself, and does not lend",
         "Nothing: it starts as jobs of other shares end. Or let that share lend, in [[shares]] of the sites file.",
         _OPERATOR,
+        "share {share}",
+    ),
+    Code(
+        "gang_share",
+        "share",
+        _BOUND[0],
+        "its {jobs} jobs ask for {all:resources} together, more than their share may have at any one site now: {also}",
+        "It starts as jobs of its share end. One that asks for more than its share may ever have at one site never "
+        "starts: raise what is kept for it, or let it borrow, in [[shares]] of the sites file, or ask for less.",
+        _BOTH,
         "share {share}",
     ),
     Code(

@@ -17,7 +17,7 @@ from typing import Any
 from lading.scheduling.reason_codes import CODES, UNKNOWN, Code, Form
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.printable import storable
-from lading.scheduling.text.units import format_memory, format_moment, format_time
+from lading.scheduling.text.units import format_count, format_memory, format_moment, format_time, format_usd
 
 # What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
@@ -98,6 +98,8 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "time": lambda seconds: format_time(int(seconds)),
     "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
     "moment": format_moment,
+    "usd": format_usd,
+    "count": format_count,
     "resources": lambda amounts: format_resources(Resources(*amounts)),
     "some": _some,
     "names": lambda names: _some(names, MOST_KINDS),

@@ -311,7 +311,8 @@ def _no_tags(_: str) -> None:
 def budget_warning(spending: BudgetUse) -> str:
     """What is warned of."""
     budget = spending.budget
+    spent, most = budget.unit.written(spending.spent), budget.unit.written(budget.most)
     return (
-        f"The budget {budget.name} is at {100 * spending.part:.0f} %: {spending.spent:.2f} of {budget.most:g} "
-        f"{budget.unit.value} of this {budget.per}"
+        f"The budget {budget.name} is at {100 * spending.part:.0f} %: {spent} of {most} {budget.unit.value} "
+        f"of this {budget.per}"
     )

@@ -5,19 +5,38 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from lading.executors.forecast.held_up import HeldUpSteps
-from lading.scheduling.forecast.coming import ComingRun, RunAtSite, parts_at, site_forecast
+from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.provisioning.allocation_plan import allocation_plan, as_machine, as_machines, needed_soon
+from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
+from lading.scheduling.provisioning.foreseen import ForeseenActions
+from lading.scheduling.provisioning.launch import AllocationPlan
 
 # Of so many allocations that began last it counts how long their first jobs had to wait.
 MOST_BEGINS = 20
 # One that was not seen for longer than this before it was up may have been up for long, seconds.
 SECONDS_UNSEEN = 60.0
+
+
+class PlanOfMachines(Protocol):
+    """A plan by which machines are bought (:class:`lading.executors.forecast.site_plans.SitePlan`)."""
+
+    planner: Planner
+    ends: Mapping[str, float]
+
+    def next_actions(
+        self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
+    ) -> ForeseenActions:
+        """What is to be done now."""
 
 
 class BeginTimes:
@@ -51,10 +70,16 @@ class BeginTimes:
 
 
 class AllocationWork:
-    """What is to come at one site of allocations."""
+    """What is to come at one site of allocations, and what is asked for by it.
 
-    def __init__(self) -> None:
+    :param plan: the plan of the site; None: allocations are asked for for what waits
+    """
+
+    def __init__(self, plan: PlanOfMachines | None = None) -> None:
+        self.plan = plan
         self.begins = BeginTimes()
+        self.seen: dict[str, tuple[float, float | None]] = {}
+        """When each allocation was seen first, and when it was up first, epoch seconds; None: it is not."""
         self.at_site: dict[str, RunAtSite] = {}
         self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
@@ -92,7 +117,7 @@ class AllocationWork:
         for name, are_known in located(its.forecast, known).items():
             if name in there:
                 self.foreseen[name] = self.foreseen.get(name, True) and are_known
-        return ComingWork(
+        coming = ComingWork(
             its.forecast.without(left_out) if left_out else its.forecast,
             {token: name for name, token in its.waiting.items()},
             frozenset(known),
@@ -102,6 +127,48 @@ class AllocationWork:
             waits,
             self.begins.measure(site.launched, now),
             frozenset(not_ahead),
+        )
+        if self.plan is None or not isinstance(site.market, Market):
+            return coming
+        return replace(coming, plan=self._planned(self.plan, its, coming, site, site.market, now))
+
+    def _planned(
+        self, plan: PlanOfMachines, its: SiteForecast, coming: ComingWork, site: SiteView, market: Market, now: float
+    ) -> AllocationPlan:
+        """What the plan asks for now for the runs of which it is known what comes after their jobs."""
+        before, self.seen = self.seen, {}
+        for each in site.launched:
+            seen_at, up_at = before.get(each.name, (now, None))
+            self.seen[each.name] = seen_at, None if each.booting else (now if up_at is None else up_at)
+        steps = coming.forecast.steps
+        strange = [name for name, step in steps.items() if step.job.run not in coming.known]
+        forecast = coming.forecast.without(strange) if strange else coming.forecast
+        waiting = {name: token for name, token in its.waiting.items() if name in forecast.steps}
+        kinds = {step.job.instance_type for step in forecast.steps.values() if not step.elsewhere}
+        kinds |= {each.instance_type for each in site.launched}
+        waits = {str(kind): coming.wait(str(kind), market.capacity.cpus, market) for kind in kinds}
+        there = [as_machine(each, *self.seen[each.name], waits[str(each.instance_type)], now) for each in site.launched]
+        foreseen = plan.next_actions(
+            replace(
+                its,
+                forecast=forecast,
+                waiting=waiting,
+                come=frozenset(name for name in its.come if name in forecast.steps),
+                ready=frozenset(name for name in its.ready if name in forecast.steps),
+            ),
+            replace(site, launched=there),
+            as_machines(market, waits),
+            now,
+            is_blind=coming.is_blind,
+        )
+        schedule = plan.planner.schedule
+        begins = {} if schedule is None else schedule.starts
+        sure = sure_steps(replace(coming, forecast=forecast), market, now) - foreseen.not_ahead
+        tokens = {token: name for name, token in waiting.items()}
+        planned = foreseen.planned | foreseen.pending
+        needed = needed_soon(foreseen.actions, there, waits, now)
+        return allocation_plan(
+            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin, foreseen.homes
         )
 
 

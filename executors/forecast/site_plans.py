@@ -31,6 +31,7 @@ from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
@@ -45,6 +46,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.launch import Provision
@@ -90,6 +92,7 @@ class PlanningInput:
     :param spent: USD that the machines have cost since the first live run has begun
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     forecast: Forecast
@@ -101,6 +104,7 @@ class PlanningInput:
     spent: float
     now: float
     kept: frozenset[str]
+    most_boot_paid: float = math.inf
 
 
 class SitePlan:
@@ -109,6 +113,7 @@ class SitePlan:
     :param start: has a plan made in another thread
     :param ring: called when one is ready for which no tick has waited until then
     :param may_plan: cleared while a tick is at work that does not wait for a plan
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     def __init__(
@@ -117,7 +122,10 @@ class SitePlan:
         start: Callable[..., Future[ChosenSchedule]],
         ring: Callable[[], None],
         may_plan: threading.Event,
+        *,
+        most_boot_paid: float = math.inf,
     ) -> None:
+        self.most_boot_paid = most_boot_paid
         self.planner = Planner(market.boot_seconds, market.hurry)
         self.start, self.ring, self.may_plan = start, ring, may_plan
         self.making: Future[ChosenSchedule] | None = None
@@ -309,6 +317,7 @@ class SitePlan:
             self.spending.usd(forecast, now),
             now,
             kept,
+            self.most_boot_paid,
         )
 
 
@@ -404,13 +413,12 @@ class SitePlans:
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
         self.covered = frozenset((*by_forecast, *(site.name for site in allocating)))
-        if not by_forecast:
-            self._note(session, {})
         if not self.is_used:
+            self._note(session, {})
             return Foreseen()
         begun = time.monotonic()
         if not by_forecast and begun < self.due_at:
-            return Foreseen(coming=self.coming)
+            return Foreseen(coming={name: each.without_launches() for name, each in self.coming.items()})
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         self.terms = self._terms()
@@ -431,14 +439,13 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
-        if by_forecast:
-            ends: dict[str, float] = {}
-            for plan in self.plans.values():
-                for run, end in plan.ends.items():
-                    ends[run] = max(end, ends.get(run, end))
-            starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
-            self._note(session, self.live_runs.forecasts(ends), starts)
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
+        ends: dict[str, float] = {}
+        for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
+            for run, end in some.ends.items():
+                ends[run] = max(end, ends.get(run, end))
+        starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
+        self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
 
@@ -451,7 +458,12 @@ class SitePlans:
         self.waits.read(session)
         found = {}
         for site in sites:
-            work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
+            trouble = NO_WORK.format(site=site.name)
+            if (work := self.work.get(site.name)) is None:
+                plan = SitePlan(
+                    MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, most_boot_paid=SECONDS_PAID
+                )
+                work = self.work[site.name] = AllocationWork(plan)
             try:
                 found[site.name] = work.coming_work(
                     runs,
@@ -466,6 +478,7 @@ class SitePlans:
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
                 self.trouble.begin(trouble, error, traceback=True)
+                self.work.pop(site.name)
                 continue
             self.trouble.end(trouble)
         return found
@@ -616,6 +629,7 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         ways=ways,
         now=here.now,
         pause=pause,
+        most_boot_paid=here.most_boot_paid,
     )
 
 

@@ -72,7 +72,11 @@ class Outlook:
 
 
 class AheadRequests:
-    """The requests for capacity ahead of tasks that are to come, from tick to tick.
+    """The requests for capacity ahead of tasks that are to come, from tick to tick, by their hint ``ahead``.
+
+    They are for what no forecast plans. Members of gangs and jobs that share few machines find their places together,
+    when they have come; sites that buy by ``greedy`` look at what waits alone; and of a Dag that cannot be read the
+    hints of its tasks are all that says what comes after what.
 
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes

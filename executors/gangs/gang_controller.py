@@ -39,6 +39,7 @@ from lading.scheduling.gangs.gang import (
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.job import NOTHING
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked
@@ -48,7 +49,7 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.provisioning.budgets import reason as unpaid
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
-from lading.scheduling.shares.bounds import ShareBounds
+from lading.scheduling.shares.bounds import OF_SHARES, ShareBounds
 from lading.scheduling.site_names import is_named
 
 log = logging.getLogger(__name__)
@@ -281,13 +282,13 @@ class GangTick:
         if self.tick.bounds is None:
             return None
         given: list[Taken] = []
-        why: Reason | None = None
+        whys: list[Reason] = []
         for name in (each.name for each in self.gang.partitions):
             jobs = [each.job for each in self.of_partition(name)]
             places = [stops for some in self._options(name).in_order() for stops in some]
             reasons = [self.tick.beyond(jobs, stops) for stops in places]
             if reasons and None not in reasons:
-                why = reasons[0]
+                whys = [each for each in reasons if each is not None]
                 break
             if reasons:
                 needs = self.tick.needs(jobs, places[reasons.index(None)])
@@ -296,7 +297,15 @@ class GangTick:
                 given += needs
         for each in given:
             self.tick.give(*each, times=-1)
-        return why
+        return self._of_share([*dict.fromkeys(map(self.tick.as_now, whys))]) if whys else None
+
+    def _of_share(self, whys: Sequence[Reason]) -> Reason:
+        """The reason of a gang that its share keeps from all sites."""
+        if any(each.code not in OF_SHARES for each in whys):
+            return whys[0]
+        jobs = [each.job for each in self.ready]
+        asked = NOTHING.with_all([each.resources for each in jobs])
+        return because("gang_share", jobs=len(jobs), all=asked, share=jobs[0].share or "").with_also(*whys)
 
     def _unpaid(self) -> Reason | None:
         """The budget over which nothing is launched for it, where it needs that; None: it may begin."""

@@ -93,7 +93,12 @@ class Tick:
         reasons = [self.give(*each) for each in needs]
         for each in needs:
             self.give(*each, times=-1)
-        return next(filter(None, reasons), None)
+        why = next(filter(None, reasons), None)
+        return None if why is None else self.as_now(why)
+
+    def as_now(self, reason: Reason) -> Reason:
+        """Why a share may not have something, with what it has now."""
+        return reason if self.bounds is None else self.bounds.as_now(reason)
 
     def needs(self, jobs: Iterable[WaitingJob], stops: Stops) -> list[Taken]:
         """What jobs take where these stops say."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.models.dag import DagModel, DagTag
+from airflow.models.dag_version import DagVersion
+from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy import select
 
 from lading.executors.orchestrator.executor_names import has_teams
 from lading.executors.store.tables import as_name
+from lading.hooks.files.logs import Trouble
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
 
 # A Dag whose team, owners or tags change has jobs with the new ones after so many seconds at the latest.
 SECONDS_KNOWN = 30.0
 # More Dags than a scheduler queues tasks of at a time.
 MOST_KNOWN = 10_000
+TROUBLE = "The owners of mapped tasks of some Dags cannot be read, so only those of their other tasks count"
 
 
 class DagFacts:
@@ -26,6 +34,7 @@ class DagFacts:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._mapped = MappedOwners()
 
     def columns(self, session: Session, dag_id: str | None) -> dict[str, Any]:
         """The columns of a job that say whose its Dag is; ``{}`` for one of no Dag."""
@@ -33,24 +42,70 @@ class DagFacts:
             return {}
         until, columns = self._known.get(dag_id, (0.0, {}))
         if time.monotonic() >= until:
-            columns = read(session, dag_id)
+            columns = self._read(session, dag_id)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[dag_id] = time.monotonic() + SECONDS_KNOWN, columns
         return columns
 
+    def _read(self, session: Session, dag_id: str) -> dict[str, Any]:
+        """What Airflow's tables say of a Dag now: owners with a comma and a blank between them, tags as JSON."""
+        said = session.scalar(select(DagModel.owners).where(DagModel.dag_id == dag_id))
+        tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
+        # Not `get_team_name`, whose answer may be half a minute old.
+        teams = DagModel.get_dag_id_to_team_name_mapping([dag_id], session=session) if has_teams() else {}
+        owners = all_owners(said, self._mapped.read(session, dag_id), conf.get("operators", "default_owner"))
+        return {
+            "team": teams.get(dag_id),
+            "dag_owner": as_name(", ".join(owners)) or None,
+            "dag_tags": json.dumps(tags) if tags else None,
+        }
 
-def read(session: Session, dag_id: str) -> dict[str, Any]:
-    """What Airflow's tables say of a Dag now, as the columns of a job.
 
-    The owners have a comma and a blank between them, as Airflow joins those of all tasks of a Dag; the tags are JSON.
+class MappedOwners:
+    """The owners of the mapped tasks of Dags, which Airflow leaves out of those of the Dag. A version of a Dag is read
+    once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, frozenset[str]]] = {}
+        self._trouble = Trouble(log)
+
+    def read(self, session: Session, dag_id: str) -> frozenset[str]:
+        """Those of the last version of a Dag; none where it has not been stored, or not as it is understood."""
+        last = session.execute(
+            select(SerializedDagModel.id, SerializedDagModel.dag_hash)
+            .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+            .where(SerializedDagModel.dag_id == dag_id)
+            .order_by(DagVersion.version_number.desc())
+            .limit(1)
+        ).one_or_none()
+        if last is None:
+            return frozenset()
+        digest, found = self._known.get(dag_id, ("", frozenset()))
+        if digest != last.dag_hash and (stored := session.get(SerializedDagModel, last.id)) is not None:
+            found = self._owners(stored)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            # Not what the query said: a session may still have what was stored before.
+            self._known[dag_id] = stored.dag_hash, found
+        return found
+
+    def _owners(self, stored: SerializedDagModel) -> frozenset[str]:
+        try:
+            tasks = stored.data["dag"]["tasks"] if stored.data else ()
+            owners = (task["__var"].get("partial_kwargs", {}).get("owner") for task in tasks)
+            return frozenset(each for each in owners if isinstance(each, str))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # stored by another version of Airflow
+            self._trouble.begin(TROUBLE, error)
+            return frozenset()
+
+
+def all_owners(said: str | None, mapped: frozenset[str], default: str) -> list[str]:
+    """The owners of a Dag in alphabetical order: Airflow's own is another each time the Dag is parsed.
+
+    :param said: those that Airflow shows, with commas between them
+    :param mapped: of its mapped tasks, which are not among them
+    :param default: whom Airflow shows where no other task has an owner
     """
-    owners = session.scalar(select(DagModel.owners).where(DagModel.dag_id == dag_id))
-    tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
-    # Not `get_team_name`, whose answer may be half a minute old.
-    teams = DagModel.get_dag_id_to_team_name_mapping([dag_id], session=session) if has_teams() else {}
-    return {
-        "team": teams.get(dag_id),
-        "dag_owner": as_name(owners) or None,
-        "dag_tags": json.dumps(tags) if tags else None,
-    }
+    shown = {each.strip() for each in (said or "").split(",")}
+    return sorted(((shown - {default} if mapped else shown) | mapped) - {""})

@@ -45,11 +45,12 @@ def read_sites_document(path: Path) -> dict[str, Any]:
 
 def read_sites(path: Path) -> dict[str, Any]:
     """What the file has below ``[sites]``, by name; whether each is a table is not looked at. A table with accounts
-    is one for each of them.
+    is one for each of them. Where it has other tables alone, such as ``[[shares]]``, this machine is the one site.
 
-    :raises SitesError: there is no such file, it is no TOML, or has no site
+    :raises SitesError: there is no such file, it is no TOML, or has nothing
     """
-    tables = read_sites_document(path).get("sites")
+    document = read_sites_document(path)
+    tables = document.get("sites", {LOCAL: {"kind": LOCAL}} if document else None)
     if not isinstance(tables, dict) or not tables:
         raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
     if isinstance(local := tables.get(LOCAL), dict):

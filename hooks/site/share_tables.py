@@ -31,7 +31,7 @@ class WhoTable(TableModel):
     )
     team: str | None = Field(None, min_length=1, max_length=50, description="The name of a team of Airflow.")
     dag: str | None = Field(None, min_length=1, description="A pattern of Dag ids (`*`, `?`, `[...]`).")
-    owner: str | None = Field(None, min_length=1, description="One of the owners of the Dag, as Airflow shows them.")
+    owner: str | None = Field(None, min_length=1, description="An owner of any task of the Dag.")
     tag: str | None = Field(None, min_length=1, description="One of the tags of the Dag.")
 
     @property

@@ -53,12 +53,12 @@ def row_of(budget: BudgetRow) -> dict[str, Any]:
     return {
         "budget": budget.name,
         "who": budget.who,
-        "spent": round(budget.spent, 4),
+        "spent": float(f"{budget.spent:.6g}"),
         "most": budget.most,
         "unit": budget.unit,
         "per": budget.per,
         "used_percent": round(100 * budget.spent / budget.most, 1),
-        "per_hour": round(budget.per_hour, 4),
+        "per_hour": float(f"{budget.per_hour:.6g}"),
         "until": format_moment(budget.until),
         "lifted_by": budget.lifted_by if budget.is_lifted else None,
     }

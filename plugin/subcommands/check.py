@@ -24,6 +24,8 @@ from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.session import create_session
 
+from lading.executors.controller.housekeeping import cpu_hour
+from lading.executors.controller.sites_file import budgets_of, shares_of
 from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings
 from lading.hooks.files.host import existing
@@ -37,7 +39,10 @@ from lading.plugin.subcommands.controller_state import controller_finding
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import format_resources
+from lading.scheduling.shares.budgets import PeriodBudget, Unit
+from lading.scheduling.shares.table import OTHERS, Share
 from lading.scheduling.site_names import is_named
+from lading.scheduling.text.printable import shortened
 
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
@@ -129,6 +134,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield Check("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
     yield here_finding(sites)
     yield default_finding(settings)
+    yield from tenant_findings(settings, sites)
     for name in only or sites:
         # Those of all its accounts, where it has several.
         named = [name] if not only else [each for each in sites if is_named(each, name)]
@@ -292,6 +298,53 @@ def default_finding(settings: Settings) -> Check:
         False,
         f"{text}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
     )
+
+
+def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Iterator[Check]:
+    """The shares and budgets of the sites file, and which of them are for no job."""
+    shares = shares_of(settings.sites_file, sites, settings.share_half_life).table
+    budgets = budgets_of(settings.sites_file)
+    if shares:
+        weights = {each.name: each.weight for each in shares}
+        weights.setdefault(OTHERS, 1.0)
+        faults = [] if settings.fair else [f"[{SECTION}] fair = False, so none of them holds"]
+        yield _tenants("shares", [f"{name}: weight {weight:g}" for name, weight in weights.items()], shares, faults)
+    if budgets:
+        amounts = [f"{each.name}: {each.unit.written(each.most)} {each.unit.value} a {each.per}" for each in budgets]
+        faults = []
+        if in_usd := ", ".join(each.name for each in budgets if each.unit is Unit.USD):
+            if not any(map(has_price, sites.values())):
+                faults.append(
+                    f"no site has a price, so nothing of {in_usd} is ever spent; give usd_per_hour or "
+                    "usd_per_cpu_hour in the table of a site, or cpu_hours in place of usd"
+                )
+            elif not any(map(pays_for_more, sites.values())):
+                faults.append(
+                    f"no site launches machines or has batch jobs with a price, so {in_usd} warns and stops nothing; "
+                    "cpu_hours in place of usd does"
+                )
+        yield _tenants("budgets", amounts, budgets, faults)
+
+
+def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBudget], faults: Sequence[str]) -> Check:
+    """The finding about shares or budgets, with those that name a team that there is not."""
+    named = sorted({each.who.team for each in tables if each.who.team is not None})
+    known = set(Team.get_all_team_names()) if named and executor_names.has_teams() else set()
+    if strange := [shortened(each) for each in named if each not in known]:
+        valid = f"valid: {', '.join(sorted(known))}" if known else "it has none, or [core] multi_team is not set"
+        faults = [*faults, f"Airflow has no team {' or '.join(strange)}, so that is for no job; {valid}"]
+    return Check(what, True, "; ".join([*found, *faults]), warns=bool(faults))
+
+
+def has_price(site: Site[Any]) -> bool:
+    """Whether a site costs money."""
+    return site.trial_costs or any(cpu_hour(site, each) for each in site.potential())
+
+
+def pays_for_more(site: Site[Any]) -> bool:
+    """Whether what a budget in USD stops is there: machines that are launched, or batch jobs that have a price."""
+    is_launched = site.launches or any(each.max_jobs is not None for each in site.potential())
+    return has_price(site) and is_launched
 
 
 def here_finding(sites: Mapping[str, Site[Any]]) -> Check:

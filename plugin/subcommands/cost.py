@@ -21,6 +21,7 @@ from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_
 from lading.scheduling.insight.bill import BillParts, total
 from lading.scheduling.insight.chargeback import charges
 from lading.scheduling.insight.periods import Period, begin
+from lading.scheduling.text.units import format_usd
 
 # An error names so many that there are.
 MOST_NAMES = 10
@@ -74,7 +75,9 @@ def charge(args: Namespace) -> None:
     if known is not None and known > since:
         complain(f"Nothing is known of before {day(known)}.")
     if going_on:
-        complain(f"In none of these: {going_on:.2f} USD until now of jobs that run and of machines that are up.")
+        complain(
+            f"In none of these: {format_usd(going_on)} USD until now of jobs that run and of machines that are up."
+        )
     if not found:
         complain(f"Nothing was billed from {day(since)} to {day(until)}.")
         sys.exit(1)

@@ -16,7 +16,7 @@ from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
 from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGroups, summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
-from lading.scheduling.text.units import format_count, format_time
+from lading.scheduling.text.units import format_count, format_time, format_usd
 
 # Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.
 NARROW = (0, 1, 0, 0)
@@ -60,7 +60,7 @@ def screen(things: Summary, why: WaitGroups) -> Group:
 
 def usd(amount: float | None) -> str:
     """What something costs, where that is known."""
-    return "" if amount is None else f", {amount:.2f} USD per hour"
+    return "" if amount is None else f", {format_usd(amount)} USD per hour"
 
 
 def sites(things: Summary) -> Table:

@@ -88,6 +88,7 @@ def choose(
     ways: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
+    most_boot_paid: float = math.inf,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
@@ -98,8 +99,9 @@ def choose(
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
-    search = Search(forecast, locations, problem, boot, boots, hurry, spent, now, pause)
+    search = Search(forecast, locations, problem, boot, boots, hurry, spent, now, pause, most_boot_paid)
     ways = ways or all_ways(problem, min(search.hurries.values(), default=hurry))
     for way in ways:
         search.consider(way)
@@ -128,11 +130,13 @@ class Search:
         spent: float,
         now: float,
         pause: Callable[[], None],
+        most_boot_paid: float,
     ) -> None:
         medians = forecast.by_those_at_work(now)
         self.forecast = forecast = medians.by_means()
         self.problem, self.boot, self.spent, self.now = problem, boot, spent, now
-        self.builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
+        most = problem.limits.instances
+        self.builder = Builder(forecast, locations, boot, most, now, pause, boots, most_boot_paid)
         self.menus = Menus(forecast, problem, self.builder)
         critical = longest_of_runs(forecast, self.builder.rests)
         # What is at work may end sooner than expected, and nothing else should have waited by then as if it did not.
@@ -351,7 +355,8 @@ class Menus:
         for need, seconds in self._alike.items():
             at_once = min((have // amount for have, amount in zip(capacity, need, strict=True) if amount), default=1)
             whole += seconds / max(1, at_once)
-        first = self.builder.boot_of(candidate.type.name) + self._longest
+        boot = min(self.builder.boot_of(candidate.type.name), self.builder.most_boot_paid)
+        first = boot + self._longest
         usd = candidate.price * (max(first, 0.0, *shares) + max(first, whole))
         self._usd[id(candidate)] = usd
         return usd

@@ -57,11 +57,12 @@ class Planner:
 
     :param boot: seconds from a launch to the first job
     :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
+    :param most_boot_paid: of a boot so many seconds cost money at most
     :ivar plans: how often it has planned
     """
 
-    def __init__(self, boot: float, hurry: float = 1.0) -> None:
-        self.boot, self.hurry, self.plans = boot, hurry, 0
+    def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
+        self.boot, self.hurry, self.most_boot_paid, self.plans = boot, hurry, most_boot_paid, 0
         self.way: Way | None = None
         self.schedule: Schedule | None = None
         self.planned: frozenset[str] = frozenset()
@@ -90,7 +91,15 @@ class Planner:
             hurry = min((forecast.hurries.get(run or "", self.hurry) for run in runs_of(forecast)), default=self.hurry)
             ways = self.ways(forecast) or (*all_ways(problem, hurry), *self.going_on(forecast))
             choice = choose(
-                forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
+                forecast,
+                locations,
+                problem,
+                boot=self.boot,
+                hurry=self.hurry,
+                spent=spent,
+                ways=ways,
+                now=now,
+                most_boot_paid=self.most_boot_paid,
             )
             self.adopt(choice, forecast)
         return self.act(forecast, waiting, problem, now)

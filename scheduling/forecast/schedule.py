@@ -163,6 +163,7 @@ class Builder:
     :param most: how many machines there may be at a time; None: as many as it takes
     :param now: epoch seconds
     :param pause: called between two steps; other threads may want to run
+    :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     def __init__(
@@ -174,9 +175,10 @@ class Builder:
         now: float,
         pause: Callable[[], None] = lambda: None,
         boots: Mapping[str, float] = {},
+        most_boot_paid: float = math.inf,
     ) -> None:
         self.forecast, self.locations, self.boot, self.most, self.now = forecast, locations, boot, most, now
-        self.pause, self.boots = pause, boots
+        self.pause, self.boots, self.most_boot_paid = pause, boots, most_boot_paid
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
         self.longest_rests = self._longest_rests()
@@ -304,7 +306,8 @@ class Builder:
             while begin < (turn := self._slots.earliest(step, begin)):
                 begin = self._opening(turn, seconds, schedule, boot)
             late = max(0.0, begin - latest) * worth
-            key = (boot + seconds) * launched.price / 3600 + late, begin
+            paid = min(boot, self.most_boot_paid) + seconds
+            key = paid * launched.price / 3600 + late, begin
             # What is there and would be released until then is left to what can begin on it sooner.
             is_there = home is not None and home.location is not None
             if key < best or (is_there and key[0] <= best[0] * ALIKE and key[1] <= best[1]):
@@ -419,7 +422,9 @@ class Builder:
                     # It comes later, and neither may reach into the time of the other.
                     machine.timeline.since = max(machine.timeline.since, machine.timeline.busy[0][0])
                     closes = min(closes, first)
-        timeline = MachineTimeline(launched.capacity, launched.price / 3600, boot, since)
+        timeline = MachineTimeline(
+            launched.capacity, launched.price / 3600, boot, since, most_boot_paid=self.most_boot_paid
+        )
         home = PlannedMachine(timeline, bin=launched, closes=closes, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home

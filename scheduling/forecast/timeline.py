@@ -20,15 +20,23 @@ class MachineTimeline:
     :param boot: seconds from a launch to the first job
     :param since: when it takes its first job at the earliest: now, or when it has booted
     :param is_there: whether it is launched already, and paid until then whatever is planned
+    :param most_boot_paid: of its boot so many seconds cost money at most
     """
 
-    __slots__ = ("boot", "busy", "capacity", "is_there", "since", "times", "usd_per_second", "used")
+    __slots__ = ("boot", "busy", "capacity", "is_there", "most_boot_paid", "since", "times", "usd_per_second", "used")
 
     def __init__(
-        self, capacity: Vector, usd_per_second: float, boot: float, since: float, *, is_there: bool = False
+        self,
+        capacity: Vector,
+        usd_per_second: float,
+        boot: float,
+        since: float,
+        *,
+        is_there: bool = False,
+        most_boot_paid: float = math.inf,
     ) -> None:
         self.capacity, self.usd_per_second, self.boot = capacity, usd_per_second, boot
-        self.since, self.is_there = since, is_there
+        self.since, self.is_there, self.most_boot_paid = since, is_there, most_boot_paid
         # From times[i] to times[i + 1] so much is used; of the last one, which has no end, nothing.
         self.times: list[float] = [since]
         self.used: list[Vector] = [(0, 0, 0, 0)]
@@ -76,7 +84,7 @@ class MachineTimeline:
         """What it costs from now on, beside the boot of one that is there already."""
         busy = sum(end - begin for begin, end in self.busy)
         gaps = sum(min(after[0] - before[1], self.boot) for before, after in pairwise(self.busy))
-        boot = self.boot if self.busy and not self.is_there else 0.0
+        boot = min(self.boot, self.most_boot_paid) if self.busy and not self.is_there else 0.0
         return (busy + gaps + boot) * self.usd_per_second
 
     def more(self, begin: float, seconds: float) -> float:

@@ -39,6 +39,7 @@ class Market:
     :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
     :param grace: seconds that a job has beyond its limit to come to its end
     :param queue_seconds: for which an allocation is expected to wait in its queue, until it is known of others
+    :param hurry: what the early end of a run is worth in cpu-hours (:mod:`lading.scheduling.forecast.choice`)
     """
 
     capacity: Resources
@@ -53,6 +54,7 @@ class Market:
     time_limit: float | None = None
     grace: float = 0.0
     queue_seconds: float = 0.0
+    hurry: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing import hours
 from lading.scheduling.placing.backlog import fill
-from lading.scheduling.placing.filling import machines, run_now
+from lading.scheduling.placing.filling import in_planned_order, machines, run_now
 from lading.scheduling.placing.locality import DataLocality
 from lading.scheduling.placing.policies import (
     DATA_LOCALITY,
@@ -27,9 +27,10 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.machines import MachinePlan, is_short
+from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -58,7 +59,7 @@ class Choice:
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
-        there = site.locations
+        there, jobs = site.locations, self._in_order(site, jobs)
         by = PRICED if site.policy == PRICED else GREEDY
         # Seven Bridges' algorithm orders jobs by price, where machines have one.
         prices = site.market.catalogue if site.policy == GREEDY and isinstance(site.market, MachineMarket) else None
@@ -92,21 +93,35 @@ class Choice:
         if site.policy not in FILLING or stacks(site.locations):
             return {}
         given: dict[str, str] = {}
-        there = site.locations
-        if (foreseen := self.foreseen.get(site.name)) is not None:
-            given = self._to_planned(site, jobs, foreseen, limits)
+        there, jobs = site.locations, self._in_order(site, jobs)
+        if (homes := self._homes(site)) is not None:
+            planned, places = homes
+            given = self._to_planned(site, jobs, places, limits)
             there = hours.with_jobs(there, jobs, given)
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
-            jobs = [job for job in jobs if not (job.name in foreseen.planned or job.name in foreseen.pending)]
+            jobs = [job for job in jobs if job.name not in planned]
         return given | fill(hours.may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
 
+    def _in_order(self, site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
+        """The jobs as they go into allocations where these are asked for by a plan."""
+        coming = self.coming.get(site.name)
+        return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
+
+    def _homes(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
+        """The jobs that a plan has, or is about to have, and the machines of a site on which it has them; None: there
+        is no plan."""
+        if (foreseen := self.foreseen.get(site.name)) is not None:
+            return foreseen.planned | foreseen.pending, foreseen.homes
+        coming = self.coming.get(site.name)
+        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.homes)
+
     def _to_planned(
-        self, site: SiteView, jobs: Sequence[PlannedJob], foreseen: ForeseenActions, limits: InstanceLimits
+        self, site: SiteView, jobs: Sequence[PlannedJob], homes: Mapping[str, str], limits: InstanceLimits
     ) -> dict[str, str]:
         """The location of each short job that is prefetched to the machine on which a plan has it."""
         by_home: dict[str, list[PlannedJob]] = {}
         for job in jobs:
-            if (home := foreseen.homes.get(job.name)) is not None and is_short(job):
+            if (home := homes.get(job.name)) is not None and is_short(job):
                 by_home.setdefault(home, []).append(job)
         up = {each.name: each for each in machines(site.locations)} if by_home else {}
         given: dict[str, str] = {}

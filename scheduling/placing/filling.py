@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
@@ -38,6 +39,27 @@ def in_turn(
         if job.hidden:
             closed.update(each.name for each in locations if each.name not in closed and each.suits(need))
     return kept
+
+
+def in_planned_order(jobs: Sequence[PlannedJob], starts: Mapping[str, float]) -> Sequence[PlannedJob]:
+    """The jobs with other arrivals, so that those of a plan which would go by arrival alone go in its order.
+
+    They exchange their arrivals with each other, so nothing else comes later by it.
+
+    :param starts: when they are to start by the plan, by their names, epoch seconds
+    """
+    alike: dict[tuple[int, float, float], list[int]] = {}
+    for number, job in enumerate(jobs):
+        if job.name in starts:
+            alike.setdefault((job.priority, job.turn, job.rest), []).append(number)
+    found = list(jobs)
+    for numbers in alike.values():
+        some = [jobs[number] for number in numbers]
+        in_order = sorted(some, key=lambda job: (starts[job.name], job.queued_at, job.name))
+        arrivals = sorted(job.queued_at for job in some)
+        for number, job, queued_at in zip(numbers, in_order, arrivals, strict=True):
+            found[number] = replace(job, queued_at=queued_at)
+    return found
 
 
 def machines(locations: Sequence[Location]) -> list[Location]:

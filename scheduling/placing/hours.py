@@ -15,10 +15,11 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.machines import MachinePlan, is_short
+from lading.scheduling.provisioning.machines import MachinePlan
 
 # Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
 # for so many seconds and so many boots of a machine; for sixteen of these it may have waited for cheaper room.

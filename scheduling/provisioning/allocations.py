@@ -22,8 +22,9 @@ from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import predicted
+from lading.scheduling.prediction import is_short, predicted
 from lading.scheduling.provisioning import coming_work
+from lading.scheduling.provisioning.allocation_plan import part_of
 from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.planner import plan
@@ -37,6 +38,8 @@ WORTH_A_CHANGE = 2
 # so many of them: that takes some milliseconds for each.
 MIXED = 1.5
 MOST_CLASSIFIED = 60
+# What has waited for so long and is in no plan is decided about without it, seconds.
+SECONDS_UNTIL_PLANNED = 10.0
 
 
 def decide(
@@ -66,23 +69,40 @@ def decide(
     wanting = [*jobs, *(job for each in live for job in each.prefetched)]
     needs = _needed(wanting, live, market, limits, now, margin)
     near = None if coming is None else replace(coming, forecast=coming.within_reach(len(live), now))
-    begins: dict[str, float] = {}
+    begins: Mapping[str, float] = {}
     awaits: Mapping[str, Reason] = {}
+    plan = None if near is None else near.plan
     if near is not None:
-        launches, awaits = coming_work.needed(needs.launches, live, near, market, now)
+        launches = needs.launches
+        if plan is not None:
+            # What is prefetched is at work in a plan.
+            given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
+            left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
+            launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
+            if any(not left_to_plan.isdisjoint(each.jobs) for each in launches):
+                others = [job for job in wanting if job.name not in left_to_plan]
+                launches = _needed(others, live, market, limits, now, margin).launches
+        launches, awaits = coming_work.needed(launches, live, near, market, now)
+        if plan is not None:
+            room = max(0, market.most - len(live) - len(launches))
+            begins, awaits = plan.begins, {**awaits, **plan.awaits}
+            launches = (*launches, *plan.launches[:room])
         needs = replace(needs, launches=launches)
-        early, more = _early(needs.launches, wanting, live, near, market, limits, now)
-        begins = {job.name: begin for job, begin in early}
-        wanting, needs = [*wanting, *(job for job, _ in early)], replace(needs, launches=(*needs.launches, *more))
-    if not wanting:
+    if not (wanting or needs.launches):
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
     releases = _unused(live, names - needs.used, market, now, coming)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
-    if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
+    # A plan has what it needs make way when that is idle.
+    unplanned = [job for job in waiting if plan is None or job.name not in plan.planned]
+    if may_give_way and (first := _giving_way(unplanned, live, needs.used, market, limits, now)) is not None:
         releases |= first
-    due = () if market.held is not None else _settled(needs.launches, wanting, since, market, now)
+    planned = () if plan is None else plan.launches
+    unsettled = tuple(each for each in needs.launches if each not in planned)
+    due = () if market.held is not None else _settled(unsettled, wanting, since, market, now)
+    if market.held is None:
+        due = (*due, *(each for each in needs.launches if each in planned))
     if near is not None:
         due = coming_work.timed(due, [each for each in live if each.name not in releases], near, market, now)
     waits = _waits(waiting, live, needs, market)
@@ -90,26 +110,17 @@ def decide(
     return Provision(due, releases, names - needs.used, waits, needs.refused, awaits=awaits, ahead=asked)
 
 
-def _early(
-    launches: Sequence[Launch],
-    wanting: Sequence[PlannedJob],
-    live: Sequence[Location],
-    coming: ComingWork,
-    market: Market,
-    limits: InstanceLimits,
-    now: float,
-) -> tuple[Sequence[tuple[PlannedJob, float]], tuple[Launch, ...]]:
-    """The jobs that are still to come and for which is launched now, each with when it is to begin, and the launches.
+def _just_come(
+    jobs: Sequence[PlannedJob], known: Collection[str], since: Mapping[str, float] | None, now: float
+) -> frozenset[str]:
+    """The jobs for which a plan is not there yet: those of runs that are planned, for a moment.
 
-    :param launches: those for jobs that wait; ``wanting``: all jobs for which something is launched in any case
+    :param known: these runs
     """
-    left = market.most - len(live) - len(launches)
-    if left <= 0:
-        return (), ()
-    found = coming_work.early(launches, live, coming, market, now, [job.name for job in wanting])
-    # They have no room in what is there, or is launched for others.
-    full, rest = [replace(each, draining=True) for each in live], replace(market, most=left + len(live))
-    return found, _needed([job for job, _ in found], full, rest, limits, now, coming.margin).launches
+    seen = since or {}
+    return frozenset(
+        job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < SECONDS_UNTIL_PLANNED
+    )
 
 
 def shaped(packed: Resources, market: Market) -> Resources:
@@ -124,14 +135,9 @@ def shaped(packed: Resources, market: Market) -> Resources:
     return part
 
 
-def _part(market: Market, parts: int, packed: Resources) -> Resources:
-    whole = market.capacity
-    return Resources(
-        math.ceil(whole.cpus / parts) if parts > 1 else whole.cpus,
-        math.ceil((whole.memory + market.overhead) / parts) - market.overhead,
-        math.ceil(whole.disk / parts),
-        math.ceil(whole.gpus / parts) if packed.gpus else 0.0,
-    )
+def _part(market: Market, number: int, packed: Resources) -> Resources:
+    part = part_of(market, number)
+    return part if packed.gpus else replace(part, gpus=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +256,14 @@ def _unused(
     """The allocations that wait in their queue and nothing has needed for a while, nor will; and those that are up and
     that nothing which is to come needs: where that is not known, one ends by itself."""
     ends, kept = ({}, frozenset()) if coming is None else coming_work.ended(live, spare, coming, market, now)
+    if coming is not None and coming.plan is not None:
+        needed = coming.plan.needed
+        free = {each.name for each in live if each.empty and not (each.draining or each.booting)} & spare
+        idle = (
+            {} if coming.is_blind else {name: coming.plan.releases[name] for name in coming.plan.releases.keys() & free}
+        )
+        idle = {name: reason for name, reason in idle.items() if name in coming.foreseen}
+        ends, kept = {name: reason for name, reason in ends.items() if name not in needed} | idle, kept | needed
     return ends | {
         each.name: because("not_wanted")
         for each in live

@@ -73,7 +73,7 @@ def reason(budget: Budget, used: float) -> Reason:
     """Why nothing more is launched."""
     if budget.until is not None:
         code, rate = ("budget_spent", {}) if budget.spent >= budget.most else ("budget_rate", {"used": used})
-        spent = {"spent": budget.spent, "most": budget.most, "until": budget.until}
+        spent = {"spent": budget.said_spent, "most": budget.most, "until": budget.until}
         return because(code, budget=budget.name, **rate, **spent)
     if budget.spent >= budget.most:
         return because("max_usd", spent=budget.spent, most=budget.most)

@@ -1,10 +1,10 @@
-"""Allocations by what is to come: what is asked for ahead, for how long, which idle ones are kept, which end. Pure.
+"""Allocations by what is to come: for how long they are asked for, which idle ones are kept, which end. Pure.
 
 What live runs still have to do is played forward over the allocations that are there and those that are asked for, by
 the longest rest of each run first and each step where it begins soonest. What has room by that sooner than another one
-would come out of its queue waits for it. A walltime covers what begins in an allocation
-by that; an idle allocation stays while something is to begin there sooner than another one would come out of its queue;
-and what will find no room when those before it have ended is asked for as much sooner as allocations wait.
+would come out of its queue waits for it. A walltime covers what begins in an allocation by that; and an idle allocation
+stays while something is to begin there sooner than another one would come out of its queue. How much is asked for, how
+large and how far ahead, a plan says (:mod:`lading.scheduling.provisioning.allocation_plan`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import rounded_up
 from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule, ScheduleTerms
-from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, Launch
+from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import Reason, because
 
 # From the start of an allocation to that of its jobs it may take so long at least, and as long as it is not known how
@@ -38,8 +37,6 @@ OTHER_ORDER = 2.0
 # What needs something is asked for ahead where the steps before it end by at most this part of the wait sooner or later
 # than expected, but for those whose hints say so.
 CERTAIN = 0.1
-# What is still to come comes after all that waits.
-LAST = -(10**9)
 # A walltime is whole minutes, seconds.
 MINUTE = 60.0
 # So many looks at an allocation for a step are made in one decision: what comes last is left out.
@@ -57,6 +54,7 @@ class ComingWork:
     :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
     :param site: its name; ``waits``: for how long allocations have waited in their queues
     :param not_ahead: the runs for which nothing is asked for before their jobs wait, for a budget of theirs is spent
+    :param plan: what a plan of all that asks for; None: there is none
     :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
     """
 
@@ -69,6 +67,7 @@ class ComingWork:
     waits: QueueWaits = field(default_factory=QueueWaits)
     begins_in: float | None = None
     not_ahead: frozenset[str] = frozenset()
+    plan: AllocationPlan | None = None
 
     @property
     def margin(self) -> float:
@@ -79,6 +78,12 @@ class ComingWork:
         """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
         known = self.waits.expected(self.site, queue_of(kind), cpus)
         return market.queue_seconds if known is None else known
+
+    def without_launches(self) -> ComingWork:
+        """The same a moment later, when what its plan has asked for is there."""
+        if self.plan is None or not self.plan.launches:
+            return self
+        return replace(self, plan=replace(self.plan, launches=()))
 
     def within_reach(self, locations: int, now: float) -> Forecast:
         """The steps that are looked at."""
@@ -156,65 +161,23 @@ def at_most(forecast: Forecast, market: Market) -> Forecast:
     return replace(forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()})
 
 
-def early(
-    launches: Sequence[Launch],
-    live: Sequence[Location],
-    coming: ComingWork,
-    market: Market,
-    now: float,
-    wanting: Collection[str] = (),
-) -> list[tuple[PlannedJob, float]]:
-    """The jobs that are still to come and for which allocations are asked for now: they would wait for them when those
-    before them have ended, and then an allocation is expected to come out of its queue.
+def is_sure(name: str, step: WorkflowStep, unsure: Collection[str], doubts: Mapping[str, float], wait: float) -> bool:
+    """Whether it is certain enough when a step begins for something to be asked for before it has come."""
+    return name not in unsure and bool(step.ahead or doubts[name] <= CERTAIN * wait)
 
-    :param launches: what is asked for for jobs that wait
-    :param live: what is there or asked for
-    :param wanting: the names of the jobs for which is asked in any case
-    :returns: each with when it is to begin, epoch seconds
-    """
-    come, waits = {*coming.tokens.values(), *wanting}, dict[str, float]()
-    runs = coming.known - coming.not_ahead
-    known: dict[tuple[str | None, float], float] = {}
-    for name, step in coming.forecast.steps.items():
-        is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in runs
-        if is_to_come and step.ahead is not False and step.parents:
-            kind, cpus = step.job.instance_type, step.job.resources.cpus
-            if (kind, cpus) not in known:
-                known[kind, cpus] = coming.wait(str(kind), cpus, market)
-            waits[name] = known[kind, cpus]
-    forecast = coming.within_reach(len(live) + len(launches), now)
-    expected = as_expected(forecast)
-    soonest = expected.soonest(now) if waits else {}
-    waits = {name: wait for name, wait in waits.items() if soonest.get(name, math.inf) <= now + wait}
-    if not any(waits.values()):
-        return []
-    asked = [
-        Location(
-            f"launch {number}",
-            each.capacity,
-            instance_type=each.kind,
-            booting=True,
-            ends_at=now + each.seconds - coming.margin,
-        )
-        for number, each in enumerate(launches)
-    ]
-    schedule = play(expected, as_played([*live, *asked], coming, market, now), now)
+
+def sure_steps(coming: ComingWork, market: Market, now: float) -> frozenset[str]:
+    """The steps that are still to come and for which may be asked before they have come."""
+    forecast, runs = coming.forecast, coming.known - coming.not_ahead
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
-    found = []
-    for name, wait in waits.items():
-        step = forecast.steps[name]
-        before = [each for each in step.parents if each in forecast.steps]
-        if not before or any(each not in schedule.until for each in before):
+    come, found = {*coming.tokens.values()}, set()
+    for name, step in forecast.steps.items():
+        if step.begun is not None or step.elsewhere or name in come or step.job.run not in runs or step.ahead is False:
             continue
-        ready = max(schedule.until[each] for each in before)
-        is_certain = name not in unsure and (step.ahead or doubts[name] <= CERTAIN * wait)
-        is_due = now < ready <= now + wait
-        if is_due and is_certain and schedule.starts.get(name, math.inf) > now + wait + SECONDS_BETWEEN_STEPS:
-            lasts = min((step.job.time or 0.0) + ready - now, market.seconds - coming.margin)
-            since = now - LONGEST_ARRIVAL - 1.0  # all of them are known, so none that may still arrive is waited for
-            time = max(step.job.time or 0.0, lasts)
-            found.append((replace(step.job, time=time, priority=LAST, queued_at=since), ready))
-    return found
+        wait = coming.wait(str(step.job.instance_type), step.job.resources.cpus, market)
+        if is_sure(name, step, unsure, doubts, wait):
+            found.add(name)
+    return frozenset(found)
 
 
 def doubted(forecast: Forecast, now: float) -> dict[str, float]:

@@ -41,6 +41,32 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocationPlan:
+    """What a plan of all that is to come asks for at a site of allocations now, in which jobs that have come have their
+    tokens as names.
+
+    :param launches: the allocations that are asked for now
+    :param planned: the waiting jobs that have a place in it, or for which it is being made: nothing else is asked for
+        for them
+    :param awaits: what some of them wait for
+    :param begins: when the jobs are to begin that are still to come and for which is launched, epoch seconds
+    :param needed: the allocations that it needs sooner than another one would come out of its queue
+    :param releases: the idle ones that it does not, each with the reason
+    :param starts: when waiting jobs are to start by it, epoch seconds
+    :param homes: the allocations that are there in which it has them
+    """
+
+    launches: tuple[Launch, ...] = ()
+    planned: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+    releases: Mapping[str, Reason] = field(default_factory=dict)
+    awaits: Mapping[str, Reason] = field(default_factory=dict)
+    begins: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, float] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Provision:
     """What is to be done so that all that waits at a site can run.
 
@@ -78,10 +104,12 @@ def settled(
     :param since: when each of them was seen first to find no room, by its name; without it, when it came
     :param is_whole: whether a launch would be the same whatever else comes
     """
+    if not launches:
+        return launches
     arrived = {job.name: job.queued_at for job in jobs} | {**(since or {})}
     # One that counts for others came first of them; when the last one came is not known.
     last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
-    if not launches or now - last > SECONDS_UNTIL_SETTLED:
+    if now - last > SECONDS_UNTIL_SETTLED:
         return launches
     late = now - LONGEST_ARRIVAL
     return tuple(each for each in launches if is_whole(each) or min(arrived[name] for name in each.jobs) < late)

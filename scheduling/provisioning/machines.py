@@ -19,7 +19,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Plan
-from lading.scheduling.prediction import predicted
+from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
@@ -28,8 +28,6 @@ from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.scale_in import ScaleIn, releases
 
-# A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
-SHORT = 10.0
 # Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
@@ -345,11 +343,6 @@ def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location]
     kept = {each.name for each in sorted(idle, key=lambda each: each.usd_per_hour)[:number]}
     usd = sum(each.usd_per_hour for each in idle if each.name in kept)
     return [replace(each, usd_per_hour=0.0) if each.name in kept else each for each in there] if kept else there, usd
-
-
-def is_short(job: PlannedJob) -> bool:
-    """Whether a job is over so soon that it goes wherever there is room."""
-    return predicted(job).seconds <= SHORT
 
 
 def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence[Location]) -> InstanceLimits:

@@ -16,6 +16,9 @@ from lading.scheduling.shares.usage import Standing, entitled
 from lading.scheduling.site_names import declared_name, is_named
 
 TOLERANCE = 1e-6
+# Reasons that say what a share has, and of all shares.
+OWN_BOUNDS = ("share_bound", "share_by_weight")
+OF_SHARES = (*OWN_BOUNDS, "share_closed")
 # How each of the amounts is called, and by what it is divided where it is shown.
 UNITS = (("cpus", 1.0), ("GiB of memory", 1024.0), ("GPUs", 1.0), ("machines", 1.0), ("USD per hour", 1.0))
 
@@ -74,7 +77,7 @@ class ShareBounds:
         """The budget that does not pay for one more job of a site; None: each does, or it costs nothing."""
         for it in budgets if site in self._priced else ():
             if it.until is not None and it.spent >= it.most:
-                said = {"spent": it.spent, "most": it.most, "until": it.until}
+                said = {"spent": it.said_spent, "most": it.most, "until": it.until}
                 return because("budget_spent", budget=it.name, **said).at(site)
         return None
 
@@ -118,6 +121,15 @@ class ShareBounds:
                 used = self._use(share, where) if name else self._all(where)
                 for number, more in enumerate(need):
                     used[number] += times * more
+
+    def as_now(self, reason: Reason) -> Reason:
+        """A reason of :meth:`admits` with what its share has now, where it was found with more given to it."""
+        params = dict(reason.params)
+        if reason.code not in OWN_BOUNDS:
+            return reason
+        number, unit = next((number, unit) for number, (name, unit) in enumerate(UNITS) if name == params["what"])
+        have = self._use(str(params["share"]), reason.site)[number]
+        return because(reason.code, **{**params, "used": round(have / unit, 2)})
 
     def _bounds(self, name: str) -> list[Bound]:
         if (known := self._of.get(name)) is None:

@@ -13,9 +13,10 @@ from enum import Enum
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from lading.scheduling.job import Budget
+from lading.scheduling.job import Budget, by_hundredth
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.who import Tenant, Who
+from lading.scheduling.text.units import format_count, format_usd
 
 Period = Literal["day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
@@ -28,6 +29,10 @@ class Unit(str, Enum):
 
     USD = "USD"
     CPU_HOURS = "cpu-hours"
+
+    def written(self, amount: float) -> str:
+        """An amount without its unit, as people read it."""
+        return format_usd(amount) if self is Unit.USD else format_count(amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,9 @@ class BudgetUse(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """Why nothing more is launched, by the hundredth: what still runs spends more each time it is summed up, and
-        thousands of waiting jobs would be given another reason."""
+        """Why nothing more is launched."""
         code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
-        spent = round(self.part, 2) * self.budget.most
+        spent = by_hundredth(self.spent, self.budget.most)
         return because(code, budget=self.budget.name, spent=spent, most=self.budget.most, until=self.until)
 
     @property

@@ -28,9 +28,9 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
-from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction
+from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction, is_short
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
-from lading.scheduling.provisioning.machines import is_short, planned
+from lading.scheduling.provisioning.machines import planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report, Tally, least

@@ -203,6 +203,16 @@ def format_count(count: float) -> str:
     return text if float(text) or not count else f"{count:.1g}"
 
 
+def format_usd(amount: float) -> str:
+    """Return USD as people read them: ``"25.10"``, ``"1,250.00"``, and less than ten cents so that they are never
+    rounded to nothing: ``"0.0321"``, ``"0.00004"``."""
+    least = abs(amount)
+    if not 0 < least < 0.1:
+        return f"{amount:,.2f}"
+    whole, _, part = f"{amount:.{max(4, 1 - math.floor(math.log10(least)))}f}".partition(".")
+    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"
+
+
 def _seconds(text: str) -> Fraction:
     """The seconds in ``text``: a plain number, a clock ("D-HH:MM:SS"), or spans from large to small ("1h30m")."""
     stripped = text.strip().lower()

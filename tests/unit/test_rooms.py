@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -173,24 +172,3 @@ def test_every_room_says_what_lives_in_it() -> None:
         room: ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "" for room, init in rooms().items()
     }
     assert [room for room, text in said.items() if not text] == []
-
-
-def drawn() -> dict[str, int]:
-    """The folders on the map, each with the floor that its line says."""
-    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
-    head, _, *rows = (
-        [cell.strip() for cell in row[1:-1].split("|")] for row in re.findall(r"^\|.*\|$", section, re.MULTILINE)
-    )
-    found = {}
-    for number, *cells in rows:
-        for room, cell in zip(head[1:], cells, strict=True):
-            for folder in re.findall(r"`([\w/.]+)`", cell):
-                found[f"{room.strip('`/')}/{folder}".removesuffix("/.")] = int(number)
-    return found
-
-
-def test_the_map_has_every_room_on_its_floor_and_no_other() -> None:
-    families = {room for room in rooms() if room.startswith("hooks/batch/")}
-    shown = rooms().keys() - families - {"hooks", "plugin/airflow_lading"}  # no modules, and a name for Airflow
-    assert drawn() == {room: number for room, number in floors().items() if room in shown}

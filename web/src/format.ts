@@ -10,10 +10,13 @@ const number = (value: number, digits = 1) => value.toLocaleString("en-US", {max
 
 export const count = (value: Maybe<number>): string => (isNone(value) ? NONE : value > 0 && value < 0.005 ? "< 0.01" : number(value, 2));
 
+/** Three decimals, as the texts of reasons have them; what would read as 0 has one digit. */
+export const exact = (value: number): string => (value > 0 && value < 0.0005 ? value.toLocaleString("en-US", {maximumSignificantDigits: 1}) : number(value, 3));
+
+// Less than ten cents are never rounded to nothing, as in the texts of reasons.
+const digitsOfUsd = (value: number) => (value > 0 && value < 0.1 ? Math.min(20, Math.max(4, 1 - Math.floor(Math.log10(value)))) : 2);
 export const usd = (value: Maybe<number>): string =>
-  isNone(value)
-    ? NONE
-    : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: value > 0 && value < 0.1 ? 4 : 2})}`;
+  isNone(value) ? NONE : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: digitsOfUsd(value)})}`;
 
 export function percent(part: number, whole: Maybe<number>): string {
   if (!whole) return NONE;
@@ -109,7 +112,7 @@ export const took = ({live, began_at, ended_at}: {live: number; began_at: number
 /** Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count. */
 export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used" | "cpus_up" | "cpus_batch">): string | null {
   const parts = [
-    cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null,
+    cpus_up ? `of ${count(cpus_up)} up, ${percent(cpus_used, cpus_up)}` : null,
     cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null,
   ];
   return parts.filter(Boolean).join("; ") || null;

@@ -1,5 +1,5 @@
 import {beforeAll, expect, test, vi} from "vitest";
-import {ago, duration, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd} from "../src/format";
+import {ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
@@ -21,8 +21,8 @@ test("of several days each label has its day", () => {
 });
 
 test("batch jobs are apart from the cpus that are up", () => {
-  expect(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654})).toBe("of 256 that are up, 78 %; 1,654 more in batch jobs");
-  expect(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0})).toBe("of 4 that are up, 25 %");
+  expect(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654})).toBe("of 256 up, 78 %; 1,654 more in batch jobs");
+  expect(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0})).toBe("of 4 up, 25 %");
   expect(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0})).toBeNull();
 });
 
@@ -41,7 +41,8 @@ test("a run of which jobs have not ended has taken until now", () => {
 });
 
 test("what is unknown is never 0", () => {
-  expect([usd(null), usd(0), usd(0.004), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$1,234.50"]);
+  expect([exact(0), exact(0.0238896), exact(0.00004), exact(20400.5)]).toEqual(["0", "0.024", "0.00004", "20,400.5"]);
+  expect([usd(null), usd(0), usd(0.004), usd(0.00003), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$0.00003", "$1,234.50"]);
   expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h", "25 h"]);
 });
 

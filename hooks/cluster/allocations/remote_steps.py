@@ -10,11 +10,11 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import owner_mark, parse_fates
+from lading.hooks.cluster.jobs.remote_steps import folder_trouble, owner_mark, parse_fates
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
 from lading.hooks.spool.tokens import TOKEN, checked
-from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import GetAll, RunCommand
 
 # Envelopes lie here on their way into the inboxes; what a controller has left there was given to no agent.
@@ -101,7 +101,7 @@ def loaded(answer: CommandResult) -> EarlierJobs:
     """
     lines = _whole(answer)
     if not lines or not lines[0].startswith("user\t"):
-        raise TransportError(f"work_dir cannot be used: {answer.message}")
+        raise folder_trouble(answer)
     left = EarlierJobs(lines[0].partition("\t")[2].strip())
     found = ListedAllocation("")
     for line in lines[1:]:

@@ -35,6 +35,7 @@ def market(config: ClusterConfig) -> Market:
         memory_limit=config.memory_limit,
         time_limit=config.time_limit,
         grace=config.kill_grace,
+        hurry=config.hurry,
     )
 
 

@@ -18,6 +18,7 @@ from lading.hooks.files.table_model import (
     Duration,
     DurationOrZero,
     Features,
+    Hurry,
     Memory,
     Os,
     Price,
@@ -123,6 +124,11 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         description="With allocations: how long one is expected to wait in its queue, until it is known of twenty; "
         "without it as long as `idle_seconds`. An idle one is kept for a task that comes sooner than that.",
     )
+    hurry: Hurry = Field(
+        1.0,
+        description="With allocations: [what an early end is worth](hurry.md) to runs without the hint `hurry`, in "
+        "cpu-hours instead of money.",
+    )
     usd_per_cpu_hour: Price | None = Field(
         None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
     )
@@ -155,7 +161,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
 
     @model_validator(mode="after")
     def _of_its_mode(self) -> ClusterConfig:
-        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds", "hurry"})
         if self.mode == "job" and given:
             raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
         if self.mode == "allocation" and "max_jobs" in self.model_fields_set:

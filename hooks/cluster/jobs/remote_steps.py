@@ -97,6 +97,11 @@ def _tag_lines(key: str, path: str) -> str:
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 
 
+def folder_trouble(answer: CommandResult) -> TransportError:
+    """What keeps the folder of the cluster from being used; without an answer that is not the folder."""
+    return TransportError(answer.message if answer.status is None else f"work_dir cannot be used: {answer.message}")
+
+
 def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozenset[str]]:
     """The user's name, the submissions, and the tokens of the jobs that have begun.
 
@@ -104,7 +109,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
-        raise TransportError(f"work_dir cannot be used: {answer.message}")
+        raise folder_trouble(answer)
     sections: list[tuple[str, dict[str, list[str]]]] = []
     begun = []
     for line in lines[1:-1]:

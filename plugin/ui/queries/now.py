@@ -276,7 +276,8 @@ class WaitGroup(BaseModel):
     share: float
     """Of all that wait, 0 to 1."""
     jobs_per_hour: float | None
-    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has."""
+    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has, or they wait for a
+    budget."""
     seconds: float | None
     """How long it takes at that rate until all of them have begun; None: likewise."""
     cpus: float
@@ -333,7 +334,7 @@ class WaitingGroup:
     def model(self, waiting: int, rate: float | None) -> WaitGroup:
         """
         :param waiting: how many jobs wait in all
-        :param rate: how many of its Dags have begun there in an hour; None: none has
+        :param rate: how many of its Dags have begun there in an hour; None: none has, or that says nothing
         """
         code = self.code
         sentences = Counter[str]()
@@ -394,7 +395,11 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     jobs, rates = sum(each.jobs for each in ordered), BeginRates(session, now)
-    groups_said = [each.model(jobs, rates.per_hour(each.site, each.all_dags)) for each in ordered]
+    groups_said = [
+        # Those that a spent budget holds begin with its next period, at whatever rate others have begun.
+        each.model(jobs, None if each.code.kind == "budget" else rates.per_hour(each.site, each.all_dags))
+        for each in ordered
+    ]
     return WaitGroups(now=now, jobs=jobs, groups=groups_said)
 
 

@@ -1,4 +1,5 @@
-"""Allocations by what is to come, on a real SLURM: one of them serves two tasks that depend on each other.
+"""Allocations by what is to come, on a real SLURM: one of them serves two tasks that depend on each other, and they are
+as small as a run allows without ending later.
 
 Airflow's side is its tables, in which the test does what its scheduler does.
 """
@@ -8,9 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from airflow.models.dagrun import DagRun
@@ -45,40 +46,55 @@ PATIENCE = 300.0
 IDLE, BREAK = 2, 8.0
 # The limit of each task, and the kill_grace of the site, seconds.
 LIMIT, GRACE = 1800, 2
+# Makes a house by a Dag, the limits of its tasks, which of them are queued, and options of the site.
+MakeHouse: TypeAlias = Callable[..., House]
 
 
 @pytest.fixture
-def house(
+def make_house(
     account: Account, slurm_login: Sshd, api: ExecutionApi, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> Iterator[House]:  # fmt: skip
-    """A cluster on which an allocation is said to wait in its queue for an hour, and a run of two tasks."""
+) -> Iterator[MakeHouse]:  # fmt: skip
+    """A cluster on which an allocation is said to wait in its queue for an hour, and a run of a Dag."""
     monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
     monkeypatch.setattr(live_runs, "SECONDS_UNTIL_FORGOTTEN", 3600.0)  # however slow the machine is
-    options = {"idle_seconds": IDLE, "expected_queue_time": 3600, "max_allocations": 1, "kill_grace": GRACE}
-    site = small_slurm(account, api.url, **options)("there", tmp_path / "there")
+    houses: list[House] = []
+
+    def make(dag: DAG, limits: Mapping[str, int], queued: Collection[str], **known: int) -> House:
+        options = {"idle_seconds": IDLE, "expected_queue_time": 3600, "kill_grace": GRACE, **known}
+        site = small_slurm(account, api.url, **options)("there", tmp_path / "there")
+        with Session(airflow_database) as session:
+            add_run(session)
+            session.flush()
+            SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "bundle", session=session)
+            for name, limit in limits.items():
+                state = "queued" if name in queued else None
+                hints: dict[str, Any] = {"cpus": 1, "memory": 300, "site": "there", "ahead": False}
+                task(session, name, state=state, time=limit, **hints)
+            session.commit()
+        houses.append(House(airflow_database, make_settings(tmp_path / "state"), [site]))
+        return houses[-1]
+
+    yield make
+    for gate in api.gates.values():
+        gate.set()
+    for each in houses:
+        close(each.sites)
+
+
+@pytest.fixture
+def house(make_house: MakeHouse) -> House:
     with DAG("d", schedule=None) as dag:
         first, second = (BashOperator(task_id=name, bash_command=":") for name in ("a", "b"))
         first >> second
-    with Session(airflow_database) as session:
-        add_run(session)
-        session.flush()
-        SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "bundle", session=session)
-        task(session, "a", state="queued", time=LIMIT, cpus=1, memory=300, site="there", ahead=False)
-        task(session, "b", time=LIMIT, cpus=1, memory=300, site="there", ahead=False)
-        session.commit()
-    made = House(airflow_database, make_settings(tmp_path / "state"), [site])
-    yield made
-    for gate in api.gates.values():
-        gate.set()
-    close(made.sites)
+    return make_house(dag, {"a": LIMIT, "b": LIMIT}, ["a"], max_allocations=1)
 
 
-def queue(house: House, task_id: str) -> None:
+def queue(house: House, task_id: str, limit: int = LIMIT) -> None:
     with Session(house.engine) as session:
         words = json.dumps(probe.workload())
-        columns: dict[str, Any] = {"cpus": 1.0, "memory": 300, "time_limit": LIMIT, "site_hint": "there"}
+        columns: dict[str, Any] = {"cpus": 1.0, "memory": 300, "time_limit": limit, "site_hint": "there"}
         job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), ahead=False, **columns)
         session.commit()
 
@@ -132,3 +148,28 @@ def test_one_allocation_serves_two_tasks_that_depend_on_each_other(
     # Nothing comes any more: it is ended, though by itself it would stay for an hour.
     assert wait_until(lambda: allocations(house)[0].state == InstanceState.ENDED, PATIENCE, 0.2)
     assert len(allocations(house)) == 1
+
+
+def test_short_tasks_beside_a_long_one_share_a_part_of_a_node(make_house: MakeHouse, slurm: Slurm) -> None:
+    """By what waits they would have all four cpus of the node: their run ends no sooner by that."""
+    limits = {"long": LIMIT, **dict.fromkeys(("s1", "s2", "s3"), 60)}
+    with DAG("d", schedule=None) as dag:
+        for name in limits:
+            BashOperator(task_id=name, bash_command=":")
+    house = make_house(dag, limits, limits)
+    for name, limit in limits.items():
+        queue(house, name, limit)
+
+    def batch_jobs() -> list[str]:
+        house.tick()
+        return slurm.command("squeue", "--noheader", "--format=%C").split()
+
+    assert wait_until(lambda: bool(batch_jobs()), PATIENCE, 0.2)
+    assert sum(each.cpus for each in allocations(house)) == 2, "one for the long one, and one for the others"
+
+    def have_ended() -> bool:
+        house.tick()
+        return all(each.state == State.SUCCEEDED for each in house.by_token().values())
+
+    assert wait_until(have_ended, PATIENCE, 0.1), house.by_token()
+    assert len({each.location for each in house.by_token().values()}) <= 2

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lading.executors.controller import housekeeping
-from lading.executors.settings import Settings
+from lading.executors.settings import Settings, cpus_here
 from lading.hooks.files import host
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Observation, ObservedLocation
@@ -72,11 +72,19 @@ def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
     assert site.config.time_limit == 7200
 
 
+def test_a_file_of_shares_and_budgets_alone_is_about_this_machine(make: Make) -> None:
+    settings = make('[[shares]]\nteam = "a"\n[[budgets]]\nteam = "a"\ncpu_hours = 1')
+    [site] = load_sites(settings).values()
+    assert (site.name, site.kind, site.config.accept_untargeted) == ("local", "local", True)
+    assert cpus_here(settings.sites_file) == cpus_here(None) > 0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[sites", "is no valid TOML"),
         ("", "declares no site"),
+        ("[sites]", "declares no site"),
         ("[site.a]\nkind='local'", "unknown table site"),
         ("[sites.a]", "[sites.a] kind = None is unknown; the kinds are: ec2, local"),
         ("[sites.a]\nkind='cloud9'", "[sites.a] kind = 'cloud9' is unknown; the kinds are: ec2, local"),

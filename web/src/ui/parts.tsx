@@ -1,7 +1,7 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same text.
 import * as React from "react";
-import {Component, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
-import {chakra, router} from "../host/globals";
+import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
+import {chakra, portal, router} from "../host/globals";
 import {clock} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
@@ -61,7 +61,19 @@ export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trou
 
 export function Section({title, more, children}: {title: string; more?: ReactNode; children: ReactNode}) {
   const heading = chakra.Heading ? <chakra.Heading as="h2" size="md">{title}</chakra.Heading> : <h2>{title}</h2>;
-  return <section aria-label={title}><div className="head">{heading}{more}</div>{children}</section>;
+  const [slot, setSlot] = useState<HTMLElement | null>(null);
+  return (
+    <section aria-label={title}>
+      <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="slot" /></div></div>
+      <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
+    </section>
+  );
+}
+const HeadSlot = createContext<HTMLElement | null>(null);
+/** Shown beside the heading of the section, which stays in sight; in a line of its own where the host has no portals. */
+export function InHead({children}: {children: ReactNode}) {
+  const slot = useContext(HeadSlot);
+  return slot && portal ? <>{portal(children, slot)}</> : <div className="tools">{children}</div>;
 }
 
 export const Tiles = ({children}: {children: ReactNode}) => <div className="tiles">{children}</div>;
@@ -163,11 +175,13 @@ export interface Part {key: string; title: string; value: number; text: string; 
 /** Shares of a whole as one bar; its name has them as text. */
 export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?: string; whole?: number; height?: number}) {
   const sum = parts.reduce((all, {value}) => all + value, 0), rest = Math.max(0, (whole ?? sum) - sum);
+  // Parts of a hundred: where what grows adds up to less than 1, as USD do, a flexible box fills that part of it alone.
+  const part = (value: number) => (100 * value) / (sum + rest);
   const label = `${name ? `${name}: ` : ""}${parts.map(({title, text}) => `${title} ${text}`).join(", ")}`;
   return (
     <div className="bar" role="img" aria-label={label} style={height ? {height} : undefined}>
-      {parts.filter(({value}) => value > 0).map(({key, title, text, value, color}) => <span key={key} title={`${title}: ${text}`} style={{flexGrow: value, flexBasis: 0, background: color}} />)}
-      {rest > 0 ? <i style={{flexGrow: rest, flexBasis: 0}} /> : null}
+      {parts.filter(({value}) => value > 0).map(({key, title, text, value, color}) => <span key={key} title={`${title}: ${text}`} style={{flexGrow: part(value), flexBasis: 0, background: color}} />)}
+      {rest > 0 ? <i style={{flexGrow: part(rest), flexBasis: 0}} /> : null}
     </div>
   );
 }

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2 import account
+from lading.hooks.ec2 import account, boot, cost_tags
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import identities
 from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks
-from lading.hooks.site import Check
+from lading.hooks.site import Check, Order
 from lading.scheduling.catalogue import bundled
+from lading.scheduling.provisioning import Launch
+from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
 
 
@@ -34,6 +36,7 @@ def ec2(service: FakeEC2) -> Iterator[FakeEC2]:
 
 
 US = identities("ours, before")
+TAGS = "ec2:CreateTags with who is charged"
 
 
 def table(**values: Any) -> EC2Config:
@@ -180,3 +183,32 @@ def test_that_ending_is_refused_counts_only_on_a_machine_of_ours(ec2: FakeEC2) -
     found = checked(ec2)["ec2:TerminateInstances"]
     assert (found.good, found.warns) == (True, True)
     assert "check SITE --launch" in found.message
+
+
+def test_that_tags_are_refused_counts_only_on_a_machine_of_ours(ec2: FakeEC2) -> None:
+    ec2.refuse("unauthorized", action="CreateTags")
+    found = checked(ec2)[TAGS]
+    assert (found.good, found.warns) == (True, True)
+    assert "cost_tags = false" in found.message
+    assert TAGS not in checked(ec2, cost_tags=False)
+    [batch] = boot.batches([Order("L1", Launch("t3.micro", Resources(1, 512), 60, ()))])
+    config = table(subnets=list(ec2.subnets.values()), ami=ec2.ami)
+    marks = [{"Key": each["Key"], "Value": each["Value"]} for each in boot.tags(config, US[0], "cloud", batch)]
+    ec2.allow()
+    client = ec2.make("ec2")
+    launched = client.run_instances(
+        ImageId=ec2.ami["x86_64"], InstanceType="t3.micro", MinCount=1, MaxCount=1,
+        SubnetId=next(iter(ec2.subnets.values())), ClientToken="L1",
+        TagSpecifications=[{"ResourceType": "instance", "Tags": marks}],
+    )  # fmt: skip
+    [there] = launched["Instances"]
+    try:
+        assert (checked(ec2)[TAGS].good, checked(ec2)[TAGS].warns) == (True, False)
+        ec2.refuse("unauthorized", action="CreateTags")
+        refused = checked(ec2)[TAGS]
+        assert not refused.good
+        assert "--policy" in refused.message
+        known = client.describe_instances(InstanceIds=[there["InstanceId"]])["Reservations"][0]["Instances"][0]["Tags"]
+        assert not {each["Key"] for each in known} & {cost_tags.TEAM, cost_tags.DAG}, "nothing was changed"
+    finally:
+        client.terminate_instances(InstanceIds=[there["InstanceId"]])

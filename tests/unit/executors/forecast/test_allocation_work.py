@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors.forecast import site_plans
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
+from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.instances import InstanceRow
+from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -46,7 +51,14 @@ def test_one_allocation_serves_a_chain_and_ends_with_it(
     airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = [task("a", 10), task("b", 10, "a"), task("c", 10, "b")]
+    ends: list[float | None] = []
+
+    def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
+        ends.extend(each.ends_at for each in forecasts.values())
+
     with monkeypatch.context() as patch:
+        patch.setattr(site_plans, "SECONDS_BETWEEN_NOTES", 0.0)
+        patch.setattr(run_rows, "note", note)
         house = WorkflowRuns(airflow_database, {"d": chain}, MARKET, tmp_path, patch, queue=QUEUE)
         found = house.run([(0.0, "d", "r1")])
         house.close()
@@ -55,6 +67,7 @@ def test_one_allocation_serves_a_chain_and_ends_with_it(
     assert found.launches == 1
     last = max(begun for _, begun in diary.begun.values()) + 10
     assert diary.released[0] - last < MARKET.idle_seconds, "at once, not when it has been idle for long"
+    assert any(each is not None and each >= last for each in ends), "people see when the run should end"
 
 
 def test_jobs_of_no_dag_are_decided_about_as_without_a_forecast(
@@ -102,6 +115,28 @@ def test_what_comes_after_a_known_length_does_not_wait_in_a_queue(
     assert str(notes[0].extra).startswith("what it needs is asked for at cloud: it is to start at ")
     assert second.launches == 2
     assert second.seconds < first.seconds - QUEUE / 2
+
+
+def test_short_tasks_beside_a_long_one_have_a_part_of_a_node(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would fill the node at once; nothing ends later by it that they go one after the other.
+
+    What a plan has begin behind others is not prefetched to an allocation where it would not."""
+    tasks = [task("long", 300), *(task(f"s{number}", 30) for number in range(3))]
+    tasks = [replace(each, job=replace(each.job, resources=Resources(1, 500), time=400.0)) for each in tasks]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": tasks}, replace(MARKET, most=4), tmp_path, patch, queue=QUEUE)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    with Session(airflow_database) as session:
+        rows = session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at)).all()
+    asked = [each.cpus for each in rows[first.launches :]]
+    assert len(asked) == second.launches
+    assert sum(asked) == 2, "one for the long one, and one for the others"
+    begun = house.site.diary.begun
+    assert second.seconds <= 300 + QUEUE + 20
+    assert len({begun[token] for token in begun if token.endswith("r2")}) >= 3, "the short ones go one after the other"
 
 
 def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:

@@ -479,7 +479,10 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     house.queue("a.0", "a.1", "b.0", gang="ray", cpus=2)
     house.tick(6)
     assert (set(house.states().values()), lab.held) == ({QUEUED}, {}), "it needs 6 of 4 cpus"
-    assert set(reasons(house).values()) == {"share_bound"}
+    assert {str(job.reason) for job in house.jobs().values()} == {
+        "waits: its 3 jobs ask for 6 cpus, 300 MiB memory together, more than their share may have at any one site "
+        "now: share Dags d has 0 of the 4 cpus that are kept for it, and does not borrow"
+    }, "what it would have with some of them counts for nothing"
     [gang] = house.gangs()
     assert (gang.stage, gang.attempt) == ("gathering", 0), "which costs it no attempt"
     house.drop_jobs()
@@ -488,11 +491,35 @@ def test_a_gang_waits_while_its_share_has_what_it_may_have(house: House, lab: Ho
     house.queue("c.0", "c.1", cpus=2, run="t")
     house.tick(6)
     assert sorted(lab.at) == ["c0-s", "c1-s"], "all that its share may have"
-    assert {job.reason_code for token, job in house.by_token().items() if token.endswith("-t")} == {"share_bound"}
+    said = {str(job.reason) for token, job in house.by_token().items() if token.endswith("-t")}
+    assert len(said) == 1
+    assert "its 2 jobs ask for 4 cpus" in (text := said.pop())
+    assert "share Dags d has 4 of the 4 cpus" in text
     for token in ("c0-s", "c1-s"):
         lab.end(token)
     house.tick(6)
     assert sorted(lab.at) == ["c0-t", "c1-t"]
+
+
+def test_a_gang_that_its_share_may_have_at_several_sites_alone_is_told_so(
+    house: House, lab: HoldingSite, tmp_path: Path
+) -> None:
+    house.sites.append(HoldingSite("other", tmp_path))
+    path = tmp_path / "sites.toml"
+    kept = "sites = {lab = {cpus = 4}, other = {cpus = 5}}"
+    path.write_text(
+        f'[sites.lab]\nkind = "fake"\n[sites.other]\nkind = "fake"\n[[shares]]\ndag = "d"\n{kept}\nborrow = false\n'
+    )
+    house.settings = replace(house.settings, sites_file=path)
+    house.begin()
+    house.queue("workers.0", "workers.1", "workers.2", cpus=2)
+    house.tick(6)
+    assert (set(house.states().values()), lab.held) == ({QUEUED}, {})
+    assert {str(job.reason) for job in house.jobs().values()} == {
+        "waits: its 3 jobs ask for 6 cpus, 300 MiB memory together, more than their share may have at any one site "
+        "now: site 'lab': share Dags d has 0 of the 4 cpus that are kept for it, and does not borrow; site 'other': "
+        "share Dags d has 0 of the 5 cpus that are kept for it, and does not borrow"
+    }
 
 
 def test_a_gang_whose_cpu_hours_are_used_waits_for_its_budget(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from lading.hooks.ec2 import boot
+from lading.hooks.ec2 import boot, cost_tags
 from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities
@@ -21,6 +21,8 @@ from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
+# How the check of the right to set tags is called.
+TAGS = "ec2:CreateTags with who is charged"
 REGION, ACCOUNT = "eu-west-1", "123456789012"
 US = identities("ours, before")
 OURS = US[0].deployment
@@ -53,9 +55,12 @@ class Iam:
             and any(fnmatchcase(resource, each) for each in listed(statement["Resource"]))
             and all(
                 context.get(key) is not None
-                and any(
-                    fnmatchcase(context[key], value) if operator == "StringLike" else context[key] == value
-                    for value in listed(values)
+                and all(
+                    any(
+                        fnmatchcase(given, value) if operator == "StringLike" else given == value
+                        for value in listed(values)
+                    )
+                    for given in context[key].split(",")
                 )
                 for operator, pairs in statement.get("Condition", {}).items()
                 for key, values in pairs.items()
@@ -130,6 +135,13 @@ class Client:
         [name] = InstanceIds
         tags = {f"aws:ResourceTag/{boot.DEPLOYMENT}": self.machines[name]} if name in self.machines else {}
         self._refuse(self.iam.allows("ec2:TerminateInstances", arn(f"instance/{name}"), **tags))
+
+    def create_tags(self, Resources: list[str], Tags: list[dict[str, str]], **given: Any) -> Any:
+        assert given == {"DryRun": True}
+        [name] = Resources
+        context = {f"aws:ResourceTag/{boot.DEPLOYMENT}": self.machines[name]} if name in self.machines else {}
+        keys = ",".join(each["Key"] for each in Tags)
+        self._refuse(self.iam.allows("ec2:CreateTags", arn(f"instance/{name}"), **context, **{"aws:TagKeys": keys}))
 
     @staticmethod
     def _refuse(allowed: bool) -> None:
@@ -222,7 +234,40 @@ def test_what_aws_does_not_say_of_a_site_is_taken_as_it_is_named() -> None:
     assert len(json.dumps(found)) < 6144, "what IAM takes as a managed policy"
 
 
-def test_ending_is_tried_on_a_machine_that_is_ours() -> None:
+def test_what_is_granted_for_our_machines_is_tried_on_one_of_them() -> None:
+    for machines, good in ([("i-1", OURS)], True), ([("i-1", "another")], False):
+        found = checked_with(least(), machines)
+        assert found["ec2:TerminateInstances"].good is good
+        assert found[TAGS].good is good
+        assert not found[TAGS].warns
+
+
+def test_tags_of_who_is_charged_are_tried_where_they_are_set() -> None:
+    document = policy(config(**TABLE), US, REGION, f"arn:aws:iam::{ACCOUNT}:role/jobs", encrypted=True)
+    without = {**document, "Statement": [each for each in document["Statement"] if each["Sid"] != "TagWhoIsCharged"]}
+    found = checked_with(Iam(without), [("i-1", OURS)])
+    assert (found[TAGS].good, found["ec2:TerminateInstances"].good) == (False, True)
+    assert "--policy" in found[TAGS].message, "what to do"
+    assert TAGS not in checked_with(Iam(without), [("i-1", OURS)], cost_tags=False)
+    none = checked(Client(Iam(without)))[TAGS]
+    assert (none.good, none.warns) == (True, True), "there is no machine on which that can be tried"
+    assert "cost_tags = false" in none.message
+
+
+def test_only_who_is_charged_may_be_tagged_later_and_only_on_our_machines() -> None:
+    iam, ours = least(), {f"aws:ResourceTag/{boot.DEPLOYMENT}": OURS}
+    both = f"{cost_tags.TEAM},{cost_tags.DAG}"
+    assert iam.allows("ec2:CreateTags", arn("instance/i-1"), **ours, **{"aws:TagKeys": both})
+    assert iam.allows("ec2:CreateTags", arn("instance/i-1"), **ours, **{"aws:TagKeys": cost_tags.DAG})
+    for keys in (boot.DEPLOYMENT, f"{both},{boot.DEPLOYMENT}", "Name"):
+        assert not iam.allows("ec2:CreateTags", arn("instance/i-1"), **ours, **{"aws:TagKeys": keys})
+    theirs = {f"aws:ResourceTag/{boot.DEPLOYMENT}": "another"}
+    assert not iam.allows("ec2:CreateTags", arn("instance/i-1"), **theirs, **{"aws:TagKeys": both})
+    assert not iam.allows("ec2:CreateTags", arn("volume/vol-1"), **ours, **{"aws:TagKeys": both})
+
+
+def checked_with(iam: Iam, machines: Sequence[tuple[str, str]], **changes: Any) -> dict[str, Any]:
+    """What is found where there is a machine that says that it is ours."""
     [batch] = boot.batches([Order("L1", Launch("m7i.large", Resources(), 60, ()))])
     tags = {each["Key"]: each["Value"] for each in boot.tags(config(), US[0], "cloud", batch)}
     ours = EC2Instance("i-1", "m7i.large", "z", "running", "on-demand", 0, None, None, tags, "", client_token="L1")
@@ -231,11 +276,8 @@ def test_ending_is_tried_on_a_machine_that_is_ours() -> None:
         def describe(self, filters: Mapping[str, Sequence[str]]) -> list[EC2Instance]:
             return [ours]
 
-    table = config(**TABLE)
-    for machines, good in ([("i-1", OURS)], True), ([("i-1", "another")], False):
-        client = Client(least(), machines)
-        found = {each.what: each for each in checks(table, One(table, lambda *_, its=client: its), US, lambda: None)}
-        assert found["ec2:TerminateInstances"].good is good
+    table, client = config(**{**TABLE, **changes}), Client(iam, machines)
+    return {each.what: each for each in checks(table, One(table, lambda *_: client), US, lambda: None)}
 
 
 def test_a_table_has_what_it_needs_in_its_policy_and_no_more() -> None:

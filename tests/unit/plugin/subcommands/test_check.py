@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import Engine
 
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
@@ -27,6 +28,7 @@ from lading.plugin.subcommands.check import (
     is_of_container,
     key_finding,
     state_folder_finding,
+    tenant_findings,
     token_finding,
 )
 from lading.scheduling.resources import Resources
@@ -244,6 +246,64 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
     found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
     assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
     assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
+
+
+TENANTS = """
+[[shares]]
+team = "genes"
+weight = 2
+[[shares]]
+name = "ann's"
+owner = "ann"
+[[budgets]]
+team = "genes"
+usd = 0.004
+per = "day"
+[[budgets]]
+name = "hours"
+tag = "x"
+cpu_hours = 20_000
+"""
+
+
+def tenants(folder: Path, table: str, **changes: Any) -> dict[str, Check]:
+    path = folder / "sites.toml"
+    path.write_text(TENANTS + table)
+    settings = replace(make_settings(folder, sites_file=path), **changes)
+    return {each.what: each for each in tenant_findings(settings, load_sites(settings))}
+
+
+def test_shares_and_budgets_are_listed(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    monkeypatch.setattr(check.Team, "get_all_team_names", lambda: {"genes", "images"})
+    found = tenants(tmp_path, "[sites.local]\nusd_per_hour = 0.4")
+    assert found["shares"] == Check("shares", True, "team genes: weight 2; ann's: weight 1; others: weight 1")
+    amounts = "team genes: 0.004 USD a day; hours: 20000 cpu-hours a month"
+    stops = "no site launches machines or has batch jobs with a price, so team genes warns and stops nothing"
+    assert found["budgets"].message.startswith(f"{amounts}; {stops}")
+    slurm = '[sites.hpc]\nkind = "slurm"\nwork_dir = "/s"\npython = "/p"\nnode_cpus = 4\nnode_memory = "8 GiB"\n'
+    for mode in ("job", "allocation"):
+        priced = f'{slurm}mode = "{mode}"\nusd_per_cpu_hour = 0.03'
+        assert tenants(tmp_path, priced)["budgets"] == Check("budgets", True, amounts)
+    assert tenants(tmp_path, slurm)["budgets"].warns
+
+
+def test_shares_and_budgets_that_can_never_hold_are_a_warning(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpriced = tenants(tmp_path, "")["budgets"]
+    assert (unpriced.good, unpriced.warns) == (True, True)
+    assert "no site has a price, so nothing of team genes is ever spent" in unpriced.message
+    assert "no team 'genes'" in unpriced.message
+    assert "multi_team is not set" in unpriced.message
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    monkeypatch.setattr(check.Team, "get_all_team_names", lambda: {"genomes", "images"})
+    shares = tenants(tmp_path, "", fair=False)["shares"]
+    assert shares.warns
+    assert "[lading] fair = False, so none of them holds" in shares.message
+    assert "Airflow has no team 'genes', so that is for no job; valid: genomes, images" in shares.message
 
 
 def test_files_of_two_versions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

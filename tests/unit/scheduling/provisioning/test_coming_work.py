@@ -235,53 +235,12 @@ def test_without_a_run_that_is_known_everything_is_as_before(
     assert decide(jobs, live, MARKET, now=NOW, coming=unknown) == decide(jobs, live, MARKET, now=NOW)
 
 
-def ahead(*steps: WorkflowStep, live: Sequence[Location] = (), market: Market = MARKET, **known: Any) -> list[str]:
-    """The steps that are still to come for which is launched now, where nothing waits."""
-    launches = decided(work(*steps, **known), live=live, market=market).launches
-    return [name for each in launches for name in each.jobs]
-
-
 def busy(left: float = 500, **known: Any) -> WorkflowStep:
     """What fills the allocation ``a`` for so long."""
     return step("x", seconds=left + 100, begun=NOW - 100, location="a", cpus=8, **known)
 
 
 FULL = [there("a", used=Resources(8, 1000), jobs=1)]
-
-
-def test_what_will_find_no_room_is_asked_for_as_much_sooner_as_allocations_wait() -> None:
-    both = step("b", "x", cpus=8), step("c", "x", cpus=8, seconds=2000)
-    assert ahead(busy(), *both, live=FULL) == ["b"], "the longer rest goes where there is room"
-    assert ahead(busy(700), *both, live=FULL) == [], "it is too early"
-    queued = there("b", booting=True, idle_since=NOW)
-    assert ahead(busy(), *both, live=[*FULL, queued]) == [], "it is asked for"
-    assert ahead(busy(), *both, live=FULL, market=replace(MARKET, most=1)) == []
-    assert ahead(busy(), *both, live=FULL, market=replace(MARKET, queue_seconds=0.0)) == [], "nothing is gained by it"
-    assert ahead(busy(), *both, live=FULL, known=frozenset()) == []
-    assert ahead(busy(), *both, live=FULL, not_ahead=frozenset(["r"])) == [], "a budget is spent"
-    tokens = {"t": "b", "u": "c"}
-    assert ahead(busy(), *both, live=FULL, tokens=tokens) == [], "they have come, and are decided about as such"
-    coming = work(busy(), *both)
-    [asked] = decided(coming, "b", live=FULL).launches
-    assert asked.jobs == ("b",), "it is asked for already, as the member of a gang"
-    assert decided(coming, live=FULL).ahead == {"b": NOW + 500}
-
-
-def test_what_is_not_certain_is_asked_for_ahead_where_its_hint_says_so() -> None:
-    def asked(spread: float, hint: bool | None) -> list[str]:
-        both = step("b", "x", cpus=8, ahead=hint), step("c", "x", cpus=8, seconds=2000, ahead=hint)
-        return ahead(busy(spread=spread), *both, live=FULL)
-
-    assert [asked(0.1, hint) for hint in (None, True, False)] == [["b"], ["b"], []]
-    assert [asked(0.9, hint) for hint in (None, True, False)] == [[], ["b"], []]
-    assert asked(UNKNOWN_SPREAD, True) == [], "nothing is known of its start"
-
-
-def test_what_is_asked_for_ahead_lasts_for_what_it_is_for() -> None:
-    later = step("b", "x", cpus=8), step("c", "x", cpus=8, seconds=2000)
-    [launch] = decided(work(busy(), *later), live=FULL).launches
-    assert 500 + 200 + SECONDS_TO_BEGIN <= launch.seconds < MARKET.seconds, "it may be there at once"
-    assert launch.idle_seconds == 600
 
 
 def test_a_walltime_covers_what_nodes_have_taken_to_begin() -> None:

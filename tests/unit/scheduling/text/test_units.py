@@ -16,6 +16,7 @@ from lading.scheduling.text.units import (
     format_memory,
     format_moment,
     format_time,
+    format_usd,
     in_zone,
     parse_count,
     parse_memory,
@@ -175,6 +176,8 @@ def test_formatted_amounts_are_exact(amount: int) -> None:
 def test_nothing_is_formatted_as_zero(number: float) -> None:
     assert float(format_count(number)) == pytest.approx(number, rel=0.5, abs=0.0005)
     assert float(format_count(number)) > 0
+    assert float(format_usd(number).replace(",", "")) == pytest.approx(number, rel=0.05, abs=0.005)
+    assert float(format_usd(number).replace(",", "")) > 0
     assert not format_time(number).startswith("0 ")
 
 
@@ -195,6 +198,13 @@ def test_nothing_is_formatted_as_zero(number: float) -> None:
         (format_count(4.0), "4"),
         (format_count(0.1 + 0.2), "0.3"),
         (format_count(0.00004), "4e-05"),
+        (format_usd(0), "0.00"),
+        (format_usd(25.1), "25.10"),
+        (format_usd(1234567.891), "1,234,567.89"),
+        (format_usd(0.05), "0.05"),
+        (format_usd(0.0321), "0.0321"),
+        (format_usd(0.0000412), "0.000041"),
+        (format_usd(-0.004), "-0.004"),
         (format_resources(Resources(4, 16384, 0, 1)), "4 cpus, 16 GiB memory, 1 gpu"),
         (format_resources(Resources(1, 512, 2048, 0.5)), "1 cpu, 512 MiB memory, 2 GiB disk, 0.5 gpus"),
         (format_resources(Resources()), "nothing"),

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from lading.hooks.batch import canceller
 from lading.hooks.cluster.allocations import mode
 from lading.hooks.cluster.allocations.layout import Claim
+from lading.hooks.cluster.allocations.script import market
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import LocationState
 from lading.hooks.spool.events import asked_reason
@@ -529,6 +530,8 @@ def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.Mo
     [
         ({"max_allocations": 2}, "max_allocations mean nothing without mode = 'allocation'"),
         ({"idle_seconds": 60, "allocation_time": "1h"}, "allocation_time and idle_seconds mean nothing"),
+        ({"hurry": "fast"}, "hurry mean nothing without mode = 'allocation'"),
+        ({"mode": "allocation", "hurry": "soon"}, "soon"),
         ({"mode": "allocation", "allocation_time": "5 min"}, "allocation_time = 300 is too short; give 370 seconds"),
         ({"mode": "allocation", "memory_overhead": "8 GiB"}, "node_memory must be more than memory_overhead"),
     ],
@@ -537,6 +540,14 @@ def test_keys_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, A
     table = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 8, "node_memory": "16 GiB"}
     with pytest.raises(ValidationError, match=words):
         ClusterConfig(**{**table, **options})
+
+
+def test_what_an_early_end_is_worth_is_known_to_who_plans() -> None:
+    table: dict[str, Any] = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 8, "node_memory": "16 GiB"}
+    config = ClusterConfig(**table, mode="allocation", hurry="fast", expected_queue_time="10 min")
+    asked = market(config)
+    assert (asked.hurry, asked.queue_seconds) == (10, 600)
+    assert market(ClusterConfig(**table, mode="allocation")).hurry == 1
 
 
 def test_the_modes_share_no_folder(fleet: Fleet, tmp_path: Path) -> None:
