@@ -1,6 +1,10 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
-cursor of its deltas costs a tick, and what a browser does with it. ``python -m benchmarks.page --keep [FOLDER]``
-measures nothing: it starts an Airflow on a full house, to be walked through, until Ctrl-C.
+cursor of its deltas costs a tick, and what a browser does with it.
+
+``--browser`` measures the browser alone, in a window of ``--viewport`` pixels. ``--leak [MINUTES]`` has the page open
+for so long while jobs end and begin, goes through its views, and counts what the browser keeps after garbage
+collection. ``--keep [FOLDER]`` measures nothing: it starts an Airflow on a full house, to be walked through, until
+Ctrl-C.
 
 On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
 the browser needs a whole Airflow: the answers are made of Lading's own tables.
@@ -8,21 +12,28 @@ the browser needs a whole Airflow: the answers are made of Lading's own tables.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gzip
 import os
+import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from playwright.sync_api import CDPSession
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from tests.services.airflow import Airflow
 
 from tests.services.processes import end_in_order
 
@@ -37,17 +48,21 @@ OPEN = 20.0
 # So many windows are opened one after the other, in each of which so many deltas are waited for, to measure one.
 WINDOWS = 3
 DELTAS = 3
-# When the page's chart was there, how long the last redraw took, and the longest that anything
-# held up the browser once the chart was there, milliseconds.
+# So many jobs end and so many begin every three seconds while a page is open: as many as 20,000 an hour.
+ENDING = 17
+# When the page's chart was there, how long each drawing of it took, and the longest that anything held up the browser
+# once the chart was there, milliseconds.
 PAINTED = """
-globalThis.painted = {held: 0};
+globalThis.painted = {held: 0, drawings: []};
 new PerformanceObserver((list) => { for (const each of list.getEntries())
   if (painted.chart && each.startTime > painted.chart + 1000) painted.held = Math.max(painted.held, each.duration);
 }).observe({type: "longtask", buffered: true});
 new MutationObserver(() => {
   const chart = document.querySelector("[data-testid=packing-chart]");
-  if (chart?.dataset.redrawMs) { painted.chart ??= performance.now(); painted.redraw = Number(chart.dataset.redrawMs); }
-}).observe(document, {subtree: true, childList: true, attributes: true});
+  if (!chart?.dataset.redrawMs) return;
+  painted.chart ??= performance.now();
+  if (painted.last !== chart.dataset.redrawMs) painted.drawings.push(Number(painted.last = chart.dataset.redrawMs));
+}).observe(document, {subtree: true, childList: true, attributes: true, attributeFilter: ["data-redraw-ms"]});
 """
 # When Airflow's own UI asked for the page: what came before is not Lading's, milliseconds.
 BUNDLE = (
@@ -68,8 +83,9 @@ def measure(name: str, jobs: int, machines: int) -> None:
     """Fill Lading's tables in Airflow's database and time what the page asks for."""
     from airflow.utils.session import create_session
     from fastapi.testclient import TestClient
+    from sqlalchemy import select
 
-    from lading.executors.store import Change, State, apply, metadata
+    from lading.executors.store import Change, JobRow, State, apply, metadata
     from lading.plugin.ui import access
     from lading.plugin.ui.app import create_app
     from lading.plugin.ui.queries.sight import EVERYTHING
@@ -87,9 +103,9 @@ def measure(name: str, jobs: int, machines: int) -> None:
     client = TestClient(app)
     window = {"since": now - RANGE, "until": now + 60}
     whole = client.get("/packing", params=window).json()
-    running = [row[0] for row in whole["jobs"] if row[-1] == "running"][:100]
     cursor = time.time() + 10.5  # what was seeded is no news
     with create_session(scoped=False) as session:
+        running = session.scalars(select(JobRow.token).where(JobRow.state == State.RUNNING).limit(100)).all()
         apply(
             session,
             [Change(token, {"state": State.SUCCEEDED, "ended_at": now, "changed_at": cursor}) for token in running],
@@ -101,7 +117,7 @@ def measure(name: str, jobs: int, machines: int) -> None:
         "packing, all": ("/packing", window),
         "packing, 100 new": ("/packing", {**window, "cursor": cursor}),
     }
-    print(f"{name}: {len(whole['jobs'])} jobs, {len(whole['machines'])} machines")
+    print(f"{name}: {len(whole['jobs']['id'])} jobs, {len(whole['machines'])} machines")
     for what, (path, parameters) in asked.items():
         times, cpu = [], []
         for _ in range(ROUNDS):
@@ -244,69 +260,152 @@ def cpu_milliseconds(main_thread: CDPSession) -> float:
     return 1000.0 * float(metrics["TaskDuration"])
 
 
-def measure_browser(folder: Path, jobs: int, machines: int) -> None:
-    """What Chromium does with the page of a real API server."""
+@contextlib.contextmanager
+def served_house(folder: Path, jobs: int, machines: int) -> Iterator[Airflow]:
+    """A real API server on a house whose jobs end and begin as long as it is served."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session
+
     from tests.services.airflow import Airflow
-    from tests.services.chromium import Window, chromium
+    from tests.services.page_data import go_on, seed
 
     airflow = Airflow(folder / "browser", components=["api-server"])
     airflow.migrate()
-    fill = "import time; from airflow.utils.session import create_session; from tests.services.page_data import seed\n"
-    fill += (
-        f"with create_session(scoped=False) as s: seed(s, time.time(), jobs={jobs}, machines={machines}, waiting=1000)"
-    )
-    environment = {**airflow.environment, "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", fill], env=environment, check=True)
+    engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    with Session(engine) as session:
+        seed(session, time.time(), jobs=jobs, machines=machines, waiting=1000)
+    ended, chance = threading.Event(), random.Random(1)
+
+    def change() -> None:
+        while not ended.wait(3):
+            with Session(engine) as session:
+                go_on(session, chance, time.time(), ENDING)
+
+    changing = threading.Thread(target=change)
     airflow.start("api-server")
     try:
         airflow.wait_until_healthy()
-        with chromium() as browser:
-            found: list[dict[str, float]] = []
-            for _ in range(WINDOWS):
-                window = Window(browser, airflow.url)
-                window.open("/plugin/lading").wait_for_selector("[data-tile]")
-                first = window.page.evaluate("performance.now()") - window.page.evaluate(BUNDLE)
-                window.page.add_init_script(PAINTED)
-                main_thread = window.page.context.new_cdp_session(window.page)
-                main_thread.send("Performance.enable", {"timeDomain": "threadTicks"})
-                page = window.open("/plugin/lading?view=machines")
-                page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
-                used = cpu_milliseconds(main_thread)
-                page.wait_for_timeout(DELTAS * 3000)
-                deltas = (cpu_milliseconds(main_thread) - used) / DELTAS
-                found.append(
-                    page.evaluate("painted")
-                    | {"bundle": page.evaluate(BUNDLE), "tiles": first, "cpu": used, "deltas": deltas}
-                )
-                page.close()
-            pid = airflow.pid("api-server")
-            shares = []
-            for is_open in (False, True):
-                window = Window(browser, airflow.url)
-                if is_open:
-                    window.open("/plugin/lading?view=machines").wait_for_selector(
-                        "[data-testid=packing-chart][data-redraw-ms]"
-                    )
-                    window.page.wait_for_timeout(5000)
-                used = cpu_seconds(pid)
-                window.page.wait_for_timeout(OPEN * 1000)
-                shares.append((cpu_seconds(pid) - used) / OPEN)
-                window.page.close()
+        changing.start()
+        yield airflow
     finally:
+        ended.set()
+        if changing.ident is not None:
+            changing.join()
         airflow.stop()
-    print(f"API server: {shares[1]:.1%} of a CPU with an open page, {shares[0]:.1%} with none", flush=True)
+        engine.dispose()
+
+
+CHART = "[data-testid=packing-chart][data-redraw-ms]"
+OPENED = "/plugin/lading?view=machines&open=hpc:machines"
+
+
+def measure_browser(folder: Path, jobs: int, machines: int, size: tuple[int, int]) -> None:
+    """What Chromium does with the page of a real API server in a window of some size."""
+    from tests.services.chromium import Window, chromium
+
+    width, height = size
+    with served_house(folder, jobs, machines) as airflow, chromium() as browser:
+        found: list[dict[str, float]] = []
+        drawings: dict[str, list[float]] = {"folded": [], "opened": []}
+        for _ in range(WINDOWS):
+            window = Window(browser, airflow.url, width=width, height=height)
+            window.open("/plugin/lading").wait_for_selector("[data-tile]")
+            first = window.page.evaluate("performance.now()") - window.page.evaluate(BUNDLE)
+            window.page.add_init_script(PAINTED)
+            main_thread = window.page.context.new_cdp_session(window.page)
+            main_thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+            page = window.open("/plugin/lading?view=machines")
+            page.wait_for_selector(CHART)
+            used = cpu_milliseconds(main_thread)
+            page.wait_for_timeout(DELTAS * 3000)
+            deltas = (cpu_milliseconds(main_thread) - used) / DELTAS
+            painted, asked = page.evaluate("painted"), page.evaluate(BUNDLE)
+            found.append(
+                {"bundle": asked, "tiles": first, "chart": painted["chart"], "after": painted["chart"] - asked}
+                | {"held": painted["held"], "cpu": used, "deltas": deltas}
+            )
+            drawings["folded"] += painted["drawings"]
+            page = window.open(OPENED)
+            page.wait_for_selector(CHART)
+            page.wait_for_timeout(DELTAS * 3000)
+            drawings["opened"] += page.evaluate("painted.drawings")
+            page.close()
+        pid = airflow.pid("api-server")
+        shares = []
+        for is_open in (False, True):
+            window = Window(browser, airflow.url, width=width, height=height)
+            if is_open:
+                window.open("/plugin/lading?view=machines").wait_for_selector(CHART)
+                window.page.wait_for_timeout(5000)
+            used = cpu_seconds(pid)
+            window.page.wait_for_timeout(OPEN * 1000)
+            shares.append((cpu_seconds(pid) - used) / OPEN)
+            window.page.close()
+    print(f"Chromium, {width} x {height}, load {os.getloadavg()[0]:.0f}")
+    print(f"  API server: {shares[1]:.1%} of a CPU with an open page, {shares[0]:.1%} with none", flush=True)
     names = {
         "bundle": "Airflow's UI asked for the page",
         "tiles": "first tile, after that",
         "chart": "chart drawn",
-        "redraw": "last drawing of the chart",
+        "after": "chart drawn, after Airflow's UI asked for the page",
         "held": "longest task then",
         "cpu": "CPU time until the chart was drawn",
         "deltas": "CPU time for each three seconds then",
     }
-    for what, words in names.items():
-        times = sorted(each[what] for each in found)
-        print(f"Chromium: {words} {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms", flush=True)
+    measured = {words: [each[what] for each in found] for what, words in names.items()}
+    measured |= {f"a drawing of the chart, its large site {how}": times for how, times in drawings.items()}
+    for words, times in measured.items():
+        print(f"  {words} {statistics.median(times):.0f} ms, at most {max(times):.0f} ms", flush=True)
+
+
+VIEWS = ("Now", "Waits", "Jobs", "Cost", "Machines")
+# What the browser keeps of a page: bytes of JavaScript's heap, nodes of documents, listeners of events.
+KEPT = {"JSHeapUsedSize": "KiB of JavaScript's heap", "Nodes": "nodes", "JSEventListeners": "listeners"}
+# By then all that is loaded once has been, minutes.
+WARM = 2.0
+
+
+def measure_leak(folder: Path, jobs: int, machines: int, minutes: float) -> None:
+    """What the browser keeps of a page that is open for so long, each minute after garbage collection.
+
+    :raises SystemExit: it keeps more of something at the end than in the second minute, by more than a tenth
+    """
+    from tests.services.chromium import Window, chromium
+
+    def kept(window: Window) -> dict[str, float]:
+        for _ in range(3):  # what a finalizer lets go is collected by the next one
+            main_thread.send("HeapProfiler.collectGarbage")
+        metrics = {each["name"]: each["value"] for each in main_thread.send("Performance.getMetrics")["metrics"]}
+        return {name: metrics[name] / (1024 if name == "JSHeapUsedSize" else 1) for name in KEPT}
+
+    found: list[dict[str, float]] = []
+    with served_house(folder, jobs, machines) as airflow, chromium() as browser:
+        window = Window(browser, airflow.url)
+        main_thread = window.page.context.new_cdp_session(window.page)
+        main_thread.send("Performance.enable")
+        page = window.open("/plugin/lading?view=machines")
+        chart = page.locator(CHART)  # a handle of an element would keep it
+        chart.wait_for()
+        end = time.monotonic() + minutes * 60
+        while (left := end - time.monotonic()) > 0:
+            for view in VIEWS:
+                page.get_by_role("navigation", name="Lading").get_by_role("link", name=view, exact=True).click()
+                page.wait_for_timeout(2000)
+            chart.wait_for()
+            page.wait_for_timeout(max(0, min(left, 60) - 2 * len(VIEWS)) * 1000)
+            found.append(kept(window))
+            minute = (minutes * 60 - end + time.monotonic()) / 60
+            amounts = ", ".join(f"{found[-1][name]:,.0f} {words}" for name, words in KEPT.items())
+            print(f"minute {minute:4.1f}: {amounts}", flush=True)
+        faults = window.faults
+    first = found[min(round(WARM) - 1, len(found) - 1)]
+    grown = [
+        f"{words} by {found[-1][name] / first[name] - 1:.0%}"
+        for name, words in KEPT.items()
+        if found[-1][name] > 1.1 * first[name]
+    ]
+    if grown or faults:
+        raise SystemExit(f"the page has kept more: {', '.join(grown) or 'nothing'}; errors: {faults or 'none'}")
 
 
 def keep(folder: Path) -> None:
@@ -320,14 +419,11 @@ def keep(folder: Path) -> None:
             signal.pause()
 
 
-def main(jobs: int = 20_000, machines: int = 300) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="lading-page-") as folder,
-        contextlib.closing(databases(Path(folder))) as found,
-    ):
-        os.environ["AIRFLOW_HOME"] = folder  # where nothing else of Airflow is
+def measure_answers(folder: Path, jobs: int, machines: int) -> None:
+    """What the application's answers and the cursor of its deltas cost, on each database."""
+    with contextlib.closing(databases(folder)) as found:
         for number, (name, create) in enumerate(found):
-            home = Path(folder) / str(number)
+            home = folder / str(number)
             environment = {
                 **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": create("page"),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
@@ -335,14 +431,38 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
             code = f"from benchmarks.page import measure; measure({name!r}, {jobs}, {machines})"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
             measure_cursor(create("with_it"), create("without"), jobs, machines)
-        measure_mariadb(folder, jobs, machines)
-        measure_browser(Path(folder), jobs, machines)
+        measure_mariadb(str(folder), jobs, machines)
+
+
+def pixels(text: str) -> tuple[int, int]:
+    """A size such as 3840x2160."""
+    width, height = text.split("x")
+    return int(width), int(height)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
+    parser.add_argument("jobs", nargs="?", type=int, default=20_000)
+    parser.add_argument("machines", nargs="?", type=int, default=300)
+    parser.add_argument("--browser", action="store_true", help="measure what a browser does alone")
+    parser.add_argument("--viewport", type=pixels, default=(1280, 800), metavar="WIDTHxHEIGHT")
+    parser.add_argument("--leak", nargs="?", type=float, const=10.0, metavar="MINUTES")
+    parser.add_argument("--keep", nargs="?", const="", metavar="FOLDER")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lading-page-") as name:
+        folder = Path(name)
+        if asked.keep is not None:
+            keep(Path(asked.keep or folder))
+            return
+        os.environ["AIRFLOW_HOME"] = name  # where nothing else of Airflow is
+        if asked.leak is not None:
+            measure_leak(folder, asked.jobs, asked.machines, asked.leak)
+            return
+        if not asked.browser:
+            measure_answers(folder, asked.jobs, asked.machines)
+        measure_browser(folder, asked.jobs, asked.machines, asked.viewport)
 
 
 if __name__ == "__main__":
     end_in_order()
-    if sys.argv[1:2] == ["--keep"]:
-        with tempfile.TemporaryDirectory(prefix="lading-page-") as folder:
-            keep(Path(sys.argv[2] if sys.argv[2:] else folder))
-    else:
-        main(*map(int, sys.argv[1:]))
+    main()

@@ -22,10 +22,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import host
+from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import VERSION
 from lading.hooks.machines import agent_host
@@ -51,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("root", type=Path, help="the folder of the agent's spool")
     root = parser.parse_args(arguments).root.expanduser().absolute()
     wanted = json.loads(sys.stdin.readline())  # nothing more is said before the answer
+    if ARCHIVE is not None:
+        with suppress(OSError):  # it is in use: what has not been for long is removed
+            os.utime(ARCHIVE)
     try:
         found = answer(root, wanted)
     except OSError as error:  # a full disk, another user's folder
@@ -58,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):
         # Without what this process has imported: the other one stays as long as the connection.
-        os.execv(sys.executable, [sys.executable, "-I", "-S", server.__file__, str(root.parent)])
+        program = [server.__file__] if ARCHIVE is None else [ARCHIVE, server.__name__]
+        os.execv(sys.executable, [sys.executable, "-I", "-S", *program, str(root.parent)])
     return 0
 
 
@@ -77,6 +84,13 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     mine = VERSION
     if wanted["version"] != mine:
         message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
+        return {"version": mine, "refused": message}
+    if not wanted.get("runner") and find_spec("airflow") is None:
+        message = (
+            f"{sys.executable} there has Lading and no Airflow, without which no task runs: install apache-airflow in "
+            "the controller's version beside it, or name another one in the table of the site, such as python = "
+            "'/opt/airflow/bin/python'"
+        )
         return {"version": mine, "refused": message}
     look = bool(wanted.get("look"))
     if owner := wanted.get("owner"):

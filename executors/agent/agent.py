@@ -20,7 +20,6 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +34,7 @@ from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import AgentJob, Runner
+from lading.executors.agent.supervisor import AgentJob, Runner, load_runner
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
@@ -343,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
-    contained = ContainerRunner(import_module(options.runner))
+    contained = ContainerRunner(load_runner(options.runner))
     runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.

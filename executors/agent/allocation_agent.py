@@ -16,9 +16,7 @@ import os
 import socket
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent, JobEnvironment
@@ -27,7 +25,7 @@ from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
-from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.supervisor import Runner, load_runner
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
     SECONDS_BETWEEN_REPORTS,
@@ -216,8 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
-    module: Any = import_module(options.runner)
-    runner = JobEnvironment(ContainerRunner(module), f"{cluster.root}/logs")
+    runner = JobEnvironment(ContainerRunner(load_runner(options.runner)), f"{cluster.root}/logs")
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

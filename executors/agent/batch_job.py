@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
@@ -29,7 +28,7 @@ from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.supervisor import Runner, load_runner
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import log_to_stderr
@@ -164,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     process_tree.adopt_orphans()
     # What is imported now stays: to look for garbage in it would take a tenth of the time.
     gc.disable()
-    runner = ContainerRunner(import_module(options.runner))
+    runner = ContainerRunner(load_runner(options.runner))
     runner.preload()
     gc.freeze()
     gc.enable()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
+from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.json_model import checked, parsed
 from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.events import InsideFile
@@ -84,8 +85,10 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
     :param runner: the module that runs the workload
     """
     engine, image = engine_and_image(envelope.container or "")
-    inside = [envelope.container_python, "-m", INSIDE, str(job.spool.root), job.token, runner]
+    program = ["-m"] if ARCHIVE is None else [ARCHIVE]
+    inside = [envelope.container_python, *program, INSIDE, str(job.spool.root), job.token, runner]
     folders = [str(job.spool.root), envelope.dags, *(environment.get(name) for name in FOLDERS)]
+    folders += [] if ARCHIVE is None else [os.path.dirname(ARCHIVE)]
     folders += map(os.path.dirname, envelope.inputs.values())
     mounts = list(dict.fromkeys(each for each in folders if each and os.path.isdir(each)))
     if engine == "apptainer":

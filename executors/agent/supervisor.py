@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -154,6 +155,26 @@ class Runner(Protocol):
 
         :raises AgentJobFailed: it did not succeed
         """
+
+
+COMMAND_RUNNER = "lading.executors.agent.tasks.command_runner"
+
+
+def load_runner(name: str) -> Any:
+    """The runner of a name, a module.
+
+    A machine that has got the agent from its controller, and no more, runs commands as they are: another runner of such
+    jobs, which has imported their program once for all, comes with that program.
+
+    :raises ImportError: it is not here
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        if child_processes.ARCHIVE is None:
+            raise
+        log.info("%s is not on this machine (%s): each job starts its command anew", name, error)
+        return import_module(COMMAND_RUNNER)
 
 
 def become(

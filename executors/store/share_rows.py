@@ -228,7 +228,8 @@ def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | No
 def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> list[BudgetUse]:
     """Store how budgets stand; those that are none any more are forgotten.
 
-    :returns: those of which is to be warned now: so much is spent, and in this period nothing was said of it
+    :returns: those of which is to be warned now: so much is spent, and in this period nothing was said of it since its
+        amount is the present one
     """
     names = [each.budget.name for each in found]
     session.execute(delete(BudgetRow).where(BudgetRow.name.not_in(names)))
@@ -252,6 +253,8 @@ def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> li
             row = BudgetRow(name=budget.name, **values)
             session.add(row)
         else:
+            if (row.most, row.unit) != (budget.most, budget.unit.value):
+                row.warned = None  # that was of another amount
             for name, value in values.items():
                 setattr(row, name, value)
         if each.is_near and row.warned != each.since:

@@ -95,6 +95,13 @@ class Deployment(ABC):
         """The options of a node agent that say by which module it runs jobs; none: by that for Airflow's workloads."""
         return []
 
+    def brings_agent(self) -> bool:
+        """Whether machines get the node agent from here, for their jobs are commands and need no more than a Python.
+
+        Otherwise Lading is to be installed there, beside what jobs need.
+        """
+        return False
+
     def table_conventions(self) -> TableConventions:
         """How tables are made in its database."""
         return plain_conventions()

@@ -27,8 +27,14 @@ import runpy
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)"""
 
 
+# The archive of the node agent (see the module agent_archive) from which this process runs; None: Lading is installed.
+ARCHIVE: str | None = getattr(globals().get("__loader__"), "archive", None)
+
+
 def python_command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module as ``python -m`` does, but imports nothing from the working folder."""
+    if ARCHIVE is not None:
+        return [sys.executable, ARCHIVE, module, *arguments]
     return [sys.executable, "-c", WITHOUT_WORKING_FOLDER, module, *arguments]
 
 

@@ -79,7 +79,10 @@ class MachinesConfig(PackedConfig, RemoteConfig):
         description="A folder on the machines of Lading's own for this Airflow, absolute; each has one of its name in "
         "it, so it may be shared."
     )
-    python: str = Field(description="The Python there in which Lading and Airflow's Task SDK are installed.")
+    python: str = Field(
+        description="The Python there in which Lading and Airflow's Task SDK are installed; for jobs of Snakemake any "
+        "of 3.10 or newer."
+    )
     login_setup: str = Field("", description="Shell lines before all of Lading's commands there.")
     setup: str = Field("", description="Shell lines (sh) before the node agent, whose environment all jobs have.")
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to others where a host says no `cpus`.")

@@ -10,6 +10,7 @@ import json
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomi
 from lading.hooks.files.version import VERSION
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.polling.outside_clock import seconds_ahead
+from lading.hooks.spool import agent_archive
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
@@ -94,17 +96,40 @@ def introduce(
     :param api: URL of Airflow's execution API
     :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
     :param look: whether no agent is to be started, and nothing else asked
-    :raises Refused: it cannot be used; with what it said
+    :raises MachineRefused: it cannot be used; with what it said
     :raises TransportError: it has not answered
     """
-    asked_at = time.time()
-    options = ["-m", MODULE, f"{config.root(host)}/spool"]
     asked = wanted(config, host, api, owner, look=look)
     try:
-        line = spool.begin(options, json.dumps(asked), asked["mark"], TIMEOUT)
-        return read_introduction(line, asked_at, time.time())
+        try:
+            return _asked(spool, config, host, asked)
+        except SessionEnded:
+            if agent_archive.brought() is None:
+                raise
+        # It may be all that is missing.
+        agent_archive.bring(spool.transport, config.python, config.root(host), spool.setup)
+        return _asked(spool, config, host, asked)
     except SessionEnded as error:
-        raise MachineRefused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
+        text = f"Lading does not answer there: {' '.join(str(error).split())}"
+        if "No module named 'lading" in text:
+            text += f"; install it for {config.python}, in the same version and beside Airflow's Task SDK: pip install "
+            text += f"airflow-lading=={VERSION}"
+        raise MachineRefused(text) from error
+    except agent_archive.AgentNotBrought as error:
+        raise MachineRefused(str(error)) from error
+
+
+def _asked(spool: SpoolConnection, config: MachinesConfig, host: HostConfig, asked: Mapping[str, Any]) -> Introduction:
+    """One attempt.
+
+    :raises SessionEnded: Lading does not begin there
+    :raises TransportError: it has not answered
+    """
+    root = config.root(host)
+    _, *options = agent_archive.command(config.python, root, MODULE)
+    asked_at = time.time()
+    line = spool.begin([*options, f"{root}/spool"], json.dumps(asked), asked["mark"], TIMEOUT)
+    return read_introduction(line, asked_at, time.time())
 
 
 def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | None, *, look: bool) -> dict[str, Any]:
@@ -142,7 +167,8 @@ def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
 
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """What distinguishes an agent that was started with all this from one that was started with something else."""
-    parts = [VERSION, config.python, *_environment(config, host, api)]
+    found = agent_archive.brought()
+    parts = [VERSION if found is None else found.digest, config.python, *_environment(config, host, api)]
     parts += current.deployment().runner_options()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.probable_end import ProbableEnds
 from lading.scheduling.forecast.schedule import Builder, PlannedStart, Schedule, ScheduleTerms
 from lading.scheduling.job import Wish
 from lading.scheduling.location import Location
@@ -131,7 +132,8 @@ class Search:
         pause: Callable[[], None],
         most_boot_paid: float,
     ) -> None:
-        self.forecast = forecast = forecast.by_those_at_work(now)
+        medians = forecast.by_those_at_work(now)
+        self.forecast = forecast = medians.by_means()
         self.problem, self.boot, self.spent, self.now = problem, boot, spent, now
         most = problem.limits.instances
         self.builder = Builder(forecast, locations, boot, most, now, pause, boots, most_boot_paid)
@@ -148,6 +150,12 @@ class Search:
         boots_until = {run: forecast.began.get(run or "", now) + boot if locations else now + boot for run in critical}
         self.waits = {run: max(0.0, until - now) for run, until in boots_until.items()}
         self.soonest = {run: now + self.waits[run] + seconds for run, seconds in critical.items()}
+        self.ends = ProbableEnds(medians, self.builder.rests)
+        if self.ends.runs:
+            first = forecast.soonest(now)
+            for run, soonest in self.soonest.items():
+                starts = {name: first[name] + self.waits[run] for name in self.ends.runs.get(run, ())}
+                self.soonest[run] = self.ends.of_run(run, starts, soonest)
         self.are_there_any = bool(locations)
         self.is_patience_of_use = bool(locations) and any(self.waits.values())
         self.spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
@@ -170,17 +178,35 @@ class Search:
                 return
             self._tried.add(like)
         schedule = self.builder.build(self._terms(way, bins))
-        hurries, forecast = self.hurries, self.forecast
-        found = score(schedule, forecast, self.soonest, self.least, hurries, self.spent, self.boot, self.now)
-        if self.spread:
-            found += DOUBT * self.spread * math.log2(max(1.0, self.menus.cpus(way.least_cpus, way.by_work)))
-        if self.best is None or found < self.best.score - 1e-12:
+        doubt = DOUBT * self.spread * math.log2(max(1.0, self.menus.cpus(way.least_cpus, way.by_work)))
+        best = self.best.score if self.best is not None else math.inf
+        best_fleet = self._best_fleet[0] if self._best_fleet is not None else math.inf
+        # No run ends sooner than planned or costs less: what is not good enough then need not be reckoned with.
+        found = self._score(schedule, schedule.ends) + doubt
+        if self.ends.runs and found < max(best, best_fleet if way.fleet else -math.inf):
+            ends = {run: self.ends.of_run(run, schedule.starts, end) for run, end in schedule.ends.items()}
+            found = self._score(schedule, ends, self._more_usd(schedule)) + doubt
+        if found < best - 1e-12:
             self.best = ChosenSchedule(schedule, replace(way, before=None), found)
         if way.fleet and way.before is None:
             if len(schedule.fleet) < way.fleet:
                 self._used[id(bins)] = len(schedule.fleet)
-            if self._best_fleet is None or found < self._best_fleet[0] - 1e-12:
+            if found < best_fleet - 1e-12:
                 self._best_fleet = found, way
+
+    def _more_usd(self, schedule: Schedule) -> float:
+        """USD that machines cost beyond what is planned, since the last of their steps probably ends later."""
+        more = 0.0
+        for machine in schedule.machines:
+            if machine.steps:
+                planned = machine.timeline.busy[-1][1]
+                end = self.ends.of_machine(machine.steps, schedule.starts, planned)
+                more += (end - planned) * machine.timeline.usd_per_second
+        return more
+
+    def _score(self, schedule: Schedule, ends: Mapping[str | None, float], more_usd: float = 0.0) -> float:
+        usd = self.spent + schedule.usd + more_usd
+        return score(usd, ends, self.forecast, self.soonest, self.least, self.hurries, self.boot, self.now)
 
     def refine(self, sizes: Collection[int], most: int) -> None:
         """Look for the best number of machines beside the best one that was tried.
@@ -351,12 +377,12 @@ def least_usd(forecast: Forecast, menus: Menus, builder: Builder) -> dict[str | 
 
 
 def score(
-    schedule: Schedule,
+    usd: float,
+    ends: Mapping[str | None, float],
     forecast: Forecast,
     soonest_ends: Mapping[str | None, float],
     least: Mapping[str | None, float],
     hurries: Mapping[str | None, float],
-    spent: float,
     boot: float,
     now: float,
 ) -> float:
@@ -366,7 +392,7 @@ def score(
     """
     whole = sum(least.values())
     length = 0.0
-    for run, end in schedule.ends.items():
+    for run, end in ends.items():
         begun = forecast.began.get(run or "", now)
         seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
         late = seconds / (soonest + LATE / max(hurries[run], 1e-9) * max(1.0, soonest - boot))
@@ -374,7 +400,7 @@ def score(
         length += hurries[run] * least[run] / whole * worth
         if (until := forecast.finish_by.get(run or "", math.inf)) < end:
             length += OVERDUE_COUNTS * math.log(seconds / max(1.0, until - begun))
-    return math.log(max(1e-9, spent + schedule.usd)) + length
+    return math.log(max(1e-9, usd)) + length
 
 
 def nearby(way: Way) -> tuple[Way, ...]:

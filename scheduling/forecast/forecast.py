@@ -15,6 +15,8 @@ from lading.scheduling.job import PlannedJob
 # What runs is expected to run on for as long as half of those that are as long until now, of log-normal lengths whose
 # logarithms have at most this standard deviation; and where it exceeds what was expected for a moment more, seconds.
 MOST_SPREAD, MOMENT = 1.5, 1.0
+# Beyond it a spread is that of several kinds of jobs, and their mean does not follow from it.
+MOST_SPREAD_OF_ONE_KIND = 1.0
 NORMAL = NormalDist()
 
 
@@ -184,6 +186,18 @@ class Forecast:
             over_all = overdue.get((step.job.run, step.alike or ""))
             if over_all and (step.begun is None or now - step.begun <= step.seconds):
                 steps[name] = replace(step, seconds=step.seconds * math.exp(_common(over_all, step.measured)))
+        return replace(self, steps=steps)
+
+    def by_means(self) -> Forecast:
+        """The same where what is to come takes as long as on average, which is longer than half of all take.
+
+        What follows one another on a machine takes the sum of that. Where none like it has ended it is left alone.
+        """
+        steps = dict(self.steps)
+        for name, step in self.steps.items():
+            if step.measured and step.spread and step.begun is None:
+                times = math.exp(min(MOST_SPREAD_OF_ONE_KIND, step.spread) ** 2 / 2)
+                steps[name] = replace(step, seconds=step.seconds * times)
         return replace(self, steps=steps)
 
     def ready(self) -> set[str]:

@@ -48,6 +48,9 @@ class SnakemakeDeployment(Deployment):
     def runner_options(self) -> list[str]:
         return ["--runner", RUNNER]
 
+    def brings_agent(self) -> bool:
+        return True
+
     def log_folder(self) -> Path:
         return self.state.logs
 

@@ -27,7 +27,7 @@ enabled = false
 {table}
 instance_types = ["m5.large"]
 max_instances = 2
-idle_seconds = 2
+idle_seconds = 10
 expected_boot_time = 5
 kill_grace = 3
 python = "{python}"
@@ -65,7 +65,8 @@ def test_machines_are_launched_for_a_workflow_and_released_after_it(service: Fak
     python = node_python.make(account)
     # Machines share that folder with this one, and have homes of their own.
     flow = Workflow(account.folder / "flow", SNAKEFILE, python, account.name)
-    (flow.folder / "sites.toml").write_text(SITES.format(table=service.toml, python=python))
+    # A machine gets the agent from here, and the rule that needs a Snakemake names the Python of the workflow's own.
+    (flow.folder / "sites.toml").write_text(SITES.format(table=service.toml, python=node_python.bare(account)))
     environment = {"HOME": str(account.home), "USER": account.name, **service.environment}
     try:
         said = flow.run("--lading-sites-file", "sites.toml", **environment)

@@ -62,7 +62,9 @@ def test_rules_run_in_few_allocations(slurm: Slurm) -> None:
     account = slurm.account
     python = node_python.make(account)
     flow = Workflow(account.home / "flow", SNAKEFILE, python, account.name)
-    (flow.folder / "sites.toml").write_text(SITES.format(home=account.home, python=python))
+    # The nodes get the agent from here, and the rule that needs a Snakemake names the Python of the workflow's own.
+    bare = node_python.bare(account)
+    (flow.folder / "sites.toml").write_text(SITES.format(home=account.home, python=bare))
     try:
         flow.run("--lading-sites-file", "sites.toml", HOME=str(account.home), USER=account.name, **slurm.environment)
         assert Counter(flow.jobs("task_id, state, site")) == {

@@ -232,7 +232,7 @@ def test_the_window_of_an_old_run_has_its_jobs(session: Session) -> None:
     add(session, "own", state=State.SUCCEEDED, site="local", location="host", started_at=old, ended_at=old + 60)
     add(session, "young", run_id="other", site="local", location="host", started_at=NOW - 60)
     session.flush()
-    assert [row.id for row in packing(session, EVERYTHING, old - 60, old + 120, NOW).jobs] == ["own"]
+    assert packing(session, EVERYTHING, old - 60, old + 120, NOW).jobs.id == ["own"]
 
 
 def test_the_chart_knows_what_batch_jobs_have_and_cost(session: Session) -> None:
@@ -240,8 +240,9 @@ def test_the_chart_knows_what_batch_jobs_have_and_cost(session: Session) -> None
     add_work(session)
     found = packing(session, EVERYTHING, NOW - HOUR, NOW, NOW)
     assert found.queues == {"sge": 0.5, "hpc": 0.25}
-    assert {row.id: (row.cpus, row.nodes) for row in found.jobs} == {
-        "here": (4, 1), "allocated": (8, 1), "queued": (1800, 1), "nodes": (8, 3),
+    jobs = found.jobs
+    assert {token: size for token, *size in zip(jobs.id, jobs.cpus, jobs.nodes, strict=True)} == {
+        "here": [4, 1], "allocated": [8, 1], "queued": [1800, 1], "nodes": [8, 3],
     }  # fmt: skip
 
 

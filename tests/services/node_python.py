@@ -32,6 +32,13 @@ def make(account: Account) -> Path:
     return folder / "bin" / "python"
 
 
+def bare(account: Account) -> Path:
+    """An interpreter that an account can run and that has nothing but the standard library."""
+    folder = account.folder / "bare"
+    subprocess.run([str(make(account)), "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
 def _can_run(account: Account, interpreter: Path) -> bool:
     try:
         done = subprocess.run(

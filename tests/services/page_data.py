@@ -10,7 +10,7 @@ from typing import Any
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.team import Team
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
@@ -156,6 +156,18 @@ def ran(
         row |= {"peak_memory": chance.randrange(100, 2000), "cause": "error" if state == State.FAILED else None}
         row["changed_at"] = row["ended_at"]
     return row
+
+
+def go_on(session: Session, chance: random.Random, now: float, jobs: int) -> None:
+    """Let some of the jobs that run end, those that began first, and begin another one in the place of each."""
+    running = select(JobRow).where(JobRow.state == State.RUNNING, JobRow.site != "old")
+    begun = []
+    for row in session.scalars(running.order_by(JobRow.started_at, JobRow.token).limit(jobs)):
+        row.state, row.ended_at, row.changed_at = State.SUCCEEDED, now, now
+        place = {name: getattr(row, name) for name in ("site", "location", "node", "lane", "cpus")}
+        begun.append(job(chance, now - 1) | place | {"state": State.RUNNING, "placed_at": now, "started_at": now})
+    session.execute(insert(JobRow.__table__), [row | {"changed_at": now} for row in begun])
+    session.commit()
 
 
 def waiting_job(chance: random.Random, now: float) -> dict[str, Any]:

@@ -735,6 +735,34 @@ export interface components {
             tries: number;
         };
         /**
+         * JobColumns
+         * @description The jobs of the packing chart, time by cpus: a list for each column, which are as long and in the same order.
+         */
+        JobColumns: {
+            /** Cpus */
+            cpus: number[];
+            /** Ended */
+            ended: (number | null)[];
+            /** Id */
+            id: string[];
+            /** Lane */
+            lane: number[];
+            /** Map Index */
+            map_index: number[];
+            /** Name */
+            name: (number | null)[];
+            /** Nodes */
+            nodes: number[];
+            /** Place */
+            place: number[];
+            /** Started */
+            started: number[];
+            /** State */
+            state: (number | null)[];
+            /** Try Number */
+            try_number: number[];
+        };
+        /**
          * JobPage
          * @description A page of the jobs that are chosen.
          */
@@ -793,14 +821,15 @@ export interface components {
         PackingChart: {
             /** Cursor */
             cursor: number;
-            /** Jobs */
-            jobs: components["schemas"]["Rectangle"][];
+            jobs: components["schemas"]["JobColumns"];
             /** Machines */
             machines: components["schemas"]["ChartMachine"][];
             /** Names */
             names: components["schemas"]["Name"][];
             /** Now */
             now: number;
+            /** Origin */
+            origin: number;
             /** Places */
             places: string[];
             /** Queues */
@@ -809,6 +838,8 @@ export interface components {
             };
             /** Since */
             since: number;
+            /** States */
+            states: string[];
             /** Truncated */
             truncated: boolean;
             /** Until */
@@ -840,19 +871,6 @@ export interface components {
             /** Site */
             site: string;
         };
-        Rectangle: [
-            string,
-            number,
-            number | null,
-            number,
-            number,
-            number,
-            number,
-            number,
-            number,
-            number | null,
-            string | null
-        ];
         /**
          * RequestBody
          * @description What a user requests.
@@ -1417,6 +1435,7 @@ export type HeldRoom = components['schemas']['HeldRoom'];
 export type HttpValidationError = components['schemas']['HTTPValidationError'];
 export type HurryBody = components['schemas']['HurryBody'];
 export type InputSizes = components['schemas']['InputSizes'];
+export type JobColumns = components['schemas']['JobColumns'];
 export type JobPage = components['schemas']['JobPage'];
 export type LastRun = components['schemas']['LastRun'];
 export type Name = components['schemas']['Name'];
@@ -1424,7 +1443,6 @@ export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];
 export type Period = components['schemas']['Period'];
 export type QueueWait = components['schemas']['QueueWait'];
-export type Rectangle = components['schemas']['Rectangle'];
 export type RequestBody = components['schemas']['RequestBody'];
 export type RequestKind = components['schemas']['RequestKind'];
 export type RunGantt = components['schemas']['RunGantt'];

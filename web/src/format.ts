@@ -112,7 +112,7 @@ export const took = ({live, began_at, ended_at}: {live: number; began_at: number
 /** Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count. */
 export function inUse({cpus_used, cpus_up, cpus_batch}: Pick<Summary, "cpus_used" | "cpus_up" | "cpus_batch">): string | null {
   const parts = [
-    cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null,
+    cpus_up ? `of ${count(cpus_up)} up, ${percent(cpus_used, cpus_up)}` : null,
     cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null,
   ];
   return parts.filter(Boolean).join("; ") || null;

@@ -3,14 +3,20 @@
 import * as React from "react";
 import {loadECharts} from "./chart/draw";
 import {Page} from "./pages/page";
+import {PAGE, rangeOf} from "./paths";
+import {startPacking} from "./polling";
 import {DagTab} from "./tabs/dag";
 import {HomeTile} from "./tabs/home";
 import {RunTab} from "./tabs/run";
 import {TaskTab} from "./tabs/task";
 import {Guarded} from "./ui/parts";
 
-// The chart's library is loaded while Airflow mounts what draws with it.
-if (/[?&]view=machines\b/.test(globalThis.location?.search ?? "")) void loadECharts().catch(() => undefined);
+// The chart's library and what it draws are loaded while Airflow mounts the page.
+const address = globalThis.location, chosen = new URLSearchParams(address?.search ?? "");
+if (address?.pathname.endsWith(PAGE) && chosen.get("view") === "machines") {
+  void loadECharts().catch(() => undefined);
+  startPacking({seconds: Number(rangeOf(chosen.get("range")))});
+}
 
 interface Props {dagId?: string; runId?: string; taskId?: string; mapIndex?: string}
 

@@ -44,6 +44,10 @@ export function search(choices: Choices): string {
 /** The page with these choices made. */
 export const pagePath = (choices: Choices) => `${PAGE}${search(choices)}`;
 
+/** How far back the chart goes, seconds, and what that is called. */
+export const RANGES: readonly (readonly [string, string])[] = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
+export const rangeOf = (chosen: string | null): string => RANGES.find(([seconds]) => seconds === chosen)?.[0] ?? "3600";
+
 /** How far back jobs are looked for, seconds, and what that is called. */
 export const WITHIN: readonly (readonly [string, string])[] = [["3600", "last hour"], ["86400", "last 24 hours"], ["604800", "last 7 days"], ["2592000", "last 30 days"]];
 export const withinText = (seconds: string): string => WITHIN.find(([key]) => key === seconds)?.[1] ?? `last ${seconds} s`;

@@ -48,6 +48,8 @@ export class Question {
   readonly listeners = new Map<() => void, number>();
   timer: unknown = null;
   running: AbortController | null = null;
+  /** Whether it was asked before anything showed its answer. */
+  wasAhead = false;
   constructor(readonly key: string, readonly ask: Ask) {}
   get seconds(): number { return Math.min(...this.listeners.values()); }
   tell(): void { for (const listener of [...this.listeners.keys()]) listener(); }
@@ -73,14 +75,30 @@ export class Poller {
   subscribe(question: Question, seconds: number, listener: () => void): () => void {
     this.questions.set(question.key, question);
     question.listeners.set(listener, seconds);
-    if (!question.running && (question.listeners.size === 1 || question.answer === null) && !this.isAway) void this.turn(question);
+    const fresh = question.at === null ? 0 : seconds * 1000 - (this.timers.now() - question.at);
+    if (question.wasAhead && fresh > 0 && !this.isAway) question.timer ??= this.timers.set(() => void this.turn(question), fresh);
+    else if (!question.running && (question.listeners.size === 1 || question.answer === null) && !this.isAway) void this.turn(question);
     else if (this.isAway && this.probe === null && !question.running) void this.turn(question);
+    question.wasAhead = false;
     return () => {
       question.listeners.delete(listener);
       if (question.listeners.size) return;
       this.stop(question);
-      this.timers.set(() => { if (!question.listeners.size && this.questions.get(question.key) === question) this.questions.delete(question.key); }, KEPT * 1000);
+      this.forget(question);
     };
+  }
+
+  /** Drops what nothing shows, after a while. */
+  private forget(question: Question): void {
+    this.timers.set(() => { if (!question.listeners.size && this.questions.get(question.key) === question) this.questions.delete(question.key); }, KEPT * 1000);
+  }
+
+  /** Asks a question that the page is about to show the answer of. */
+  ahead(question: Question): void {
+    if (question.running || question.at !== null) return;
+    question.wasAhead = true;
+    void this.turn(question);
+    this.forget(question);
   }
 
   watch(listener: () => void): () => void {
@@ -229,13 +247,19 @@ export function useAnswer<Answer>(path: string | null, parameters: Parameters = 
   return [answer, trouble, answer?.now === undefined ? Date.now() / 1000 : answer.now + age];
 }
 
+interface Kept {packing: Packing; cursor: number}
+const packingKey = (window: Window) => `packing ${JSON.stringify(window)}`;
+const askPacking = (window: Window): Ask => async (signal, before) => {
+  const kept = before as Kept | null;
+  const found = await get<PackingChart>("packing", {...asked(window, Date.now() / 1000), cursor: kept?.cursor}, signal);
+  return {packing: merged(kept?.packing ?? null, found, window), cursor: found.cursor};
+};
+/** Asks what ran where before the page is there that draws it. */
+export const startPacking = (window: Window): void => poller.ahead(poller.question(packingKey(window), askPacking(window)));
+
 /** What ran where in a window: asked for once, then only what is new. It is the same object as long as nothing came. */
 export function usePacking(window: Window): [Packing | null, string | null, number] {
-  const {answer, trouble, at} = useQuestion<{packing: Packing; cursor: number}>(`packing ${JSON.stringify(window)}`, async (signal, before) => {
-    const kept = before as {packing: Packing; cursor: number} | null;
-    const found = await get<PackingChart>("packing", {...asked(window, Date.now() / 1000), cursor: kept?.cursor}, signal);
-    return {packing: merged(kept?.packing ?? null, found, window), cursor: found.cursor};
-  }, 3);
+  const {answer, trouble, at} = useQuestion<Kept>(packingKey(window), askPacking(window), 3);
   const age = useAge(at);
   return [answer?.packing ?? null, trouble, answer ? answer.cursor + age : Date.now() / 1000];
 }

@@ -21,8 +21,8 @@ test("of several days each label has its day", () => {
 });
 
 test("batch jobs are apart from the cpus that are up", () => {
-  expect(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654})).toBe("of 256 that are up, 78 %; 1,654 more in batch jobs");
-  expect(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0})).toBe("of 4 that are up, 25 %");
+  expect(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654})).toBe("of 256 up, 78 %; 1,654 more in batch jobs");
+  expect(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0})).toBe("of 4 up, 25 %");
   expect(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0})).toBeNull();
 });
 

@@ -1,14 +1,22 @@
 import {expect, test} from "vitest";
-import type {ChartMachine, PackingChart, Rectangle} from "../src/api_types";
+import type {ChartMachine, PackingChart} from "../src/api_types";
 import {asked, merged, windowOfRun} from "../src/chart/packing";
 import {MOMENTS, Levels, beginning, idleShare, rowsOf, seriesOf, sharesOf} from "../src/chart/rows";
 
 const DAY = 86400, NOW = 1_800_000_000, HOUR = {seconds: 3600};
 const machine = {key: "local/host", site: "local", state: "up", usd_per_hour: 2, spans: [[NOW - 3600, null, 16]]} as unknown as ChartMachine;
-const job = (id: string, place: number, cpus: number, nodes: number, start: number, end: number | null = null, name = 0) =>
-  [id, place, name, -1, 1, 0, cpus, nodes, start, end, end === null ? "running" : "succeeded"] as unknown as Rectangle;
-const answer = (now: number, jobs: Rectangle[] = [], machines: ChartMachine[] = [], more: Partial<PackingChart> = {}): PackingChart =>
-  ({now, cursor: now, since: 0, until: 0, truncated: false, places: ["local/host", "sge/n1", "free/n2", "sge/n3"], names: [["d", "r", "t"], ["d", "mine", "t"]], jobs, machines, queues: {sge: 0.5, free: null}, ...more}) as PackingChart;
+const ORIGIN = NOW - 7200, STATES = ["running", "succeeded"];
+type Job = {id: string; place: number; cpus: number; nodes: number; start: number; end: number | null; name: number};
+const job = (id: string, place: number, cpus: number, nodes: number, start: number, end: number | null = null, name = 0): Job => ({id, place, cpus, nodes, start, end, name});
+const answer = (now: number, jobs: Job[] = [], machines: ChartMachine[] = [], more: Partial<PackingChart> = {}): PackingChart => ({
+  now, cursor: now, since: 0, until: 0, truncated: false, origin: ORIGIN, places: ["local/host", "sge/n1", "free/n2", "sge/n3"], names: [["d", "r", "t"], ["d", "mine", "t"]], states: STATES,
+  jobs: {
+    id: jobs.map(({id}) => id), place: jobs.map(({place}) => place), name: jobs.map(({name}) => name), map_index: jobs.map(() => -1), try_number: jobs.map(() => 1), lane: jobs.map(() => 0),
+    cpus: jobs.map(({cpus}) => cpus), nodes: jobs.map(({nodes}) => nodes), started: jobs.map(({start}) => start - ORIGIN), ended: jobs.map(({end}) => (end === null ? null : end - ORIGIN)),
+    state: jobs.map(({end}) => (end === null ? 0 : 1)),
+  },
+  machines, queues: {sge: 0.5, free: null}, ...more,
+}) as PackingChart;
 
 test("the window of a run is its own time, however old it is", () => {
   const began = NOW - 20 * DAY, {since, until} = asked(windowOfRun(began, began + 3600), NOW);

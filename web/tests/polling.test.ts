@@ -173,3 +173,23 @@ test("what is refused is asked less and less often, and as before when it is ans
   expect(asked.filter((key) => key === "no")).toHaveLength(10);
   expect(question.trouble).toBeNull();
 });
+
+test("what is asked ahead is not asked again by what shows it", async () => {
+  const ask = async () => { asked.push("a"); return answer("a"); };
+  poller.ahead(poller.question("a", ask));
+  await clock.pass(0);
+  await clock.pass(1);
+  const {question} = look("a");
+  await clock.pass(1);
+  expect(question.answer).toBe("a at 0");
+  expect(asked).toEqual(["a"]);
+  await clock.pass(1);
+  expect(asked, "three seconds after the first").toHaveLength(2);
+});
+
+test("what is asked ahead and then shown by nothing is forgotten", async () => {
+  const ask = async () => "first", question = poller.question("a", ask);
+  poller.ahead(question);
+  await clock.pass(61);
+  expect(poller.question("a", ask)).not.toBe(question);
+});

@@ -6,13 +6,11 @@ import json
 import signal
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
-from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers, load_runner
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.events import to_json
@@ -24,7 +22,7 @@ def main() -> None:
     job = AgentJob(token, Spool(Path(spool)))
     workload = json.load(sys.stdin)
     process_tree.adopt_orphans()
-    runner: Any = import_module(module)
+    runner = load_runner(module)
     runner.preload()
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before, killed = ProcessUsage(), host.oom_kills()

@@ -116,6 +116,8 @@ class AllocationLauncher(Submitter):
         self.trouble = trouble
         renewed = self._note_given()
         try:
+            if trouble is None and self._orders:
+                self.trouble = self._bring_agent(transport)
             placed = self._placed(transport)
         except OSError:
             self.take(renewed.values())
@@ -267,7 +269,8 @@ class AllocationLauncher(Submitter):
         steps: list[RemoteStep] = [Put(self.folder.root, files), allocation_steps.place([given, again], self.folder)]
         for allocation, _ in launched:
             command = self.system.submit(f"{allocation.folder.root}/script")
-            steps.append(cluster_steps.submit_in(allocation.folder.root, command))
+            needed = [] if self._agent is None else [self._agent]
+            steps.append(cluster_steps.submit_in(allocation.folder.root, command, needed))
         self.fleet.doubtful |= placed.keys()
         put, moved, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()

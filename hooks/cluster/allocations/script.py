@@ -11,6 +11,7 @@ from lading.hooks.cluster.allocations.layout import AllocationFolder, Allocation
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter
 from lading.hooks.deployment import current
+from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.provisioning import Launch, decide
@@ -83,9 +84,10 @@ class AllocationWriter(ScriptWriter):
             queue(terms),
             tuple((key, value) for key, value in native),
         )
-        agent = ["-m", "lading.executors.agent.allocation_agent", folder.cluster.root, folder.name]
-        agent += current.deployment().runner_options()
-        last = [f"exec {shlex.join([self.config.python, *agent])}"]
+        root = folder.cluster.root
+        agent = agent_archive.command(self.config.python, root, "lading.executors.agent.allocation_agent")
+        agent += [root, folder.name, *current.deployment().runner_options()]
+        last = [f"exec {shlex.join(agent)}"]
         return self.script(folder.name, 1, shape, folder.root, shlex.quote(folder.output), last, excluded)
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:

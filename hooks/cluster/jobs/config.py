@@ -46,7 +46,10 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     work_dir: str = Field(
         description="A folder of Lading's own for this Airflow, absolute, that login node and compute nodes share."
     )
-    python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
+    python: str = Field(
+        description="The Python on the nodes in which Lading and Airflow's Task SDK are installed; for jobs of "
+        "Snakemake any of 3.10 or newer."
+    )
     node_cpus: Count = Field(description="Processors that a job can have on one node.")
     node_memory: Memory = Field(description="Memory that a job can have on one node.")
     node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")

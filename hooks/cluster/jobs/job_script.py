@@ -16,6 +16,7 @@ from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.deployment import current
+from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout
 
@@ -94,7 +95,8 @@ class ScriptWriter:
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
-        command = [config.python, "-m", "lading.executors.agent.batch_job", self.folder.root, name]
+        agent = agent_archive.command(config.python, self.folder.root, "lading.executors.agent.batch_job")
+        command = [*agent, self.folder.root, name]
         options = [
             *current.deployment().runner_options(),
             "--keep-failed",

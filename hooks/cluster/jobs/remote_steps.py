@@ -132,22 +132,29 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
     return lines[0].strip(), found, frozenset(begun)
 
 
-def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> RunCommand:
+def submit(
+    folder: ClusterFolder,
+    name: str,
+    command: Sequence[str],
+    bundles: Iterable[str] = (),
+    agent: str | None = None,
+) -> RunCommand:
     """Submit a script, and keep the answer beside it: after a crash it is found there.
 
     :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
+    :param agent: the archive of the node agent, likewise; None: that is installed
     """
-    needed = [folder.bundle(each) for each in sorted(set(bundles))]
+    needed = [f"{folder.bundle(each)}/." for each in sorted(set(bundles))] + ([] if agent is None else [agent])
     return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
 
 
 def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> RunCommand:
     """Submit the script in a folder, and keep the answer beside it.
 
-    :param needed: folders without which nothing is submitted; they are used from now on
+    :param needed: files and folders without which nothing is submitted; they are used from now on
     :param unplaced: what :func:`place_envelopes` leaves there when it has failed: then nothing is submitted
     """
-    present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
+    present = "".join(f" && [ -e {shlex.quote(each)} ] && touch -- {shlex.quote(each)}" for each in needed)
     if unplaced is not None:
         present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
     return RunCommand(

@@ -21,6 +21,7 @@ from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
+from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
@@ -53,6 +54,9 @@ class Submitter(ClusterPart):
         bundles = DagBundles(self.config.max_bundle_size) if self.config.dags == "sync" else None
         self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
+        archive = agent_archive.brought()
+        self._agent = None if archive is None else archive.path(self.folder.root)
+        self._has_agent = False
 
     def take(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, to be submitted in the next round."""
@@ -76,6 +80,8 @@ class Submitter(ClusterPart):
         """
         renewed = self._note_given()
         try:
+            if trouble is None and next(self.tracker.waiting(), None) is not None:
+                trouble = self._bring_agent(transport)
             submissions, scripts = self._plan(transport, trouble)
         except OSError:
             self.take(renewed.values())
@@ -86,7 +92,7 @@ class Submitter(ClusterPart):
         for submission in submissions:
             command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
             bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
-            steps.append(remote_steps.submit(self.folder, submission.name, command, bundles))
+            steps.append(remote_steps.submit(self.folder, submission.name, command, bundles, self._agent))
             self.tracker.submit(submission)
         put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
@@ -94,6 +100,23 @@ class Submitter(ClusterPart):
             self._read(submission, answer)
         if put.status != 0 or placed.status != 0:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
+
+    def _bring_agent(self, transport: Transport) -> Reason | None:
+        """Have the node agent lie there, unless that is installed; returns why it does not.
+
+        :raises OSError: the cluster could not be asked
+        """
+        if self._agent is None or self._has_agent or self.pressure.held() is not None:
+            return None
+        try:
+            agent_archive.bring(transport, self.config.python, self.folder.root)
+        except agent_archive.AgentNotBrought as error:
+            log.warning("%s", error)
+            reason = because("agent_not_brought", text=str(error))
+            self.pressure.hold(reason)
+            return reason
+        self._has_agent = True
+        return None
 
     def _note_given(self) -> dict[str, Envelope]:
         """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
@@ -241,6 +264,7 @@ class Submitter(ClusterPart):
             self.pressure.accept(len(submission.tokens))
             return None
         if answer.status == remote_steps.NOT_TRIED:
+            self._has_agent = False
             if self.bundles is not None:
                 self.bundles.forget()
             refusal = SubmitError("limit", f"its files are not in {self.folder.root}")

@@ -23,6 +23,8 @@ from lading.scheduling.matching.market import readable_kind
 MOST_JOBS = 20_000
 # Of a second: no pixel is less, and the digits of a clock are a third of what a browser loads.
 DIGITS = 2
+# Tokens are UUIDs: so many of their characters are 48 bits of chance, and all of them half of what a browser loads.
+ID = 13
 # What was changed is seen when its transaction has ended, which may be so much later, seconds.
 OVERLAP = 10.0
 COLUMNS = (
@@ -32,24 +34,26 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Rectangle(NamedTuple):
-    """A job in the packing chart: time by cpus."""
+class JobColumns(BaseModel):
+    """The jobs of the packing chart, time by cpus: a list for each column, which are as long and in the same order."""
 
-    id: str
-    place: int
+    id: list[str]
+    """The beginning of its token, which tells it from the others."""
+    place: list[int]
     """Of its machine in ``places``."""
-    name: int | None
+    name: list[int | None]
     """Of its Dag, run and task in ``names``; None: the user may not see them."""
-    map_index: int
-    try_number: int
-    lane: float
-    cpus: float
-    nodes: int
+    map_index: list[int]
+    try_number: list[int]
+    lane: list[float]
+    cpus: list[float]
+    nodes: list[int]
     """On each of which it has ``cpus``; where it is drawn is one of them."""
-    started_at: float
-    ended_at: float | None
-    state: str | None
-    """None: as the name."""
+    started: list[float]
+    """Seconds after ``origin``; likewise when it has ended; None: it runs."""
+    ended: list[float | None]
+    state: list[int | None]
+    """In ``states``; None: as the name."""
 
 
 class Name(NamedTuple):
@@ -109,9 +113,12 @@ class PackingChart(BaseModel):
     until: float
     truncated: bool
     """Whether only the youngest of the jobs are here."""
+    origin: float
+    """What the times of jobs are counted from: they are thousands."""
     places: list[str]
     names: list[Name]
-    jobs: list[Rectangle]
+    states: list[str]
+    jobs: JobColumns
     machines: list[ChartMachine]
     queues: dict[str, float | None]
     """What an hour of a cpu costs in the queue of a batch system, USD by site; None: it has no price."""
@@ -130,44 +137,60 @@ def packing(
     """
     changed = None if cursor is None else cursor - OVERLAP
     rows = jobs_within(session, since, until, changed)
-    places: dict[str, int] = {}
-    names: dict[Name, int] = {}
-    rectangles = []
-    # A row as a tuple: by their names the columns of thousands take twice as long.
-    for (
-        token, kind, dag_id, run_id, task_id, map_index, try_number, site, location, node, cpus, nodes, lane, state,
-        started_at, ended_at,
-    ) in rows[:MOST_JOBS]:  # fmt: skip
-        place = machine_key(site or "", machine_named(site or "", location, node) or "")
-        seen = sight.sees(dag_id)
-        rectangles.append(
-            Rectangle(
-                token,
-                places.setdefault(place, len(places)),
-                names.setdefault(Name(dag_id, run_id, task_id or kind), len(names)) if seen else None,
-                map_index if seen else -1,
-                try_number if seen else 0,
-                lane or 0.0,
-                cpus,
-                nodes or 1,
-                round(started_at, DIGITS),
-                None if ended_at is None else round(ended_at, DIGITS),
-                state if seen else None,
-            )
-        )
-    # Not checked: its thousands of rectangles were made above, of what typed columns have.
+    origin = float(int(since))
+    places, names, jobs = columns_of(rows[:MOST_JOBS], sight, origin)
+    # Not checked: its thousands of jobs are made of what typed columns have.
     return PackingChart.model_construct(
         now=now,
         cursor=now,
         since=since,
         until=until,
         truncated=len(rows) > MOST_JOBS,
-        places=list(places),
-        names=list(names),
-        jobs=rectangles,
+        origin=origin,
+        places=places,
+        names=names,
+        states=[state.value for state in State],
+        jobs=jobs,
         machines=machines(session, since, until, changed),
         queues=queues(session),
     )
+
+
+def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[str], list[Name], JobColumns]:
+    """The places and the names of jobs, and the jobs, which say them by their positions."""
+    places: dict[tuple[Any, ...], int] = {}
+    names: dict[tuple[Any, ...], int] = {}
+    seen: dict[str | None, bool] = {}
+    numbers = {state: number for number, state in enumerate(State)}
+    jobs = JobColumns(**{name: [] for name in JobColumns.model_fields})
+    # Looked up once: there are thousands of rows.
+    add_id, add_place, add_name, add_index, add_try = (
+        jobs.id.append, jobs.place.append, jobs.name.append, jobs.map_index.append, jobs.try_number.append,
+    )  # fmt: skip
+    add_lane, add_cpus, add_nodes, add_start, add_end, add_state = (
+        jobs.lane.append, jobs.cpus.append, jobs.nodes.append, jobs.started.append, jobs.ended.append,
+        jobs.state.append,
+    )  # fmt: skip
+    # A row as a tuple: by their names the columns of thousands take twice as long.
+    for (
+        token, kind, dag_id, run_id, task_id, map_index, try_number, site, location, node, cpus, nodes, lane, state,
+        started_at, ended_at,
+    ) in rows:  # fmt: skip
+        if (is_seen := seen.get(dag_id)) is None:
+            is_seen = seen[dag_id] = sight.sees(dag_id)
+        add_id(token[:ID])
+        add_place(places.setdefault((site, location, node), len(places)))
+        add_name(names.setdefault((dag_id, run_id, task_id or kind), len(names)) if is_seen else None)
+        add_index(map_index if is_seen else -1)
+        add_try(try_number if is_seen else 0)
+        add_lane(lane or 0.0)
+        add_cpus(cpus)
+        add_nodes(nodes or 1)
+        add_start(round(started_at - origin, DIGITS))
+        add_end(None if ended_at is None else round(ended_at - origin, DIGITS))
+        add_state(numbers[state] if is_seen else None)
+    keys = [machine_key(site or "", machine_named(site or "", location, node) or "") for site, location, node in places]
+    return keys, [Name(*name) for name in names], jobs
 
 
 def jobs_within(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:

@@ -66,6 +66,17 @@ def test_another_version_is_refused_with_both_named(tmp_path: Path, started: lis
     assert (started, list(tmp_path.iterdir())) == ([], [])
 
 
+def test_a_python_without_airflow_is_refused_where_tasks_need_it(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    told = command.answer(tmp_path / "spool", WANTED)
+    assert "has Lading and no Airflow" in told["refused"]
+    assert "install apache-airflow in the controller's version" in told["refused"]
+    assert started == []
+    assert "refused" not in command.answer(tmp_path / "spool", {**WANTED, "runner": ["--runner", "of.commands"]})
+
+
 def test_the_answer_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

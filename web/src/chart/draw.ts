@@ -71,6 +71,7 @@ function fill(color: string, slant: number | null): unknown {
   return patterns.get(key);
 }
 
+const EVERY = () => true;
 interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout}
 interface Cell {row: Row; from: number; until: number; top: number; level: number}
 
@@ -84,17 +85,24 @@ export class PackingChart {
   private drawn: Drawn | null = null;
   private came = 0;
   private frame: number | null = null;
+  private size = "";
 
   constructor(private readonly echarts: ECharts, private readonly element: HTMLElement, private readonly onClick: (job: ChartJob) => void) {
     (element as HTMLElement & {packingChart?: PackingChart}).packingChart = this;
   }
-  resize(): void { this.chart?.resize(); }
+  /** Drawn anew only where its element has another size than when it was drawn: it is observed from its first layout on. */
+  resize(): void {
+    if (!this.chart || !this.drawn || this.size === this.sizeNow()) return;
+    this.draw(this.drawn, true);
+    this.chart.resize(); // which draws what was only noted
+  }
+  private sizeNow(): string { return `${this.element.clientWidth} ${this.element.clientHeight}`; }
   clear(): void { this.chart?.clear(); this.zoomed = null; }
   dispose(): void { this.chart?.dispose(); this.chart = null; if (this.frame !== null) cancelAnimationFrame(this.frame); this.frame = null; }
   private get palette(): Palette { return this.dark ? DARK : LIGHT; }
 
   /** `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first. */
-  update(packing: Packing, dark: boolean, mine: Drawn["mine"] = () => true, look: Drawn["look"] = null, layout: Layout = rowsOf(packing)): void {
+  update(packing: Packing, dark: boolean, mine: Drawn["mine"] = EVERY, look: Drawn["look"] = null, layout: Layout = rowsOf(packing)): void {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
@@ -106,8 +114,12 @@ export class PackingChart {
       this.zoomed = null;
     }
     if (packing !== this.drawn?.packing) this.came = Date.now();
-    this.drawn = {packing, dark, mine, look, layout};
-    this.chart.setOption(this.option(this.drawn) as never, {replaceMerge: ["series"]});
+    this.draw((this.drawn = {packing, dark, mine, look, layout}), false);
+  }
+
+  private draw(drawn: Drawn, lazyUpdate: boolean): void {
+    this.size = this.sizeNow();
+    this.chart?.setOption(this.option(drawn) as never, {replaceMerge: ["series"], lazyUpdate});
   }
 
   // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.
@@ -197,7 +209,6 @@ export class PackingChart {
     const cells = dense.flatMap(({row, levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const up = dense.flatMap(({row, up: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
     const own = dense.flatMap(({row, mine: levels, most}) => this.cellsOf(row, since, packing.until, levels, most));
-    const hasMine = own.length > 0;
     this.shown = {jobs, spans, cells, mine, now: packing.now};
     const values = <Each>(all: Each[], box: (each: Each) => number[]) => {
       const found = new Float64Array(4 * all.length);
@@ -206,7 +217,7 @@ export class PackingChart {
     };
     const topOf = (place: string) => top.get(place) ?? 0;
     const ofCell = (cell: Cell) => [ms(cell.from), ms(cell.until), cell.top, cell.row.top + cell.row.cpus];
-    const [cellStyle, ownStyle, machineStyle] = [{fill: hasMine ? palette.pale : palette.running}, {fill: palette.running}, {fill: palette.machine}];
+    const [cellStyle, ownStyle, machineStyle] = [{fill: mine === EVERY ? palette.running : palette.pale}, {fill: palette.running}, {fill: palette.machine}];
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},

@@ -58,17 +58,29 @@ function edges({seconds, since, until = null}: Window, now: number): {since: num
 }
 
 const isSame = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
+// Compared field by field: text of thousands would take longer than their drawing.
+const FIELDS = ["place", "dagId", "runId", "taskId", "mapIndex", "tryNumber", "lane", "cpus", "nodes", "start", "end", "state"] as const;
+const isSameJob = (one: ChartJob, other: ChartJob | undefined) => other !== undefined && FIELDS.every((field) => one[field] === other[field]);
+
+/** The jobs of an answer, which has a list for each of their properties. */
+function* jobsOf({jobs: its, places, names, states, origin}: PackingChart): Generator<ChartJob> {
+  for (let at = 0; at < its.id.length; at++) {
+    const name = its.name[at], end = its.ended[at], state = its.state[at], [dagId, runId, taskId] = name === null ? [] : names[name];
+    yield {
+      id: its.id[at], place: places[its.place[at]], dagId, runId, taskId, hidden: name === null, mapIndex: its.map_index[at], tryNumber: its.try_number[at], lane: its.lane[at], cpus: its.cpus[at],
+      nodes: its.nodes[at], start: origin + its.started[at], end: end === null ? null : origin + end, state: state === null ? null : states[state],
+    };
+  }
+}
 
 /** What is known with an answer: `before` itself where the answer has nothing new and time has hardly moved on. */
 export function merged(before: Packing | null, found: PackingChart, window: Window): Packing {
   const {jobs, machines} = before ?? {jobs: new Map<string, ChartJob>(), machines: new Map<string, ChartMachine>()};
   const drawn = edges(window, found.now);
   let isNew = before === null || (found.truncated && !before.truncated) || !isSame(found.queues, before.queues);
-  for (const [id, place, name, mapIndex, tryNumber, lane, cpus, nodes, start, end, state] of found.jobs) {
-    const [dagId, runId, taskId] = name === null ? [] : found.names[name];
-    const job: ChartJob = {id, place: found.places[place], dagId, runId, taskId, hidden: name === null, mapIndex, tryNumber, lane, cpus, nodes, start, end, state};
-    if (isSame(job, jobs.get(id))) continue; // what has changed lately is told several times
-    jobs.set(id, job);
+  for (const job of jobsOf(found)) {
+    if (before && isSameJob(job, jobs.get(job.id))) continue; // what has changed lately is told several times
+    jobs.set(job.id, job);
     isNew = true;
   }
   for (const machine of found.machines) {

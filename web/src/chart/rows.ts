@@ -91,13 +91,15 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
   const members = new Map<string, string[]>();
   for (const place of new Set([...packing.machines.keys(), ...needed.keys()])) {
     const key = `${siteOf(place)}:${packing.machines.has(place) ? "machines" : "nodes"}`;
-    members.set(key, [...(members.get(key) ?? []), place]);
+    const others = members.get(key);
+    if (others) others.push(place); else members.set(key, [place]);
   }
   // A run's own sites, and in each its own machines, come first.
   const rank = (place: string) => (mine.has(place) ? 0 : 1);
-  const byRank = (one: string, other: string) => rank(one) - rank(other) || one.localeCompare(other);
+  const {compare} = new Intl.Collator();
+  const byRank = (one: string, other: string) => rank(one) - rank(other) || compare(one, other);
   const groupRank = (places: string[]) => Math.min(...places.map(rank));
-  const sorted = [...members].sort(([one, its], [other, theirs]) => groupRank(its) - groupRank(theirs) || one.localeCompare(other));
+  const sorted = [...members].sort(([one, its], [other, theirs]) => groupRank(its) - groupRank(theirs) || compare(one, other));
 
   const full = (place: string, group: string): Row => {
     const machine = packing.machines.get(place) ?? null;

@@ -11,8 +11,10 @@ interface Router {
   useNavigate?: () => Navigate;
   useLocation?: () => Location;
 }
-interface Globals {ChakraUI?: Record<string, Component | undefined>; ReactRouterDOM?: Router}
+type Portal = (children: ReactNode, container: Element) => ReactNode;
+interface Globals {ChakraUI?: Record<string, Component | undefined>; ReactRouterDOM?: Router; ReactDOM?: {createPortal?: Portal}}
 
 const globals = globalThis as unknown as Globals;
 export const chakra: Record<string, Component | undefined> = globals.ChakraUI ?? {};
 export const router: Router = globals.ReactRouterDOM ?? {};
+export const portal: Portal | undefined = globals.ReactDOM?.createPortal;

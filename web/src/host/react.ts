@@ -3,5 +3,5 @@
 const host = (globalThis as any).React;
 export default host;
 export const {
-  Component, Fragment, createContext, createElement, memo, useCallback, useContext, useEffect, useId, useMemo, useRef, useState,
+  Component, Fragment, createContext, createElement, memo, useCallback, useContext, useDeferredValue, useEffect, useId, useLayoutEffect, useMemo, useRef, useState,
 } = host;

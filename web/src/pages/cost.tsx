@@ -94,8 +94,10 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
+const useSavings = () => useAnswer<Savings>("savings", {}, 300)[0];
+
 function Saved() {
-  const [found] = useAnswer<Savings>("savings", {}, 300);
+  const found = useSavings();
   if (!found?.tasks.length) return null;
   const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
   const columns: Column<Saving>[] = [
@@ -139,6 +141,7 @@ const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string
 export function CostPage({chosen, summary}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
+  const savings = useSavings();
   const more = (
     <Row>
       <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
@@ -155,7 +158,8 @@ export function CostPage({chosen, summary}: PageProps) {
         <Tiles>
           <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
           {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-          <Tile label="Running, not in the sums" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
+          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
+          {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
         <Trend bill={bill} inUsd={inUsd} />

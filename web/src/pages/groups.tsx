@@ -6,12 +6,12 @@ import {count} from "../format";
 import {Link, Muted, Name} from "../ui/parts";
 
 const ACTORS: Record<string, string> = {author: "The Dag's author", operator: "The operator"};
-/** The remedy of what needs none. */
-const NOTHING = "Nothing.";
+/** How the remedy of what needs none begins. */
+const NOTHING = "Nothing";
 /** What would change it, with who can do that. */
 export function byWhom({remedy, actors}: {remedy: string; actors: string[]}): string {
   const who = actors.map((actor) => ACTORS[actor] ?? actor);
-  return who.length && remedy !== NOTHING ? `${who.join(", or ").replace(/, or The /g, ", or the ")}: ${remedy}` : remedy;
+  return who.length && !remedy.startsWith(NOTHING) ? `${who.join(", or ").replace(/, or The /g, ", or the ")}: ${remedy}` : remedy;
 }
 
 const FEW = 3;

@@ -7,7 +7,7 @@ import {cost, count, date, duration, memory, percent, sentence, spoken, startTex
 import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, TaskName, Trouble} from "../ui/parts";
+import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {NOWHERE, Where, where} from "../ui/tries";
 import {Failures} from "./failures";
@@ -123,7 +123,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     )},
     {title: "State, try", cell: (job) => job.hidden ? null : <div><Badge word={job.state} /><div><Muted>try {job.try_number}</Muted></div></div>},
     {title: "Cause or reason", cell: (job) => <Clamp text={sentence(why(job), null)} />, has: why},
-    {title: "Starts", cell: (job) => (job.start ? <div style={{minWidth: "9.5em"}}>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
+    {title: "Starts", cell: (job) => (job.start ? <div className="starts">{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
     {title: "Where, native id", cell: (job) => <div><Where job={job} />{job.native_id ? <div><Muted>{job.native_id}</Muted></div> : null}</div>, has: (job) => where(job) !== NOWHERE || job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
@@ -136,12 +136,12 @@ function columnsOf(now: number): Column<TrySummary>[] {
 function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   const some = found.is_more ? `more than ${count(found.matching)}` : count(found.matching);
   return (
-    <Row>
+    <>
       <span data-testid="matching">{some} {found.matching === 1 && !found.is_more ? "job" : "jobs"}</span>
       {found.is_partial ? <Muted>only the youngest of them are sorted: choose fewer</Muted> : null}
       <Button disabled={!chosen.get("after")} onClick={() => chosen.set({after: null})}>First page</Button>
       <Button disabled={!found.after} onClick={() => chosen.set({after: found.after})}>Next page</Button>
-    </Row>
+    </>
   );
 }
 

@@ -1,11 +1,11 @@
 // What runs where: the packing chart and the machines, and what to drain.
 import * as React from "react";
-import {memo, useCallback, useMemo} from "react";
+import {memo, useCallback, useDeferredValue, useMemo} from "react";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf} from "../chart/rows";
 import {bought, count, date, machineState, memory, percent, spoken, usd} from "../format";
-import {pagePath} from "../paths";
+import {RANGES, pagePath, rangeOf} from "../paths";
 import {usePacking} from "../polling";
 import {Packing} from "../ui/chart";
 import {Awaited, Badge, Clamp, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
@@ -13,7 +13,6 @@ import {Table, type Column} from "../ui/table";
 import {Asked, actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
-const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]] as const;
 const LIVING = ["ordered", "booting", "up"];
 
 function ofMachine({sort, state, key}: ChartMachine): Action[] {
@@ -51,14 +50,14 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "cpus used / up", cell: load, number: true, sort: "used"},
     {title: "Used so far", cell: share, number: true, sort: "share"},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
-    {title: "USD an hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
+    {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", hidden: true, text: (machine) => spent(machine, now)},
-    {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><Muted>{machine.native_id ?? ""}</Muted></div>, text: false, has: ({node, native_id}) => node ?? native_id},
+    {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><span className="muted line">{machine.native_id ?? ""}</span></div>, text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
     {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => date(machine.spans[0][0]), sort: "since"},
-    {title: "Note", cell: (machine) => <Clamp text={spoken(machine.reason) ?? ""} />, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
+    {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ];
   return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
@@ -73,7 +72,7 @@ function only(packing: Data, site: string): Data {
 const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
 
 export function MachinesPage({chosen, summary}: PageProps) {
-  const range = RANGES.find(([seconds]) => seconds === chosen.get("range"))?.[0] ?? "3600", site = chosen.get("site");
+  const range = rangeOf(chosen.get("range")), site = chosen.get("site");
   const [whole, trouble, now] = usePacking({seconds: Number(range)});
   const packing = useMemo(() => (whole && site ? only(whole, site) : whole), [whole, site]);
   const openKeys = chosen.all("open").join("\n"), foldKeys = chosen.all("fold").join("\n");
@@ -84,13 +83,15 @@ export function MachinesPage({chosen, summary}: PageProps) {
   }, [chosen]);
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map<string, {used: number; up: number}>()), [packing]);
   const idle = idleShare(shares);
+  // The chart comes first: the rows of hundreds of machines would hold it up.
+  const listed = useDeferredValue(packing, null);
   const by = SORTS.find((key) => key === chosen.get("sort")) ?? "machine", descending = chosen.get("order") === "desc";
   const onSort = useCallback((sort: string, isDescending: boolean) => chosen.set({sort, order: isDescending ? "desc" : null}), [chosen]);
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
     <Row>
       {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
-      <Muted>Ctrl + wheel zooms, a click opens the task</Muted>
+      <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
       <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>
@@ -102,7 +103,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
         <Packing packing={packing} opened={opened} onOpened={setOpened} />
       </Section>
-      <Section title="Which machines are up, and what to drain?">{packing ? <MachineTable packing={packing} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Which machines are up, and what to drain?">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

@@ -4,22 +4,25 @@ import type {RunPage, RunTotals} from "../api_types";
 import {count, date, duration, percent, took, usd} from "../format";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Frame, Link, Name, Row, Section, Trouble} from "../ui/parts";
+import {Awaited, Frame, Link, Muted, Name, Row, Section, Trouble} from "../ui/parts";
 import {Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
+
+const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
 
 export function DagTab({dagId}: {dagId: string}) {
   const [found, trouble, now] = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10);
   if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
   const columns: Column<RunTotals>[] = [
-    {title: "Run", cell: (run) => <Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link>, text: (run) => run.run_id},
-    {title: "Began", cell: (run) => date(run.began_at)},
+    {title: "Run", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
+    {title: "Began", hidden: true, text: (run) => date(run.began_at)},
     {title: "Took", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
     {title: "Failed", cell: (run) => count(run.failed), number: true},
     {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},
-    {title: "cpu-hours", cell: (run) => count(run.cpu_hours), number: true},
-    {title: "cpu-hours used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours_measured), number: true},
+    {title: "cpu-hours / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},
+    {title: "cpu-hours", hidden: true, text: (run) => count(run.cpu_hours)},
+    {title: "cpu-hours used", hidden: true, text: cpusUsed},
     {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), number: true},
     {title: "Mean wait", cell: (run) => duration(run.wait_seconds / run.jobs), number: true},
   ];
@@ -32,7 +35,7 @@ export function DagTab({dagId}: {dagId: string}) {
   return (
     <Frame isTab>
       <Trouble text={trouble} />
-      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
+      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} few={5} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
       <Sizes dagId={dagId} />
     </Frame>
   );

@@ -64,7 +64,7 @@ export function ticksOf({since, until}: Span): number[] {
 function Axis({span}: {span: Span}) {
   const whole = span.until - span.since, left = (at: number) => `${(100 * (at - span.since)) / whole}%`;
   return (
-    <span style={{display: "block", position: "relative", height: "2.4em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
+    <span style={{display: "block", position: "relative", height: "2.8em", fontWeight: 400, fontSize: "0.8em", minWidth: 280}} aria-hidden>
       <span>{date(span.since)}</span>
       {ticksOf(span).map((at) => <span key={at} style={{position: "absolute", insetInlineStart: left(at), bottom: 0, borderInlineStart: "1px solid var(--l-line)", paddingInlineStart: 2}}>{whole < 300 ? clock(at) : whole > 2 * 86400 ? date(at) : minute(at)}</span>)}
     </span>
@@ -84,16 +84,16 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
   if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
   const span = spanOf(found), last = found.last_run;
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
-  const against = (task: GanttTask) => {
+  const against = (task: GanttTask): string[] => {
     const seconds = took(task);
-    if (task.last_seconds === null) return "–";
-    if (seconds === null || !task.last_seconds) return duration(task.last_seconds);
+    if (task.last_seconds === null) return [];
+    if (seconds === null || !task.last_seconds) return [`last ${duration(task.last_seconds)}`];
     const change = `${seconds >= task.last_seconds ? "+" : "−"}${percent(Math.abs(seconds - task.last_seconds), task.last_seconds)}`;
-    return <div>{duration(task.last_seconds)}<div><Muted>now {change}</Muted></div></div>;
+    return [`last ${duration(task.last_seconds)}`, `now ${change}`];
   };
   const columns: Column<GanttTask>[] = [
     {title: "Task", cell: (task) => (
-      <div style={{fontWeight: task.is_critical ? 600 : 400}}>{task.is_critical ? <span title="on the critical path">◆ </span> : null}
+      <div style={{fontWeight: task.is_critical ? 600 : 400, minWidth: "9.5em"}}>{task.is_critical ? <span title="on the critical path">◆ </span> : null}
         <Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: task.task_id})} label={`Jobs of ${task.task_id}${task.is_critical ? ", on the critical path" : ""}`}><Name>{task.task_id}</Name></Link></div>
     ), text: (task) => task.task_id},
     {title: "Critical", hidden: true, text: ({is_critical}) => is_critical},
@@ -101,19 +101,20 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     {title: "Tries", cell: (task) => <div>{count(task.jobs)}{task.failed ? <div><Muted>{count(task.failed)} failed</Muted></div> : null}{task.is_cut ? <div><Muted>{count(task.tries.length)} drawn</Muted></div> : null}</div>, text: (task) => task.jobs, number: true},
     {title: "Failed", hidden: true, text: (task) => task.failed},
     {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
-    {title: "Took", cell: (task) => duration(took(task)), text: took, number: true},
-    {title: "Last run", cell: against, text: (task) => task.last_seconds, has: (task) => task.last_seconds !== null, number: true},
+    {title: "Took", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
+    {title: "Last run", hidden: true, text: (task) => task.last_seconds},
     {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
     {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},
     {title: "Time used", hidden: true, text: (task) => share(task.time_used)},
-    {title: "Cost", cell: (task) => cost(task.usd, task.cpu_hours), text: (task) => task.usd ?? task.cpu_hours, number: true},
+    {title: "Cost", cell: (task) => (task.usd === null && !task.cpu_hours ? "–" : cost(task.usd, task.cpu_hours)), text: (task) => task.usd ?? task.cpu_hours, number: true},
   ];
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
-    <Section title={title} more={<Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} />}>
+    <Section title={title}>
       <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
+      <div style={{margin: "4px 0"}}><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} /></div>
       <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
     </Section>
   );

@@ -69,7 +69,7 @@ export function RunTab({dagId, runId}: Run) {
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
           <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most at once" value={count(found.most_at_once)} />
-          <Tile label="Waited, all jobs together" value={duration(totals.wait_seconds)} />
+          <Tile label="Waited in all" value={duration(totals.wait_seconds)} />
         </Tiles>
       </Section>
       {found.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}

@@ -1,6 +1,6 @@
 // The packing chart as a component; without ECharts the tables beside it say the same.
 import * as React from "react";
-import {memo, useEffect, useMemo, useRef, useState} from "react";
+import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react";
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
@@ -59,7 +59,8 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
     return () => { isGone = true; observer.disconnect(); chart.current?.dispose(); chart.current = null; };
   }, []);
   const layout = useMemo(() => (packing ? rowsOf(packing, mine, opened) : null), [packing, mine, opened]);
-  useEffect(() => {
+  // Before the browser paints the rest: the chart is what is waited for.
+  useLayoutEffect(() => {
     if (!ready || !chart.current || !element.current) return;
     // Another window is loaded: what was in the last one is not in it.
     if (!packing || !layout) { chart.current.clear(); delete element.current.dataset.redrawMs; return; }

@@ -1,7 +1,7 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same text.
 import * as React from "react";
-import {Component, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
-import {chakra, router} from "../host/globals";
+import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
+import {chakra, portal, router} from "../host/globals";
 import {clock} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
@@ -61,7 +61,19 @@ export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trou
 
 export function Section({title, more, children}: {title: string; more?: ReactNode; children: ReactNode}) {
   const heading = chakra.Heading ? <chakra.Heading as="h2" size="md">{title}</chakra.Heading> : <h2>{title}</h2>;
-  return <section aria-label={title}><div className="head">{heading}{more}</div>{children}</section>;
+  const [slot, setSlot] = useState<HTMLElement | null>(null);
+  return (
+    <section aria-label={title}>
+      <div className="head">{heading}<div className="row">{more}<div ref={setSlot} className="slot" /></div></div>
+      <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
+    </section>
+  );
+}
+const HeadSlot = createContext<HTMLElement | null>(null);
+/** Shown beside the heading of the section, which stays in sight; in a line of its own where the host has no portals. */
+export function InHead({children}: {children: ReactNode}) {
+  const slot = useContext(HeadSlot);
+  return slot && portal ? <>{portal(children, slot)}</> : <div className="tools">{children}</div>;
 }
 
 export const Tiles = ({children}: {children: ReactNode}) => <div className="tiles">{children}</div>;

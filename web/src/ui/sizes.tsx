@@ -8,6 +8,8 @@ import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
 
+const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
+
 export function Sizes({dagId}: {dagId: string}) {
   const [found, trouble] = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
   if (!found) return <Awaited trouble={trouble} />;
@@ -16,28 +18,31 @@ export function Sizes({dagId}: {dagId: string}) {
     if (nearlyAll === null) return "–";
     return most === nearlyAll || most === null ? text(nearlyAll) : `${text(most)} / ${text(nearlyAll)}`;
   };
+  // In two lines where a column is narrow.
+  const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;
   const sum = (name: "saved_cpu_hours" | "saved_gib_hours") => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const more = <Muted>Needed: what 95 / 99 of 100 tries needed, and a fifth more of memory and time. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
+  const what = <Muted>Needed: what 95 / 99 of 100 tries needed, and a fifth more of memory and time. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, whole: null})),
   ]);
   const line = (task: TaskAdvice | null) =>
     task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>known from {found.fewest} tries on</Muted>;
-  const ofWhole = (text: (task: TaskAdvice) => React.ReactNode) => ({whole}: Part) => (whole ? text(whole) : "");
+  const ofWhole = (text: (task: TaskAdvice) => string) => ({whole}: Part) => (whole ? text(whole) : "");
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
-    {title: "Tries", cell: (part) => count(part.tries), number: true},
-    {title: "Tries with too little", cell: ofWhole((task) => count(task.short)), number: true},
-    {title: "cpus asked", cell: ofWhole((task) => count(task.cpus_asked)), number: true},
-    {title: "cpus needed", cell: (part) => both(part.cpus, count), number: true},
-    {title: "Memory asked", cell: ofWhole((task) => memory(task.memory_asked)), number: true},
-    {title: "Memory needed", cell: (part) => both(part.memory, memory), number: true},
-    {title: "Time needed", cell: (part) => both(part.time, duration), number: true},
-    {title: "95 of 100 began within", cell: ofWhole((task) => duration(task.waited)), number: true},
-    {title: "cpu-hours saved", cell: ofWhole((task) => count(task.saved_cpu_hours)), number: true},
-    {title: "GiB-hours saved", cell: ofWhole((task) => count(task.saved_gib_hours)), number: true},
+    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little</Below> : null}</div>, text: (part) => count(part.tries), number: true},
+    {title: "Tries with too little", hidden: true, text: ofWhole((task) => count(task.short))},
+    {title: "cpus asked", hidden: true, text: ofWhole((task) => count(task.cpus_asked))},
+    {title: "cpus needed", head: "cpus", cell: (part) => <div>{wrapped(both(part.cpus, count))}{part.whole ? <Below>asked {count(part.whole.cpus_asked)}</Below> : null}</div>, text: (part) => both(part.cpus, count), number: true},
+    {title: "Memory asked", hidden: true, text: ofWhole((task) => memory(task.memory_asked))},
+    {title: "Memory needed", head: "Memory", cell: (part) => <div>{wrapped(both(part.memory, memory))}{part.whole ? <Below>asked {memory(part.whole.memory_asked)}</Below> : null}</div>, text: (part) => both(part.memory, memory), number: true},
+    {title: "Time needed", head: "Time", cell: (part) => wrapped(both(part.time, duration)), text: (part) => both(part.time, duration), number: true},
+    {title: "Began within", help: "95 of 100 of its tries", cell: ofWhole((task) => duration(task.waited)), number: true},
+    {title: "Saves", cell: ({whole}) => (whole ? <div>{count(whole.saved_cpu_hours)} cpu-h<Below>{count(whole.saved_gib_hours)} GiB-h</Below></div> : ""), text: false, number: true},
+    {title: "cpu-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_cpu_hours))},
+    {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_gib_hours))},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <Section title="What should its tasks ask for?" more={more}><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
+  return <Section title="What should its tasks ask for?"><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
 }

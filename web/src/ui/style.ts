@@ -27,18 +27,18 @@ const CSS = `
 .lading .muted { opacity: 0.75; font-size: 0.875em; }
 .lading .row { display: flex; flex-wrap: wrap; gap: 2px 8px; align-items: center; }
 .lading .nowrap { flex-wrap: nowrap; }
-.lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); gap: 10px; }
+.lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
 .lading a.tile:hover { background: var(--l-soft); }
 .lading .tile .label { font-size: 0.85em; opacity: 0.8; }
-.lading .tile .value { font-size: 1.4em; font-weight: 600; font-variant-numeric: tabular-nums; }
+.lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
 .lading .plain { border: 1px solid var(--l-line); border-radius: 4px; padding: 0 8px; background: transparent; color: inherit; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
-.lading .scroll { overflow: auto; max-height: max(320px, 72vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
+.lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
-.lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 10px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
-.lading td { padding: 5px 10px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
+.lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 8px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
+.lading td { padding: 5px 8px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
 .lading td:first-child { overflow-wrap: anywhere; max-width: 22em; min-width: 5em; }
 .lading td:first-child:has(code) { max-width: 44em; }
 .lading tr:last-child td { border-bottom: 0; }
@@ -50,9 +50,14 @@ const CSS = `
 .lading .long, .lading td .row { overflow-wrap: anywhere; }
 .lading .line { white-space: nowrap; }
 .lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
-.lading .dags { max-width: 20em; }
+.lading .dags { min-width: 10em; max-width: 14em; }
+.lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
+.lading .note { min-width: 7em; }
+.lading .starts { min-width: 9.5em; }
+.lading .starts .text { min-width: 0; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
+.lading .head .slot { display: contents; }
 .lading .tools { display: flex; flex-wrap: wrap; justify-content: flex-end; align-items: center; gap: 8px; margin: 4px 0; }
 .lading .chips { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
 .lading .chip { display: inline-flex; gap: 6px; align-items: center; border: 1px solid var(--l-line); border-radius: 999px; padding: 1px 10px; font-size: 0.875em; background: var(--l-soft); }
@@ -69,6 +74,7 @@ const CSS = `
 .lading .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
 .lading svg text { fill: currentColor; }
 @media (max-width: 640px) {
+  .lading .pointer { display: none; }
   .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
   .lading > header { gap: 0 8px; }
   .lading nav a { padding: 8px 6px; font-size: 0.92em; }
@@ -81,8 +87,7 @@ const CSS = `
   .lading table { width: max-content; min-width: 100%; }
   .lading td, .lading th { padding: 4px 6px; }
   .lading td { max-width: 15em; }
-  .lading .dags { max-width: 20em; }
-.lading .text { min-width: 11em; }
+  .lading .text { min-width: 11em; }
   .lading :is(th, td):first-child { max-width: 46vw; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }

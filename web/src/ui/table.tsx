@@ -2,7 +2,7 @@
 import * as React from "react";
 import {useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {csv, type CsvColumn} from "../csv";
-import {Button, Muted} from "./parts";
+import {Button, InHead, Muted} from "./parts";
 
 export interface Column<Row> extends CsvColumn<Row> {
   cell?: (row: Row) => ReactNode;
@@ -90,14 +90,14 @@ export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_A
   const columns = known.filter(({hidden, has, sort}) => !hidden && (!has || all.some(has) || (sort !== undefined && sort === sorting?.by)));
   const [whole, setWhole] = useState(false);
   const rows = whole ? all : all.slice(0, few), stop = useRows(rows.length);
-  if (!rows.length) return <div>{more}<p><Muted>{empty}</Muted></p></div>;
+  if (!rows.length) return <div>{more ? <InHead>{more}</InHead> : null}<p><Muted>{empty}</Muted></p></div>;
   return (
     <div>
-      <div className="tools">
+      <InHead>
         {more}
         {all.length > few ? <Button onClick={() => setWhole(!whole)}>{whole ? `First ${few}` : `All ${all.length} rows`}</Button> : null}
         <Csv name={name} columns={known} load={load ?? (async () => all)} href={href} />
-      </div>
+      </InHead>
       <div className="scroll" role="region" aria-label={`${name}, table: arrow keys move between its rows`} tabIndex={0} {...stop}>
         <table aria-label={name}>
           <thead><tr>{columns.map((column) => <Head key={column.title} column={column as Column<unknown>} sorting={sorting} />)}</tr></thead>

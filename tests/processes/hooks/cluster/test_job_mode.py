@@ -19,9 +19,10 @@ from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.jobs.job_mode import JobMode
+from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.polling import task_logs
 from lading.hooks.polling.task_logs import LogCopies
-from lading.hooks.spool import events
+from lading.hooks.spool import agent_archive, events
 from lading.hooks.spool.events import asked_reason
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from lading.scheduling.reasons import free_text
@@ -667,3 +668,45 @@ def test_jobs_of_many_shapes_are_submitted_in_several_rounds(tmp_path: Path) -> 
     assert len(paper.read("submissions").split()) == submitter.MOST_SUBMISSIONS
     paper.go()
     assert len(paper.read("submissions").split()) == 60
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Paper:
+    """A cluster whose jobs are commands, so that it gets the node agent."""
+    monkeypatch.setattr(AirflowDeployment, "brings_agent", lambda _: True)
+    return Paper(tmp_path)
+
+
+def test_where_jobs_are_commands_the_agent_is_brought_before_the_first_is_submitted(commands: Paper) -> None:
+    commands.go()
+    assert not (commands.root / "agents").exists(), "nothing needs it"
+    commands.give("a")
+    commands.go()
+    path = Path(agent_archive.archive().path(str(commands.root)))
+    assert path.read_bytes() == agent_archive.archive().content
+    script = commands.read("script.1")
+    assert f"exec /usr/bin/python3 {path} lading.executors.agent.batch_job {commands.root} " in script
+    assert " -m lading" not in script
+    path.unlink()
+    commands.give("b")
+    commands.go()
+    assert len(commands.read("submissions").split()) == 1, "its agent is gone, so the script was not submitted"
+    commands.poller.submitter.pressure.accept(1)
+    commands.go()
+    assert path.exists()
+    assert len(commands.read("submissions").split()) == 2
+
+
+def test_jobs_wait_where_the_agent_cannot_be_brought_and_say_why(commands: Paper) -> None:
+    old = commands.folder / "python2"
+    old.write_text("#!/bin/sh\necho 'python2 is Python 2.7, and the node agent needs 3.10 or newer' >&2; exit 1\n")
+    old.chmod(0o755)
+    commands.config = commands.config.model_copy(update={"python": str(old)})
+    commands.poller = commands.controller()
+    commands.give("a")
+    reason = only(commands.go(), "waiting")["reason"]
+    assert reason.code == "agent_not_brought"
+    assert "brought to" in str(reason)
+    assert "needs 3.10 or newer" in str(reason)
+    assert commands.read("submissions") == ""
+    assert list((commands.root / "agents").iterdir()) == []

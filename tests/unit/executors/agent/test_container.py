@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import container
+from lading.executors.agent.supervisor import AgentJob
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.resources import Resources
 
 # It is killed twice before it does anything.
 KILLED_TWICE = """#!/bin/sh
@@ -35,6 +38,19 @@ def test_a_container_is_removed_although_the_command_that_removes_it_was_killed(
 def test_that_a_container_was_killed_for_its_memory_is_found_out_as_well(calls: Path) -> None:
     assert container.is_out_of_memory("a")
     assert calls.read_text().splitlines() == ["inspect --format={{.State.OOMKilled}} lading-a"] * 3
+
+
+def test_an_agent_that_was_brought_runs_in_the_container_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    spool = Spool(tmp_path / "spool")
+    spool.create()
+    monkeypatch.setattr(container, "ARCHIVE", f"{agents}/1.zip")
+    asked = Envelope("a", {}, Resources(1, 256), None, None, 1, 0.0, 0.0, container="apptainer:///images/x.sif")
+    command = container.start(AgentJob("a", spool), asked, "runner", {})
+    inside = ["/images/x.sif", "python", f"{agents}/1.zip", container.INSIDE, str(spool.root), "a", "runner"]
+    assert command[-len(inside) :] == inside
+    assert f"{agents}:{agents}" in command
 
 
 def test_where_there_is_no_docker_nothing_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,8 @@ def alert_rules() -> list[dict[str, Any]]:
 def test_alerts_are_about_reasons_and_causes_that_there_are() -> None:
     kinds = {code.kind for code in CODES.values()}
     for rule in alert_rules():
+        is_of_controller = "tick" in rule["data"][0]["model"]["expr"]
+        assert rule["noDataState"] == ("Alerting" if is_of_controller else "OK"), rule["title"]
         for query in rule["data"]:
             assert query["refId"] == rule["condition"]
             expr = query["model"]["expr"]

@@ -23,7 +23,7 @@ from lading.executors.store.fair_queue import FairTurns
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import LocationRow
 from lading.scheduling.reasons import because
-from lading.scheduling.shares.budgets import BudgetTerms, PeriodBudget, Unit
+from lading.scheduling.shares.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Mean, Standing
 from lading.scheduling.shares.who import Who
@@ -89,6 +89,18 @@ class Machine:
         made.record(decision, any_wait, time.time())
         made.act(decision)
         rest(made.threads)
+
+
+def test_of_a_budget_that_was_raised_is_warned_again(engine: Engine) -> None:
+    def warned(spent: float, most: float) -> list[str]:
+        budget = PeriodBudget("b", Who(team="b"), most)
+        with Session(engine) as session:
+            found = share_rows.save_spending(session, [BudgetUse(budget, spent, 0.0, 0.0, 100.0)], 1.0)
+            session.commit()
+        return [each.budget.name for each in found]
+
+    assert [warned(5.0, 10.0), warned(8.0, 10.0), warned(9.0, 10.0)] == [[], ["b"], []]
+    assert [warned(9.0, 20.0), warned(16.0, 20.0), warned(17.0, 20.0)] == [[], ["b"], []]
 
 
 def test_whose_cpu_hours_are_used_waits_until_the_next_period_or_a_lift(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.files.version import VERSION
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
+from lading.hooks.spool import agent_archive
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.resources import Resources
@@ -79,11 +81,48 @@ def test_no_answer(said: str, words: str) -> None:
         introduction.read_introduction(said, 0, 0)
 
 
-def test_a_machine_without_lading_is_refused_with_its_last_output() -> None:
-    class Without:
-        def begin(self, *_: object) -> str:
-            raise SessionEnded("it ended; its last output: sh: /p: not found")
+class WithoutLading:
+    """A machine where Lading does not begin."""
 
-    spool: Any = Without()
-    with pytest.raises(introduction.MachineRefused, match=r"does not answer there: .* sh: /p: not found"):
+    transport, setup = None, ""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        self.asked: list[tuple[object, ...]] = []
+
+    def begin(self, *asked: object) -> str:
+        self.asked.append(asked)
+        raise SessionEnded(f"it ended; its last output: {self.said}")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("sh: /p: not found", r"does not answer there: .* sh: /p: not found$"),
+        ("/p: No module named 'lading'", r"not answer there: .*install it for /p, .* pip install airflow-lading==\d"),
+    ],
+)
+def test_a_machine_without_lading_is_refused_with_its_last_output(said: str, words: str) -> None:
+    spool: Any = WithoutLading(said)
+    with pytest.raises(introduction.MachineRefused, match=words):
         introduction.introduce(spool, table(), table().hosts[0], "u", None)
+    assert [options for options, *_ in spool.asked] == [["-m", "lading.executors.host", "/w/lab1/spool"]]
+
+
+def test_where_jobs_are_commands_the_agent_is_brought_when_it_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AirflowDeployment, "brings_agent", lambda _: True)
+    brought: list[tuple[object, ...]] = []
+    monkeypatch.setattr(agent_archive, "bring", lambda *where: brought.append(where))
+    spool: Any = WithoutLading("can't open file")
+    with pytest.raises(introduction.MachineRefused, match="can't open file"):
+        introduction.introduce(spool, table(), table().hosts[0], "u", None)
+    path = agent_archive.archive().path("/w/lab1")
+    assert [options for options, *_ in spool.asked] == 2 * [[path, "lading.executors.host", "/w/lab1/spool"]]
+    assert brought == [(None, "/p", "/w/lab1", "")]
+
+
+def test_an_agent_of_other_sources_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AirflowDeployment, "brings_agent", lambda _: True)
+    stamp = introduction.stamp(table(), table().hosts[0], "u")
+    monkeypatch.setattr(agent_archive, "archive", lambda: agent_archive.AgentArchive(b"", "0" * 64))
+    assert introduction.stamp(table(), table().hosts[0], "u") != stamp

@@ -277,16 +277,24 @@ def test_what_was_bought_says_what_it_is_and_costs(session: Session, client: Tes
     assert [found["host"][name] for name in names] == [None, None, None, None, 0.0, None]
 
 
+def chart_jobs(found: Any) -> dict[str, dict[str, Any]]:
+    """The jobs of the chart by their ids: it has a list for each column."""
+    return {
+        row["id"]: row
+        for row in (dict(zip(found["jobs"], row, strict=True)) for row in zip(*found["jobs"].values(), strict=True))
+    }
+
+
 def test_what_ran_where(session: Session, client: TestClient) -> None:
     add_house(session)
     found = client.get("/packing", params=HOUR).json()
-    rows = {row[0]: row for row in found["jobs"]}
+    rows = chart_jobs(found)
     assert set(rows) == {"run1", "run2", "hid1", "hid2"}
-    places = {token: found["places"][row[1]] for token, row in rows.items()}
+    places = {token: found["places"][row["place"]] for token, row in rows.items()}
     assert places == {"run1": "local/host", "run2": "hpc/L1", "hid1": "local/host", "hid2": "local/host"}
-    assert found["names"][rows["run1"][2]] == ["mine", "r", "t"]
-    assert rows["hid1"][2:5] == [None, -1, 0]
-    assert rows["hid2"][-1] is None, "nor how it ended"
+    assert found["names"][rows["run1"]["name"]] == ["mine", "r", "t"]
+    assert [rows["hid1"][column] for column in ("name", "map_index", "try_number")] == [None, -1, 0]
+    assert rows["hid2"]["state"] is None, "nor how it ended"
     assert [(each["key"], each["sort"], each["cpus"]) for each in found["machines"]] == [
         ("hpc/L1", "instance", 4), ("local/host", "machine", 4),
     ]  # fmt: skip
@@ -301,13 +309,15 @@ def test_a_delta_has_what_is_new(session: Session, client: TestClient) -> None:
     session.commit()
     delta = {**HOUR, "cursor": client.get("/packing", params=HOUR).json()["cursor"]}
     found = client.get("/packing", params=delta).json()
-    assert (found["jobs"], found["machines"]) == ([], [])
+    assert (chart_jobs(found), found["machines"]) == ({}, [])
     store.apply(session, [store.Change("run1", {"state": State.SUCCEEDED, "ended_at": NOW})])
     instances.change(session, "hpc", {"L1": {"state": InstanceState.DRAINING}})
     session.commit()
     found = client.get("/packing", params=delta).json()
-    [row], [machine] = found["jobs"], found["machines"]
-    assert (row[0], row[-1], machine["name"], machine["state"]) == ("run1", "succeeded", "L1", "draining")
+    [(token, row)], [machine] = chart_jobs(found).items(), found["machines"]
+    state, ended = found["states"][row["state"]], found["origin"] + row["ended"]
+    assert (token, state, machine["name"], machine["state"]) == ("run1", "succeeded", "L1", "draining")
+    assert ended == pytest.approx(NOW, abs=0.01)
 
 
 @pytest.mark.parametrize(

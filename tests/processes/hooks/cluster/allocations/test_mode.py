@@ -16,7 +16,9 @@ from lading.hooks.cluster.allocations import mode
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.allocations.script import market
 from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.site import LocationState
+from lading.hooks.spool import agent_archive
 from lading.hooks.spool.events import asked_reason
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.provisioning import launch
@@ -53,6 +55,17 @@ def test_many_jobs_are_few_batch_jobs(fleet: Fleet) -> None:
     assert all(len(each) == 16 for each in given), "what runs at once, and as much again prefetched"
     assert len(fleet.poller.known()) == 64
     assert len(fleet.solo.waiting) == 36, "the others may go where there is room first"
+
+
+def test_where_jobs_are_commands_the_agent_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AirflowDeployment, "brings_agent", lambda _: True)
+    fleet = Fleet(tmp_path)
+    fleet.give("a")
+    fleet.go()
+    path = Path(agent_archive.archive().path(str(fleet.root)))
+    assert path.read_bytes() == agent_archive.archive().content
+    agent = f"exec /usr/bin/python3 {path} lading.executors.agent.allocation_agent {fleet.root} {fleet.names[0]}"
+    assert agent in fleet.read("script.1")
 
 
 def test_the_last_allocation_is_as_large_as_its_jobs(fleet: Fleet) -> None:
