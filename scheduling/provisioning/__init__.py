@@ -6,7 +6,8 @@ Pure; called by the controller alone, for all that no location has room for. Whi
 
 from __future__ import annotations
 
-from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN, shaped, worth_classifying
+from lading.scheduling.provisioning.allocation_plan import shaped
+from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN, worth_classifying
 from lading.scheduling.provisioning.decision import decide, decide_apart
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Launch, Provision
 from lading.scheduling.provisioning.recall import recalls, suits, takes

@@ -15,8 +15,10 @@ from types import MappingProxyType
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions
+from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.resources import Resources
@@ -54,6 +56,23 @@ def part_of(market: Market, number: int) -> Resources:
         math.ceil(whole.disk / number),
         math.ceil(whole.gpus / number),
     )
+
+
+def shaped(packed: Resources, market: Market) -> Resources:
+    """The smallest part of a node that holds so much: all of it, a half, a quarter, ... at least one cpu."""
+    if market.whole:
+        return market.capacity
+    part = _part(market, 1, packed)
+    parts = 2
+    # As exactly as the planner, or what is launched could turn out too small for its jobs.
+    while market.capacity.cpus >= parts and fits(vector(packed), vector(smaller := _part(market, parts, packed))):
+        part, parts = smaller, parts * 2
+    return part
+
+
+def _part(market: Market, number: int, packed: Resources) -> Resources:
+    part = part_of(market, number)
+    return part if packed.gpus else replace(part, gpus=0.0)
 
 
 def size_of(part: Resources) -> str:
@@ -145,7 +164,10 @@ def allocation_plan(
             continue
         limits = (forecast.steps[tokens.get(name, name)].job.time or 0.0 for name in jobs)
         seconds = max(market.seconds, max(limits) + margin)
-        launches.append(Launch(machine.instance_type, sizes[machine.capacity_type], seconds, jobs))
+        # Where all that it is for fits into less at once, it does so in any order.
+        least = shaped(sum((forecast.steps[tokens.get(name, name)].job.resources for name in names), NOTHING), market)
+        capacity = min(sizes[machine.capacity_type], least, key=usd_of)
+        launches.append(Launch(machine.instance_type, capacity, seconds, jobs))
     return AllocationPlan(
         tuple(launches),
         frozenset(planned),

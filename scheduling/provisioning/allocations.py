@@ -20,17 +20,15 @@ from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
-from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import is_short, predicted
 from lading.scheduling.provisioning import coming_work
-from lading.scheduling.provisioning.allocation_plan import part_of
+from lading.scheduling.provisioning.allocation_plan import shaped
 from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import Resources
 
 # An allocation makes way for one that is at least so many times as large.
 WORTH_A_CHANGE = 2
@@ -121,23 +119,6 @@ def _just_come(
     return frozenset(
         job.name for job in jobs if job.run in known and now - seen.get(job.name, job.queued_at) < SECONDS_UNTIL_PLANNED
     )
-
-
-def shaped(packed: Resources, market: Market) -> Resources:
-    """The smallest part of a node that holds so much: all of it, a half, a quarter, ... at least one cpu."""
-    if market.whole:
-        return market.capacity
-    part = _part(market, 1, packed)
-    parts = 2
-    # As exactly as the planner, or what is launched could turn out too small for its jobs.
-    while market.capacity.cpus >= parts and fits(vector(packed), vector(smaller := _part(market, parts, packed))):
-        part, parts = smaller, parts * 2
-    return part
-
-
-def _part(market: Market, number: int, packed: Resources) -> Resources:
-    part = part_of(market, number)
-    return part if packed.gpus else replace(part, gpus=0.0)
 
 
 @dataclass(frozen=True, slots=True)

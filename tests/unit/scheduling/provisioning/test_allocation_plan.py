@@ -165,6 +165,13 @@ def test_an_idle_allocation_that_the_plan_does_not_need_goes() -> None:
     assert found.launches == ()
 
 
+def test_what_all_fits_into_less_at_once_has_no_more() -> None:
+    [alone] = planned(step("a"), waiting=("a",)).launches
+    assert alone.capacity.cpus == 1
+    two = planned(step("a"), step("b", "a"), waiting=("a",)).launches
+    assert sum(each.capacity.cpus for each in two) == 2
+
+
 def test_hurry_says_whether_what_could_wait_does() -> None:
     """Eight jobs one after the other in four cpus take twice as long, and as many cpu-hours as in eight."""
     wide = [step(f"w{number}", seconds=2000, cpus=2) for number in range(8)]
