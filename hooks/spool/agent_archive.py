@@ -62,6 +62,7 @@ root, part, digest = sys.argv[1:]
 os.chdir(root)
 with open(part, "rb") as stream:
     found = hashlib.sha256(stream.read()).hexdigest()
+    os.fsync(stream.fileno())
 if found != digest:
     os.unlink(part)
     sys.exit("what has arrived is not what was sent: is the disk full?")
@@ -143,7 +144,10 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
     :raises TransportError: there is no answer
     """
     found = archive()
-    (present,) = transport.exchange([RunCommand(f"[ -f {shlex.quote(found.path(root))} ]")])
+    path = shlex.quote(found.path(root))
+    # A crash of a file system may leave less than the whole of it.
+    whole = f'[ -f {path} ] && [ "$(wc -c < {path})" -eq {len(found.content)} ]'
+    (present,) = transport.exchange([RunCommand(whole)])
     if present.status is None:
         raise TransportError(present.message)
     if present.status == 0:

@@ -87,7 +87,11 @@ def test_it_is_sent_once_and_what_has_not_been_used_for_long_goes(tmp_path: Path
     for _ in range(2):
         agent_archive.bring(transport, sys.executable, root, "true\n")
     assert transport.sent == 1
-    assert Path(found.path(root)).read_bytes() == found.content
+    there = Path(found.path(root))
+    assert there.read_bytes() == found.content
+    there.write_bytes(b"")
+    agent_archive.bring(transport, sys.executable, root)
+    assert there.read_bytes() == found.content, "what a crash has cut is sent again"
     assert sorted(each.name for each in agents.iterdir()) == sorted([f"{found.digest}.zip", "queued.zip", "young.zip"])
 
 
