@@ -57,7 +57,9 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 # Puts what has arrived into its place. Others are removed that have not been used for a week, and that no script names
 # which may wait in a queue.
-_PLACE = f"""{_REFUSE_OLD}import glob, hashlib, os, time
+_PLACE = f"""{_REFUSE_OLD}if sys.path[:1] == [""]:
+    del sys.path[0]  # the home of the login, where a stray hashlib.py may lie
+import glob, hashlib, os, time
 root, part, digest = sys.argv[1:]
 os.chdir(root)
 with open(part, "rb") as stream:
