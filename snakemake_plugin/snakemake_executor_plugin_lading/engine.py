@@ -430,6 +430,7 @@ class Engine:
             others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
             has_jobs = bool(session.scalar(select(others)))
         self._presence.end()
+        self._presence.path.unlink(missing_ok=True)  # its number is never used again: they would become many
         self._presence = None
         if is_launched:
             # It releases them in its own time, and ends a minute after the last one.
