@@ -34,7 +34,15 @@ class PlanOfMachines(Protocol):
     ends: Mapping[str, float]
 
     def next_actions(
-        self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
+        self,
+        its: SiteForecast,
+        site: SiteView,
+        market: MachineMarket,
+        now: float,
+        *,
+        is_blind: bool = False,
+        kept: Collection[str] = (),
+        unsure: Collection[str] = (),
     ) -> ForeseenActions:
         """What is to be done now."""
 
@@ -148,6 +156,7 @@ class AllocationWork:
         kinds |= {each.instance_type for each in site.launched}
         waits = {str(kind): coming.wait(str(kind), market.capacity.cpus, market) for kind in kinds}
         there = [as_machine(each, *self.seen[each.name], waits[str(each.instance_type)], now) for each in site.launched]
+        sure = sure_steps(replace(coming, forecast=forecast), market, now)
         foreseen = plan.next_actions(
             replace(
                 its,
@@ -160,10 +169,13 @@ class AllocationWork:
             as_machines(market, waits),
             now,
             is_blind=coming.is_blind,
+            # Of these it is not known who else may need them.
+            kept=[each.name for each in there if each.name not in coming.foreseen],
+            unsure=forecast.steps.keys() - sure,
         )
         schedule = plan.planner.schedule
         begins = {} if schedule is None else schedule.starts
-        sure = sure_steps(replace(coming, forecast=forecast), market, now) - foreseen.not_ahead
+        sure -= foreseen.not_ahead
         tokens = {token: name for name, token in waiting.items()}
         planned = foreseen.planned | foreseen.pending
         needed = needed_soon(foreseen.actions, there, waits, now)

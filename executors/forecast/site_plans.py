@@ -157,6 +157,8 @@ class SitePlan:
         *,
         is_blind: bool = False,
         held: Collection[str] = (),
+        kept: Collection[str] = (),
+        unsure: Collection[str] = (),
     ) -> ForeseenActions:
         """What is to be done now.
 
@@ -164,6 +166,9 @@ class SitePlan:
         :param now: epoch seconds
         :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
         :param held: the runs whose jobs may not start, so that they are in no plan
+        :param kept: the names of machines that do not go by the plan
+        :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
+            queued
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
@@ -175,7 +180,12 @@ class SitePlan:
         self._note_uses(its, site)
         here = self._input(forecast, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
-        kept = frozenset(each.name for each in here.locations) if is_blind else here.kept | self.unplanned
+        kept = here.kept.union(self.unplanned, kept)
+        if is_blind:
+            kept = frozenset(each.name for each in here.locations)
+        # Nor for what comes after them.
+        not_ahead = frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys())
+        self.planner.not_ahead = not_ahead.union(unsure).difference(waiting)
         if not self._is_of_now(here):
             self._plan(here)
         if is_of_now := self._is_of_now(here):
@@ -196,8 +206,7 @@ class SitePlan:
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
-            # Nor for what comes after them.
-            not_ahead=frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys()),
+            not_ahead=not_ahead,
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
@@ -227,7 +236,10 @@ class SitePlan:
         if (schedule := self.planner.schedule) is None:
             return NOTHING
         is_late = here.now - self.of_now_at > SECONDS_PENDING
-        return act_late(schedule, waiting, here.forecast, here.locations, here.now, launches=is_late)
+        not_ahead = self.planner.not_ahead
+        return act_late(
+            schedule, waiting, here.forecast, here.locations, here.now, launches=is_late, not_ahead=not_ahead
+        )
 
     def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
         """The jobs for which a plan is being made, and not for long."""

@@ -59,6 +59,7 @@ class Planner:
     :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
     :param most_boot_paid: of a boot so many seconds cost money at most
     :ivar plans: how often it has planned
+    :ivar not_ahead: the steps for which nothing is launched before they wait, and which do not yet
     """
 
     def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
@@ -68,6 +69,7 @@ class Planner:
         self.planned: frozenset[str] = frozenset()
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
+        self.not_ahead: frozenset[str] = frozenset()
 
     def decide(
         self,
@@ -156,7 +158,7 @@ class Planner:
         schedule = self.schedule
         assert schedule is not None
         self.open = frozenset(forecast.steps)
-        actions = act(schedule, waiting, problem, forecast, now, kept)
+        actions = act(schedule, waiting, problem, forecast, now, kept, self.not_ahead)
         # What is to begin later on a machine that is released now has no place in this schedule.
         is_whole = not any(
             machine.released and machine.needed(schedule, forecast) < math.inf for machine in schedule.machines
@@ -200,7 +202,7 @@ class Planner:
         for machine in self.schedule.machines:
             if machine.location is None and machine.bin is not None and not machine.launched:
                 first = machine.needed(self.schedule, forecast)
-                if first - machine.boot <= now + SOON:
+                if first - machine.boot <= now + SOON and may_be_launched(machine, forecast, self.not_ahead):
                     due.update(
                         {name: first for name in machine.steps if name in forecast.steps and starts[name] == first}
                     )
@@ -292,10 +294,12 @@ def act(
     forecast: Forecast,
     now: float,
     kept: Collection[str] = (),
+    not_ahead: Collection[str] = (),
 ) -> Actions:
     """What a schedule asks for now.
 
     :param kept: the names of machines that stay in any case
+    :param not_ahead: see :class:`Planner`
     """
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK + SOON for name, step in forecast.steps.items() if step.begun is not None]
@@ -316,7 +320,7 @@ def act(
             waits.append(Wait(name, 1, wait_reason(home, begin, now)))
             # What should have begun and has no room yet is planned anew if it still has none.
             looks.append(begin if begin > now + SOON else begin + SLACK + SOON)
-    launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept)
+    launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept, not_ahead)
     looks += more
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)
     steps = {
@@ -334,11 +338,13 @@ def act_late(
     now: float,
     *,
     launches: bool,
+    not_ahead: Collection[str] = (),
 ) -> Actions:
     """What is done by a schedule that is not of now, as jobs or machines have changed: jobs begin where it has them,
     and nothing is released.
 
     :param launches: whether machines are launched by it, too
+    :param not_ahead: see :class:`Planner`
     """
     find_most(schedule, locations)
     placements, waits = [], []
@@ -357,9 +363,10 @@ def act_late(
     needed: dict[str, float] = {}
     for number, machine in enumerate(schedule.machines):
         first = math.inf if machine.released else machine.needed(schedule, forecast)
+        is_due = machine.bin is not None and not machine.launched and first - machine.boot <= now + SOON
         if first < math.inf and machine.location is not None:
             needed[machine.location.name] = first
-        elif launches and machine.bin is not None and not machine.launched and first - machine.boot <= now + SOON:
+        elif launches and is_due and may_be_launched(machine, forecast, not_ahead):
             machine.launched = True
             due[f"new-{number}"] = machine
     steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
@@ -367,8 +374,16 @@ def act_late(
     return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
 
 
+def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Collection[str]) -> bool:
+    """Whether a machine is for a step that waits, or for which is launched before it does.
+
+    One that is due and may not be launched stays planned, else there would be another plan in each tick until then.
+    """
+    return not not_ahead or any(name in forecast.steps and name not in not_ahead for name in machine.steps)
+
+
 def to_launch_and_release(
-    schedule: Schedule, forecast: Forecast, now: float, kept: Collection[str]
+    schedule: Schedule, forecast: Forecast, now: float, kept: Collection[str], not_ahead: Collection[str]
 ) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
     """What is launched and released now.
 
@@ -384,7 +399,8 @@ def to_launch_and_release(
             continue
         first = machine.needed(schedule, forecast)
         if machine.location is None:
-            if machine.bin is not None and first - machine.boot <= now + SOON:
+            is_due = machine.bin is not None and first - machine.boot <= now + SOON
+            if is_due and may_be_launched(machine, forecast, not_ahead):
                 machine.launched = True
                 launches[f"new-{number}"] = machine
             else:

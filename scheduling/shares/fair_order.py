@@ -3,7 +3,9 @@
 Progressive filling: the next job is of the share that has least for its weight, where what the jobs before it would get
 counts as if they had it. A share that has less than is kept for it goes first. What is compared is the dominant share
 (Ghodsi et al., Dominant resource fairness, NSDI 2011): the part of any resource of which a share has most; to it comes
-the mean part that the share has used lately. Within a share jobs keep their order.
+the mean part that the share has used lately. Half of the job in question counts too, as in Webster's method of
+apportionment (Balinski and Young, Fair Representation, 1982): without it shares of large jobs would get more than their
+weight, with all of it less. Within a share jobs keep their order.
 
 Jobs for which no place was found last, though it was sought, count for themselves alone: thousands that wait for a GPU
 must not make their share go last where it waits for cpus, of which there are some.
@@ -59,10 +61,6 @@ class _Queue:
         self.kept = [_Left.from_kept(each, standing.used_by(share, each.site)) for each in its_own.kept]
         self.jobs: list[int] = []
         self.at = 0
-
-    @property
-    def key(self) -> float:
-        return (self.lately + max(self.cpus, self.memory, self.gpus)) * self.inverse
 
 
 class _Left:
@@ -174,7 +172,11 @@ def _fill(
     heap: list[tuple[bool, float, int, int]] = []
     for number, queue in enumerate(queues):
         first = queue.jobs[0]
-        heap.append((not _is_kept(queue, jobs[first]), queue.key, first, number))
+        cpus, memory, gpus = jobs[first].need
+        most = max(
+            queue.cpus + cpus * of_cpus / 2, queue.memory + memory * of_memory / 2, queue.gpus + gpus * of_gpus / 2
+        )
+        heap.append((not _is_kept(queue, jobs[first]), (queue.lately + most) * queue.inverse, first, number))
     heapify(heap)
     append = order.append
     while heap:
@@ -182,12 +184,10 @@ def _fill(
         append(job)
         queue = queues[number]
         cpus, memory, gpus = jobs[job].need
-        most = queue.cpus = queue.cpus + cpus * of_cpus
-        memory = queue.memory = queue.memory + memory * of_memory
-        most = max(most, memory)
+        queue.cpus += cpus * of_cpus
+        queue.memory += memory * of_memory
         if gpus:
             queue.gpus += gpus * of_gpus
-        most = max(most, queue.gpus)
         kept = queue.kept
         for left in kept:
             left.take(jobs[job], largest)
@@ -197,6 +197,10 @@ def _fill(
             continue
         following = queue.jobs[at]
         is_kept = bool(kept) and _is_kept(queue, jobs[following])
+        cpus, memory, gpus = jobs[following].need
+        most = max(queue.cpus + cpus * of_cpus / 2, queue.memory + memory * of_memory / 2)
+        if gpus or queue.gpus:
+            most = max(most, queue.gpus + gpus * of_gpus / 2)
         heapreplace(heap, (not is_kept, (queue.lately + most) * queue.inverse, following, number))
 
 

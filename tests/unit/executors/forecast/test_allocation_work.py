@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +18,25 @@ from sqlalchemy.orm import Session
 from lading.executors.forecast import site_plans
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
-from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
+from lading.executors.forecast.site_plans import (
+    PAUSE_BETWEEN_LOOKS,
+    Foreseen,
+    PlanningInput,
+    SitePlan,
+    SitePlans,
+    planned,
+)
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import Market, kind
+from lading.scheduling.matching.market import MachineMarket, Market, kind
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.prediction import Prediction
@@ -214,3 +225,64 @@ def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
         for now in (0.0, SECONDS_UNTIL_HELD_UP)
     ]
     assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]
+
+
+class Cluster:
+    """A site of allocations at which what is asked for is there in the next tick, and the plans that are made."""
+
+    def __init__(self, *launched: Location, wait: float = 200.0) -> None:
+        self.launched = list(launched)
+        self.market = replace(MARKET, most=4, idle_seconds=600, queue_seconds=wait)
+        self.made: list[float] = []
+        plan = SitePlan(MachineMarket(Catalogue({})), self.start, lambda: None, threading.Event())
+        self.work = AllocationWork(plan)
+
+    def start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
+        self.made.append(here.now)
+        future: Future[ChosenSchedule] = Future()
+        future.set_result(planned(here, ways, lambda: None))
+        return future
+
+    def tick(self, now: float, **jobs: ComingTask) -> ComingWork:
+        up = [each for each in self.launched if not each.booting]
+        site = SiteView(name="hpc", market=self.market, locations=up, launched=list(self.launched))
+        runs = [ComingRun("r", 0.0, jobs)]
+        found = self.work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
+        for each in found.plan.launches if found.plan is not None else ():
+            name = f"new-{len(self.launched)}"
+            its = Location(name, each.capacity, instance_type=each.kind, ends_at=now + each.seconds, booting=True)
+            self.launched.append(its)
+        return found
+
+
+def step(name: str, seconds: float, *parents: str, spread: float = 0.0, **known: object) -> ComingTask:
+    need = replace(NEED, resources=Resources(4, 500), time=600.0)
+    length = Prediction(seconds, spread, number=5)
+    return ComingTask((ComingJob(name, length, "hpc", need, **known),), parents)  # type: ignore[arg-type]
+
+
+def test_what_is_not_asked_for_ahead_is_not_planned_again_in_each_tick() -> None:
+    """When an uncertain step ends is not known well enough to ask for what comes behind it before that waits."""
+    busy = Location("a", MARKET.capacity, instance_type=NEED.instance_type, jobs=1, used=MARKET.capacity, ends_at=3e3)
+    here = Cluster(busy)
+    jobs = {"a": step("a", 300.0, spread=0.2, begun=0.0, token="a", location="a")}
+    coming = {name: step(name, 600.0, "a", spread=0.2) for name in ("b", "c", "d")}
+    for now in range(0, 190, 10):
+        here.tick(float(now), **jobs, **coming)
+    assert len(here.launched) == 1
+    assert here.made == [0.0]
+    here.launched = [replace(busy, jobs=0, used=Resources())]
+    waiting = {name: step(name, 600.0, spread=0.2, token=name) for name in coming}
+    asked = [here.tick(300.0 + now, **waiting) for now in range(3)]
+    names = {name for each in asked if each.plan for launch in each.plan.launches for name in launch.jobs}
+    assert len(names) == 2, "as soon as they wait, and one has the allocation that is there"
+
+
+def test_an_idle_allocation_that_stays_is_not_planned_again_in_each_tick() -> None:
+    """It is not known who else may need it, as after a restart of the controller."""
+    busy = Location("a", MARKET.capacity, instance_type=NEED.instance_type, jobs=1, used=MARKET.capacity, ends_at=3e3)
+    here = Cluster(busy, replace(busy, name="idle", jobs=0, used=Resources(), idle_since=0.0))
+    jobs = {"a": step("a", 900.0, begun=0.0, token="a", location="a")}
+    found = [here.tick(float(now), **jobs) for now in range(10)]
+    assert here.made == [0.0]
+    assert not any(each.plan is None or each.plan.releases for each in found)
