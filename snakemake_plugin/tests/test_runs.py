@@ -312,7 +312,7 @@ rule merge:
     results = flow.folder / "results"
     assert (results / "all.txt").read_text() == f"{results}\n{results}"
     assert not (flow.folder / "one.txt").exists()
-    assert list((results / ".snakemake/lading/schedulers").iterdir()) == [], "nothing is left of a Snakemake that has ended"
+    assert list((results / ".snakemake/lading/schedulers").iterdir()) == [], "nothing is left of its Snakemake"
 
 
 def test_a_job_whose_machine_has_failed_begins_without_the_output_that_it_had_written(make: Make) -> None:
