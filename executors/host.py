@@ -85,7 +85,9 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if wanted["version"] != mine:
         message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
         return {"version": mine, "refused": message}
-    if not wanted.get("runner") and find_spec("airflow") is None:
+    airflow = find_spec("airflow")
+    # Without an origin it is a folder beside this process, such as the ~/airflow of configuration and logs.
+    if not wanted.get("runner") and (airflow is None or airflow.origin is None):
         message = (
             f"{sys.executable} there has Lading and no Airflow, without which no task runs: install apache-airflow in "
             "the controller's version beside it, or name another one in the table of the site, such as python = "

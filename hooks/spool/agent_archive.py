@@ -57,11 +57,14 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 # Puts what has arrived into its place. Others are removed that have not been used for a week, and that no script names
 # which may wait in a queue.
-_PLACE = f"""{_REFUSE_OLD}import glob, hashlib, os, time
+_PLACE = f"""{_REFUSE_OLD}if sys.path[:1] == [""]:
+    del sys.path[0]  # the home of the login, where a stray hashlib.py may lie
+import glob, hashlib, os, time
 root, part, digest = sys.argv[1:]
 os.chdir(root)
 with open(part, "rb") as stream:
     found = hashlib.sha256(stream.read()).hexdigest()
+    os.fsync(stream.fileno())
 if found != digest:
     os.unlink(part)
     sys.exit("what has arrived is not what was sent: is the disk full?")
@@ -143,7 +146,10 @@ def bring(transport: Transport, python: str, root: str, setup: str = "") -> None
     :raises TransportError: there is no answer
     """
     found = archive()
-    (present,) = transport.exchange([RunCommand(f"[ -f {shlex.quote(found.path(root))} ]")])
+    path = shlex.quote(found.path(root))
+    # A crash of a file system may leave less than the whole of it.
+    whole = f'[ -f {path} ] && [ "$(wc -c < {path})" -eq {len(found.content)} ]'
+    (present,) = transport.exchange([RunCommand(whole)])
     if present.status is None:
         raise TransportError(present.message)
     if present.status == 0:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # So many ends are taken in at a time.
 MOST_ENDS = 1000
-# Jobs of a Snakemake that was killed are ended before this one begins, within so many seconds.
+# Jobs of an earlier Snakemake are ended before this one begins, within so many seconds.
 SECONDS_TO_CLEAR = 300.0
 # What is to come is stored so often at most, seconds.
 SECONDS_BETWEEN_PLANS = 2.0
@@ -221,7 +221,7 @@ class Engine:
                     session.execute(update(JobRow).where(JobRow.token == token).values(**mine))
                     self.resumable[key_of(job)] = token
         if self.resumable:
-            self.logger.info(f"Lading: {len(self.resumable)} jobs of a Snakemake that was killed go on")
+            self.logger.info(f"Lading: {len(self.resumable)} jobs of an earlier Snakemake go on")
 
     def _is_as_it_was(self, job: Any, queued_at: float) -> bool:
         """Whether what a job reads is what it was when it was submitted, and it is not forced to run anew.
@@ -273,11 +273,11 @@ class Engine:
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
             if not was_logged:
-                self.logger.info(f"Lading: {len(left)} jobs of a Snakemake that was killed are ended first")
+                self.logger.info(f"Lading: {len(left)} jobs of an earlier Snakemake are ended first")
                 was_logged = True
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"{len(left)} jobs of a Snakemake that was killed do not end; see {self.settings.controller_log}"
+                    f"{len(left)} jobs of an earlier Snakemake do not end; see {self.settings.controller_log}"
                 )
             self.keep_controller()
             time.sleep(0.2)
@@ -430,6 +430,7 @@ class Engine:
             others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
             has_jobs = bool(session.scalar(select(others)))
         self._presence.end()
+        self._presence.path.unlink(missing_ok=True)  # its number is never used again: they would become many
         self._presence = None
         if is_launched:
             # It releases them in its own time, and ends a minute after the last one.

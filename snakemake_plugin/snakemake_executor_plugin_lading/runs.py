@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Integer, MetaData, String, Text, delete, select
+from sqlalchemy import Integer, MetaData, String, Text, delete, exists, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from lading.executors.orchestrator.presence import has_ended
@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class WorkflowRunRow(Base):
-    """A run of a workflow, until its Snakemake has ended; where that was killed, until its jobs have ended as well."""
+    """A run of a workflow, until its Snakemake and all of its jobs have ended."""
 
     __tablename__ = "snakemake_run"
 
@@ -68,10 +68,17 @@ def killed_runs(session: Session, schedulers_folder: Path, workdir: str | None =
 
 
 def forget_run(session: Session, state: StateFolder, run_id: str) -> None:
-    """Remove what is kept of a run that has ended, the variables of its jobs first."""
+    """Remove what is kept of a run whose Snakemake ends, the variables of its jobs first.
+
+    Whose it is stays as long as a job of it is at work, which may take its time to end: the next Snakemake in its
+    folder waits for that, or takes the job over.
+    """
+    from lading.executors.store import LIVE, JobRow
+
     state.environment(run_id).unlink(missing_ok=True)
-    for row in (RuleRow, WorkflowRunRow):
-        session.execute(delete(row).where(row.run_id == run_id))
+    session.execute(delete(RuleRow).where(RuleRow.run_id == run_id))
+    is_at_work = exists().where(JobRow.run_id == run_id, JobRow.state.in_(LIVE))
+    session.execute(delete(WorkflowRunRow).where(WorkflowRunRow.run_id == run_id, ~is_at_work))
 
 
 def forget_killed_runs(session: Session, state: StateFolder) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from flows import Workflow, wait_until
+from snakemake_executor_plugin_lading.process import connect_process
+from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
+from sqlalchemy import update
 
 Make = Callable[[str], Workflow]
 
@@ -165,7 +168,7 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
-    assert "2 jobs of a Snakemake that was killed go on" in said
+    assert "2 jobs of an earlier Snakemake go on" in said
     assert begun(flow) == 2, "nothing has run twice"
     assert sorted(flow.jobs()) == [("merge", "succeeded", None), *2 * [("one", "succeeded", None)]]
     assert flow.processes() == []
@@ -239,7 +242,7 @@ def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) 
     (flow.folder / "go").touch()
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
-    assert "2 jobs of a Snakemake that was killed go on" in said
+    assert "2 jobs of an earlier Snakemake go on" in said
     assert begun(flow) == 2, "nothing has run twice"
     assert flow.processes() == []
 
@@ -266,6 +269,27 @@ def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_contro
         assert list((flow.lading / "environments").iterdir()) == []
 
 
+def test_whose_jobs_are_is_known_until_they_have_ended(tmp_path: Path) -> None:
+    """Those of a Snakemake that was interrupted may take their time to end: the next one waits for them."""
+    state = StateFolder(tmp_path / "lading")
+    database = connect_process(state)
+
+    from snakemake_executor_plugin_lading import runs
+
+    from lading.executors.store import JobRow, State, add_job
+
+    columns = {"kind": "Command", "subject": "r", "run_id": "r", "workload": "{}", "owner": 7, "priority": 0}
+    columns |= {"cpus": 1, "memory": 1, "disk": 0, "gpus": 0, "unreported": False, "news": 0}
+    with transaction(database) as session:
+        session.add(runs.WorkflowRunRow(run_id="r", owner=7, workdir="/flow"))
+        add_job(session, token="t", state=State.RUNNING, **columns)
+        runs.forget_run(session, state, "r")
+        assert [row.run_id for row in runs.killed_runs(session, state.schedulers, "/flow")] == ["r"]
+        session.execute(update(JobRow).values(state=State.CANCELLED))
+        runs.forget_killed_runs(session, state)
+        assert runs.killed_runs(session, state.schedulers) == []
+
+
 def test_jobs_run_in_the_folder_that_the_snakefile_names(make: Make) -> None:
     flow = make(
         """
@@ -288,6 +312,7 @@ rule merge:
     results = flow.folder / "results"
     assert (results / "all.txt").read_text() == f"{results}\n{results}"
     assert not (flow.folder / "one.txt").exists()
+    assert list((results / ".snakemake/lading/schedulers").iterdir()) == [], "nothing is left of its Snakemake"
 
 
 def test_a_job_whose_machine_has_failed_begins_without_the_output_that_it_had_written(make: Make) -> None:

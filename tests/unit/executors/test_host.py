@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,15 @@ def test_another_version_is_refused_with_both_named(tmp_path: Path, started: lis
     assert (started, list(tmp_path.iterdir())) == ([], [])
 
 
+@pytest.mark.parametrize("has_folder", [False, True], ids=["nothing", "a folder of configuration and logs"])
 def test_a_python_without_airflow_is_refused_where_tasks_need_it(
-    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch, has_folder: bool
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    home = tmp_path / "home"
+    home.mkdir()
+    if has_folder:
+        (home / "airflow/logs").mkdir(parents=True)
+    monkeypatch.setattr(command, "find_spec", lambda name: PathFinder.find_spec(name, [str(home)]))
     told = command.answer(tmp_path / "spool", WANTED)
     assert "has Lading and no Airflow" in told["refused"]
     assert "install apache-airflow in the controller's version" in told["refused"]

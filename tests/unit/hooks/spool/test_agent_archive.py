@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.spool import agent_archive
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.hooks.ssh.steps import Put, RemoteStep
+from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import TIMEOUT
 
 # What jobs of Airflow need, which do not run by such a file, and what an executor is.
@@ -87,7 +88,11 @@ def test_it_is_sent_once_and_what_has_not_been_used_for_long_goes(tmp_path: Path
     for _ in range(2):
         agent_archive.bring(transport, sys.executable, root, "true\n")
     assert transport.sent == 1
-    assert Path(found.path(root)).read_bytes() == found.content
+    there = Path(found.path(root))
+    assert there.read_bytes() == found.content
+    there.write_bytes(b"")
+    agent_archive.bring(transport, sys.executable, root)
+    assert there.read_bytes() == found.content, "what a crash has cut is sent again"
     assert sorted(each.name for each in agents.iterdir()) == sorted([f"{found.digest}.zip", "queued.zip", "young.zip"])
 
 
@@ -98,6 +103,19 @@ def test_what_has_arrived_in_part_is_not_used(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(agent_archive.AgentNotBrought, match="what has arrived is not what was sent"):
         agent_archive.bring(ShellTransport(), sys.executable, str(tmp_path))
     assert list((tmp_path / "agents").iterdir()) == []
+
+
+def test_nothing_of_the_home_is_imported_in_which_a_login_begins(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "hashlib.py").write_text("raise SystemExit('a stray file')\n")
+
+    class Login(ShellTransport):
+        def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
+            there = [replace(each, folder=str(home)) if isinstance(each, RunCommand) else each for each in steps]
+            return super().exchange(there, timeout)
+
+    agent_archive.bring(Login(), sys.executable, str(tmp_path / "work"))
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
