@@ -85,7 +85,7 @@ def line(url: str) -> str:
     path = urlsplit(url).path.rstrip("/")
     meant = url if path.endswith("/execution") else f"{url.rstrip('/')}/execution/"
     option = os.environ.get(OPTION, "execution_api_server_url")
-    return f'{option} = "{meant if meant != url else "http://ADDRESS:8080/execution/"}"' + (
+    return f'{option} = "{meant if meant != url else "http://ADDRESS:PORT/execution/"}"' + (
         "" if OPTION in os.environ else " in [core]"
     )
 

@@ -96,14 +96,14 @@ def test_an_api_that_is_well(tmp_path: Path) -> None:
         (
             "http://airflow.invalid:8080/execution/",
             "cannot resolve the name 'airflow.invalid'",
-            "http://ADDRESS:8080/execution/",
+            "http://ADDRESS:PORT/execution/",
         ),
         (
             "https://airflow.invalid/execution/",
             "cannot resolve the name 'airflow.invalid'",
-            "http://ADDRESS:8080/execution/",
+            "http://ADDRESS:PORT/execution/",
         ),
-        ("http://127.0.0.1:1/execution/", "Connection refused; start the API server", "http://ADDRESS:8080/execution/"),
+        ("http://127.0.0.1:1/execution/", "Connection refused; start the API server", "http://ADDRESS:PORT/execution/"),
         ("http://127.0.0.1:{port}/", "it answers 404", "http://127.0.0.1:{port}/execution/"),
         ("http://127.0.0.1:{port}", "it answers 404", "http://127.0.0.1:{port}/execution/"),
         ("ftp://x/", "is no URL of an API", "ftp://x/execution/"),
@@ -202,10 +202,10 @@ def test_the_state_and_the_last_output_of_all_are_said() -> None:
 
 
 def test_an_api_that_the_node_does_not_reach() -> None:
-    said = f"noise\n{MARK}node n1 cannot resolve the name 'x': api_url = \"http://ADDRESS:8080/execution/\"\n"
+    said = f"noise\n{MARK}node n1 cannot resolve the name 'x': api_url = \"http://ADDRESS:PORT/execution/\"\n"
     told = explain(config(), [sighting(NativeJob(id="17", state="ended"), said)], "the batch job ended", 60)
     assert told.startswith("batch job 17 on n1: node n1 cannot resolve the name 'x'")
-    assert told.endswith('api_url = "http://ADDRESS:8080/execution/"')
+    assert told.endswith('api_url = "http://ADDRESS:PORT/execution/"')
 
 
 def test_a_job_that_needs_more_time() -> None:
