@@ -114,7 +114,14 @@ class Workflow:
 
 def wait_until(holds: Callable[[], object]) -> None:
     """Wait for something to be so."""
-    deadline = time.monotonic() + PATIENCE
+    assert wait_for(holds, PATIENCE), "it does not become so"
+
+
+def wait_for(holds: Callable[[], object], seconds: float) -> bool:
+    """Wait for something to be so, and say whether it is."""
+    deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, "it does not become so"
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.05)
+    return True
