@@ -62,6 +62,18 @@ class _Queue:
         self.jobs: list[int] = []
         self.at = 0
 
+    def key(self, job: Candidate, of_each: Need) -> float:
+        """What it has for its weight, half of a job included.
+
+        :param of_each: one over all there is of cpus, memory and GPUs
+        """
+        cpus, memory, gpus = job.need
+        of_cpus, of_memory, of_gpus = of_each
+        most = max(self.cpus + cpus * of_cpus / 2, self.memory + memory * of_memory / 2)
+        if gpus or self.gpus:
+            most = max(most, self.gpus + gpus * of_gpus / 2)
+        return (self.lately + most) * self.inverse
+
 
 class _Left:
     """What is kept for a share, less what it has."""
@@ -168,15 +180,12 @@ def _fill(
 ) -> None:
     """Append the jobs of these queues: always one of the queue that has least."""
     # Ten thousand of them: nothing is built but what the heap needs.
-    of_cpus, of_memory, of_gpus = (1.0 / all_of_it if all_of_it > 0 else 0.0 for all_of_it in total[:3])
+    of_cpus, of_memory, of_gpus = (1.0 / each if each > 0 else 0.0 for each in total[:3])
+    of_each = of_cpus, of_memory, of_gpus
     heap: list[tuple[bool, float, int, int]] = []
     for number, queue in enumerate(queues):
         first = queue.jobs[0]
-        cpus, memory, gpus = jobs[first].need
-        most = max(
-            queue.cpus + cpus * of_cpus / 2, queue.memory + memory * of_memory / 2, queue.gpus + gpus * of_gpus / 2
-        )
-        heap.append((not _is_kept(queue, jobs[first]), (queue.lately + most) * queue.inverse, first, number))
+        heap.append((not _is_kept(queue, jobs[first]), queue.key(jobs[first], of_each), first, number))
     heapify(heap)
     append = order.append
     while heap:
@@ -197,11 +206,7 @@ def _fill(
             continue
         following = queue.jobs[at]
         is_kept = bool(kept) and _is_kept(queue, jobs[following])
-        cpus, memory, gpus = jobs[following].need
-        most = max(queue.cpus + cpus * of_cpus / 2, queue.memory + memory * of_memory / 2)
-        if gpus or queue.gpus:
-            most = max(most, queue.gpus + gpus * of_gpus / 2)
-        heapreplace(heap, (not is_kept, (queue.lately + most) * queue.inverse, following, number))
+        heapreplace(heap, (not is_kept, queue.key(jobs[following], of_each), following, number))
 
 
 def _is_kept(queue: _Queue, job: Candidate) -> bool:
