@@ -6,45 +6,23 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from lading.executors.forecast.held_up import HeldUpSteps
+from lading.executors.forecast.site_plan import SitePlan
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning.allocation_plan import allocation_plan, as_machine, as_machines, needed_soon
 from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
-from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import AllocationPlan
 
 # Of so many allocations that began last it counts how long their first jobs had to wait.
 MOST_BEGINS = 20
 # One that was not seen for longer than this before it was up may have been up for long, seconds.
 SECONDS_UNSEEN = 60.0
-
-
-class PlanOfMachines(Protocol):
-    """A plan by which machines are bought (:class:`lading.executors.forecast.site_plans.SitePlan`)."""
-
-    planner: Planner
-    ends: Mapping[str, float]
-
-    def next_actions(
-        self,
-        its: SiteForecast,
-        site: SiteView,
-        market: MachineMarket,
-        now: float,
-        *,
-        is_blind: bool = False,
-        kept: Collection[str] = (),
-        unsure: Collection[str] = (),
-    ) -> ForeseenActions:
-        """What is to be done now."""
 
 
 class BeginTimes:
@@ -83,7 +61,7 @@ class AllocationWork:
     :param plan: the plan of the site; None: allocations are asked for for what waits
     """
 
-    def __init__(self, plan: PlanOfMachines | None = None) -> None:
+    def __init__(self, plan: SitePlan | None = None) -> None:
         self.plan = plan
         self.begins = BeginTimes()
         self.seen: dict[str, tuple[float, float | None]] = {}
@@ -141,7 +119,7 @@ class AllocationWork:
         return replace(coming, plan=self._planned(self.plan, its, coming, site, site.market, now))
 
     def _planned(
-        self, plan: PlanOfMachines, its: SiteForecast, coming: ComingWork, site: SiteView, market: Market, now: float
+        self, plan: SitePlan, its: SiteForecast, coming: ComingWork, site: SiteView, market: Market, now: float
     ) -> AllocationPlan:
         """What the plan asks for now for the runs of which it is known what comes after their jobs."""
         before, self.seen = self.seen, {}

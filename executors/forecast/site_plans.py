@@ -1,8 +1,4 @@
-"""The plan of each site that buys machines by a forecast: made in a thread of its own, and followed tick by tick.
-
-A tick waits for a new plan for a moment only, and goes by the last one else: jobs begin where that has them, and
-nothing is released before there is a plan that is of now.
-"""
+"""The plans of all sites by what is to come, made in one thread beside the ticks, and what a tick gets from them."""
 
 from __future__ import annotations
 
@@ -10,18 +6,16 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lading.executors.forecast.allocation_work import AllocationWork
-from lading.executors.forecast.held_up import HeldUpSteps
 from lading.executors.forecast.live_runs import LiveRuns, named
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, planned
 from lading.executors.gangs.ahead_requests import EVENT
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
@@ -32,25 +26,19 @@ from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
-from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
-from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.policy import Actions, Planner, act_late
-from lading.scheduling.forecast.spending import Spending
+from lading.scheduling.forecast.choice import ChosenSchedule, Way
+from lading.scheduling.forecast.coming import ComingRun, SiteForecast, site_forecast
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
-from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import run_name
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
 from lading.scheduling.provisioning.coming_work import ComingWork
-from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
-from lading.scheduling.provisioning.machines import left_of, with_kept
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.units import format_moment
@@ -60,277 +48,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A tick waits for a new plan for so long, seconds.
-SECONDS_FOR_A_PLAN = 0.05
 # While a tick is at work, planning goes on by one step in so many seconds.
 SECONDS_OF_A_PAUSE = 0.1
-# What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
-SECONDS_PENDING = 10.0
 # What is forecast of runs is stored again after so many seconds.
 SECONDS_BETWEEN_NOTES = 3.0
-# So many steps that are still to begin are planned, and those behind them when they come nearer.
-MOST_STEPS = 1_000
-# A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
-MOST_LOOKS = 1_000_000
 # Where no machines are bought by it, what is to come is read again after so many times the seconds that it has taken.
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
 NO_STARTS: Mapping[str, float] = MappingProxyType({})
-NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
 class PlanningEnded(Exception):
     """The plan that is being made is of no use any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanningInput:
-    """What a plan is made of; nothing in it changes.
-
-    :param spent: USD that the machines have cost since the first live run has begun
-    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
-    :param kept: the names of the machines that stay in any case
-    :param most_boot_paid: of a boot so many seconds cost money at most
-    """
-
-    forecast: Forecast
-    locations: Sequence[Location]
-    problem: Problem
-    boot: float
-    boots: Mapping[str, float]
-    hurry: float
-    spent: float
-    now: float
-    kept: frozenset[str]
-    most_boot_paid: float = math.inf
-
-
-class SitePlan:
-    """The plan of one site.
-
-    :param start: has a plan made in another thread
-    :param ring: called when one is ready for which no tick has waited until then
-    :param may_plan: cleared while a tick is at work that does not wait for a plan
-    :param most_boot_paid: of a boot so many seconds cost money at most
-    """
-
-    def __init__(
-        self,
-        market: MachineMarket,
-        start: Callable[..., Future[ChosenSchedule]],
-        ring: Callable[[], None],
-        may_plan: threading.Event,
-        *,
-        most_boot_paid: float = math.inf,
-    ) -> None:
-        self.most_boot_paid = most_boot_paid
-        self.planner = Planner(market.boot_seconds, market.hurry)
-        self.start, self.ring, self.may_plan = start, ring, may_plan
-        self.making: Future[ChosenSchedule] | None = None
-        """The plan that is being made."""
-        self.made_of: PlanningInput | None = None
-        self.is_awaited = False
-        """Whether a tick has waited for it in vain."""
-        self.at_site: dict[str, RunAtSite] = {}
-        self.ends: Mapping[str, float] = {}
-        """When runs are expected to end by the last plan, epoch seconds."""
-        self.starts: Mapping[str, float] = {}
-        """When waiting jobs are planned to start, by token, epoch seconds."""
-        self.of_now_at = -math.inf
-        """When there was a plan of now last, epoch seconds."""
-        self.pending_since: dict[str, float] = {}
-        self.held_up = HeldUpSteps()
-        self.has_waited: set[str] = set()
-        """The steps that have waited at the site, and have not ended."""
-        self.unplanned: set[str] = set()
-        """The machines whose last jobs have come in another way than by a plan, as from a site that was full."""
-        self.spending = Spending()
-
-    def next_actions(
-        self,
-        its: SiteForecast,
-        site: SiteView,
-        market: MachineMarket,
-        now: float,
-        *,
-        is_blind: bool = False,
-        held: Collection[str] = (),
-        kept: Collection[str] = (),
-        unsure: Collection[str] = (),
-    ) -> ForeseenActions:
-        """What is to be done now.
-
-        :param its: what is to come at the site
-        :param now: epoch seconds
-        :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
-        :param held: the runs whose jobs may not start, so that they are in no plan
-        :param kept: the names of machines that do not go by the plan
-        :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
-            queued
-        :raises Exception: whatever planning has raised
-        """
-        self.planner.hurry = market.hurry
-        unqueued, held_up = self.held_up.update(its, now)
-        left_out = [*held_up, *its.of_runs(held)]
-        forecast = its.forecast.without(left_out) if left_out else its.forecast
-        # What was held up may go on at any time.
-        is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
-        self._note_uses(its, site)
-        here = self._input(forecast, site, market, now)
-        waiting = [name for name in its.waiting if name in forecast.steps]
-        kept = here.kept.union(self.unplanned, kept)
-        if is_blind:
-            kept = frozenset(each.name for each in here.locations)
-        # Nor for what comes after them.
-        not_ahead = frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys())
-        self.planner.not_ahead = not_ahead.union(unsure).difference(waiting)
-        if not self._is_of_now(here):
-            self._plan(here)
-        if is_of_now := self._is_of_now(here):
-            self.of_now_at = now
-            actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
-            planned = {name for name in waiting if name not in actions.refused}
-        else:
-            actions = self._act_late(here, waiting)
-            planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
-        homes = self._homes(name for name in waiting if name in planned)
-        tokens = its.waiting
-        schedule = self.planner.schedule
-        known = {} if schedule is None else schedule.starts
-        self.starts = {tokens[name]: known[name] for name in waiting if name in known}
-        return ForeseenActions(
-            with_tokens(actions, tokens),
-            is_of_now,
-            frozenset(tokens[name] for name in planned),
-            frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
-            {tokens[name]: place for name, place in homes.items()},
-            not_ahead=not_ahead,
-        )
-
-    def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
-        """Note which machines have jobs that no plan had before they began: gangs, tasks on few machines, what comes
-        from other sites. Of those that run when a controller begins it is not known."""
-        steps = its.forecast.steps
-        self.has_waited = {name for name in self.has_waited if name in steps}.union(its.waiting)
-        planned, odd = Counter[str](), set[str]()
-        for name in its.come:
-            if (location := steps[name].location) is not None and steps[name].begun is not None:
-                planned[location] += 1
-                if name not in self.has_waited:
-                    odd.add(location)
-        there = {each.name: each for each in site.launched}
-        odd.update(name for name, each in there.items() if each.jobs > planned[name])
-        self.unplanned = {
-            name for name, each in there.items() if name in odd or (each.empty and name in self.unplanned)
-        }
-
-    def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
-        """What runs have to do at the site of this name; of those that are the same as before it is known."""
-        self.at_site = parts_at(runs, name, self.at_site)
-        return self.at_site.values()
-
-    def _act_late(self, here: PlanningInput, waiting: Sequence[str]) -> Actions:
-        """What is done as long as no plan is of now."""
-        if (schedule := self.planner.schedule) is None:
-            return NOTHING
-        is_late = here.now - self.of_now_at > SECONDS_PENDING
-        not_ahead = self.planner.not_ahead
-        return act_late(
-            schedule, waiting, here.forecast, here.locations, here.now, launches=is_late, not_ahead=not_ahead
-        )
-
-    def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
-        """The jobs for which a plan is being made, and not for long."""
-        names = [] if self.making is None else [name for name in waiting if name not in planned]
-        self.pending_since = {name: self.pending_since.get(name, now) for name in names}
-        return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
-
-    def _is_of_now(self, here: PlanningInput) -> bool:
-        """Whether there is a plan by which all has gone so far."""
-        return self.planner.holds(here.forecast, here.locations, here.now)
-
-    def _plan(self, here: PlanningInput) -> None:
-        """Have a plan made, and take it if it is there soon."""
-        is_in_tick = not self.may_plan.is_set()
-        self.may_plan.set()
-        try:
-            self._wait_for_a_plan(here)
-        finally:
-            if is_in_tick:
-                self.may_plan.clear()
-
-    def _wait_for_a_plan(self, here: PlanningInput) -> None:
-        deadline = time.monotonic() + SECONDS_FOR_A_PLAN
-        for _ in range(2):  # the one that is being made may be of before, and the next one quick
-            if self.making is None:
-                self.made_of = here
-                self.is_awaited = False
-                self.making = self.start(here, self._ways(here))
-            try:
-                # One for which an earlier tick has waited takes long.
-                choice = self.making.result(0.0 if self.is_awaited else max(0.0, deadline - time.monotonic()))
-            except NotYet:
-                if not self.is_awaited:
-                    self.is_awaited = True
-                    self.making.add_done_callback(lambda _: self.ring())
-                return
-            except BaseException:
-                self.making = self.made_of = None
-                raise
-            made_of, self.making, self.made_of = self.made_of, None, None
-            assert made_of is not None
-            self.planner.adopt(choice, made_of.forecast)
-            self.ends = choice.ends
-            if self._is_of_now(here):
-                return
-
-    def _ways(self, here: PlanningInput) -> Sequence[Way]:
-        """The ways to try: fewer of them where each takes long."""
-        hurries = here.forecast.hurries.values()
-        ways: Sequence[Way] = self.planner.ways(here.forecast)
-        if not ways:
-            every = all_ways(here.problem, min(hurries, default=here.hurry))
-            ways = (*every, *self.planner.going_on(here.forecast))
-        looks = min(MOST_STEPS, len(here.forecast.steps)) * max(1, len(here.locations))
-        return ways[:: math.ceil(len(ways) * looks / MOST_LOOKS)] if looks else ways
-
-    def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
-        """The machines that are there on which waiting steps have their places."""
-        schedule = self.planner.schedule
-        if schedule is None:
-            return {}
-        homes = ((name, schedule.homes[name]) for name in waiting if name in schedule.homes)
-        return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
-
-    def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
-        closed = [each for each in site.launched if each.draining]
-        seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
-        locations, _ = with_kept(seen, market.min_instances - len(closed))
-        paid = {
-            each.name: (now if each.launched_at is None else min(now, each.launched_at), each.usd_per_hour)
-            for each in site.launched
-        }
-        self.spending.see(paid, now)
-        limits = left_of(market.limits, InstanceLimits(), closed)
-        catalogue = None if market.held is not None else market.catalogue
-        problem = pose([], locations, catalogue, limits, Objective(), now, None)
-        if limits.types or limits.vcpus or limits.usd_per_hour is not None:
-            problem.bins = affordable(problem.bins, seen, limits)
-        kept = frozenset(each.name for each, before in zip(locations, seen, strict=True) if each is not before)
-        return PlanningInput(
-            forecast,
-            locations,
-            problem,
-            market.boot_seconds,
-            market.boots,
-            market.hurry,
-            self.spending.usd(forecast, now),
-            now,
-            kept,
-            self.most_boot_paid,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,36 +354,3 @@ class SitePlans:
         self.is_closed = True
         self.may_plan.set()
         self.threads.shutdown(wait=False, cancel_futures=True)
-
-
-def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None]) -> ChosenSchedule:
-    """The plan of one site, made in a thread of its own.
-
-    :param pause: called again and again; other threads may want to run
-    """
-    return choose(
-        here.forecast.nearest(MOST_STEPS, here.now),
-        here.locations,
-        here.problem,
-        boot=here.boot,
-        boots=here.boots,
-        hurry=here.hurry,
-        spent=here.spent,
-        ways=ways,
-        now=here.now,
-        pause=pause,
-        most_boot_paid=here.most_boot_paid,
-    )
-
-
-def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:
-    """Actions in which jobs that have come are called by their tokens."""
-    return replace(
-        actions,
-        placements=tuple(Placement(tokens[each.job], each.location) for each in actions.placements),
-        waits=tuple(Wait(tokens[each.job], 1, each.reason) for each in actions.waits),
-        refused={},
-        launched_for={
-            launch: tuple(tokens.get(name, name) for name in names) for launch, names in actions.launched_for.items()
-        },
-    )

@@ -30,7 +30,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.forecast import site_plans
+from lading.executors.forecast import site_plan
 from lading.executors.store import JobRow, State, durations
 from lading.operators import resources
 from lading.scheduling.billing import LEAST_SECONDS
@@ -102,7 +102,7 @@ class WorkflowRuns:
         patch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
         patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
         patch.setattr(durations, "SECONDS_UNTIL_STALE", 3600.0)
-        patch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
+        patch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
         patch.setattr(time, "time", self.clock)
         patch.setattr(time, "monotonic", self.clock)
         patch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)

@@ -41,27 +41,27 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_a_machine_has_is_reported_and_an_agent_started(tmp_path: Path, started: list[str]) -> None:
-    told = command.answer(tmp_path / "spool", WANTED)
+    found = command.answer(tmp_path / "spool", WANTED)
     there = host.usable(tmp_path)
-    assert told["capacity"] == {"cpus": there.cpus, "memory": there.memory, "disk": there.disk, "gpus": there.gpus}
-    assert (told["version"], told["boot_id"], told["os"]) == (WANTED["version"], host.boot_id(), "linux")
-    assert (told["lives"], started) == (False, [str(tmp_path / "spool")])
+    assert found["capacity"] == {"cpus": there.cpus, "memory": there.memory, "disk": there.disk, "gpus": there.gpus}
+    assert (found["version"], found["boot_id"], found["os"]) == (WANTED["version"], host.boot_id(), "linux")
+    assert (found["lives"], started) == (False, [str(tmp_path / "spool")])
     config = json.loads((tmp_path / "spool/config.json").read_text())
-    assert (config["capacity"], config["measure_disk"]) == (told["capacity"], True)
+    assert (config["capacity"], config["measure_disk"]) == (found["capacity"], True)
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_share_of_lading_is_what_the_sites_file_says(tmp_path: Path) -> None:
     share = {"cpus": 2.0, "memory": 1000, "disk": 5, "gpus": None}
-    told = command.answer(tmp_path / "spool", {**WANTED, "share": share})
-    assert told["capacity"] == {"cpus": 2.0, "memory": 1000, "disk": 5, "gpus": host.usable(tmp_path).gpus}
+    found = command.answer(tmp_path / "spool", {**WANTED, "share": share})
+    assert found["capacity"] == {"cpus": 2.0, "memory": 1000, "disk": 5, "gpus": host.usable(tmp_path).gpus}
     assert json.loads((tmp_path / "spool/config.json").read_text())["measure_disk"] is False
 
 
 def test_another_version_is_refused_with_both_named(tmp_path: Path, started: list[str]) -> None:
-    told = command.answer(tmp_path / "spool", {"version": "9.9"})
+    found = command.answer(tmp_path / "spool", {"version": "9.9"})
     assert (
-        told["refused"]
+        found["refused"]
         == f"Lading {WANTED['version']} is installed there, the controller is 9.9: install the same on both"
     )
     assert (started, list(tmp_path.iterdir())) == ([], [])
@@ -76,9 +76,9 @@ def test_a_python_without_airflow_is_refused_where_tasks_need_it(
     if has_folder:
         (home / "airflow/logs").mkdir(parents=True)
     monkeypatch.setattr(command, "find_spec", lambda name: PathFinder.find_spec(name, [str(home)]))
-    told = command.answer(tmp_path / "spool", WANTED)
-    assert "has Lading and no Airflow" in told["refused"]
-    assert "install apache-airflow in the controller's version" in told["refused"]
+    found = command.answer(tmp_path / "spool", WANTED)
+    assert "has Lading and no Airflow" in found["refused"]
+    assert "install apache-airflow in the controller's version" in found["refused"]
     assert started == []
     assert "refused" not in command.answer(tmp_path / "spool", {**WANTED, "runner": ["--runner", "of.commands"]})
 

@@ -60,7 +60,7 @@ def test_a_process_is_read_whatever_its_name(run: Callable[..., subprocess.Popen
 def test_the_dead_are_not_alive(run: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = run("ready()")
     started = host.started(process.pid)
-    wait_until(lambda: not host.is_alive(process.pid, started))  # a zombie: nobody has waited for it yet
+    wait_until(lambda: not host.is_alive(process.pid, started))  # a zombie, which has not been waited for
     process.wait()
     assert Process.read(process.pid) is None
     with pytest.raises(ProcessLookupError):

@@ -18,14 +18,8 @@ from sqlalchemy.orm import Session
 from lading.executors.forecast import site_plans
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
-from lading.executors.forecast.site_plans import (
-    PAUSE_BETWEEN_LOOKS,
-    Foreseen,
-    PlanningInput,
-    SitePlan,
-    SitePlans,
-    planned,
-)
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, planned
+from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow

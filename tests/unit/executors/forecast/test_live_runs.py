@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.forecast import live_runs, site_plans
+from lading.executors.forecast import live_runs, site_plan, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.forecast.site_plans import Foreseen, SitePlans
 from lading.executors.orchestrator import airflow_run_requests, airflow_runs
@@ -417,7 +417,7 @@ def budget(unit: Unit, spent: float, lifted_by: str | None = None) -> BudgetUse:
 
 def foreseen(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch, *uses: BudgetUse) -> list[tuple[str, ...]]:
     """The jobs of each machine that is launched for what is to come, and for what waits and is not looked at."""
-    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)
+    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)
     plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), partial(budget_terms, uses))
     with Session(house.engine) as session:
         found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False).actions["cloud"]

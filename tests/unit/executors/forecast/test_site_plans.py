@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lading.executors.forecast import site_plans
+from lading.executors.forecast import site_plan
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
-from lading.executors.forecast.site_plans import SECONDS_PENDING, PlanningInput, SitePlan
+from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
 from lading.scheduling.job import PlannedJob
@@ -98,7 +98,7 @@ class House:
 
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 0.0)
+    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 0.0)
 
 
 def test_jobs_begin_by_the_plan_under_their_tokens_and_what_comes_has_a_machine() -> None:

@@ -39,7 +39,7 @@ def test_the_same_sources_make_the_same_file() -> None:
     first = agent_archive.archive()
     agent_archive.archive.cache_clear()
     assert agent_archive.archive() == first
-    assert first.path("/work") == f"/work/agents/{first.digest}.zip"
+    assert first.path("/scratch") == f"/scratch/agents/{first.digest}.zip"
 
 
 def test_what_a_module_imports_when_it_is_used_is_in_the_file_too() -> None:
