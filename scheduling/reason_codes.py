@@ -1304,7 +1304,7 @@ _TABLE = (
     _end("bundle_refused", "submit_rejected", "{text}"),
     # How jobs are ended.
     _end("cancelled", "cancelled", "it was cancelled"),
-    _end("unwanted", "cancelled", "its task was cleared, ended or deleted before it began"),
+    _end("unwanted", "cancelled", "its task was cleared, ended or deleted"),
     _end("unknown_job", "cancelled", "Lading does not know this job"),
     _end("machine_terminated", "cancelled", "its machine {machine} was terminated by {by}"),
     _end("agent_shut_down", "cancelled", "the node agent was shut down"),

@@ -194,8 +194,9 @@ class Planner:
     def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
         """Whether a machine is to be launched now for a step that is expected to begin later than planned.
 
-        A plan goes by what half of all steps outlast. What has run for as long as that is of those that take longer, so
-        that its end is not near, but as far as before; a machine would wait for it, be released and launched again.
+        What runs is planned to end when half of the steps like it have. One that has run for as long as that takes
+        longer than those, so its end is no nearer than before; a machine would wait for it, be released and launched
+        again.
         """
         assert self.schedule is not None
         starts, due = self.schedule.starts, dict[str, float]()
