@@ -56,7 +56,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
 
     from sqlalchemy import select
 
-    from lading.executors.forecast import site_plans
+    from lading.executors.forecast import site_plan, site_plans
     from lading.executors.store import JobRow
     from lading.executors.store.durations import PastWaits
     from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -68,7 +68,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
     from lading.scheduling.provisioning import decide
     from lading.scheduling.resources import Resources
 
-    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
+    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
     sizes = {"small": (2, 4096, 0.1), "large": (8, 16384, 0.4)}
     goods = Catalogue(
         {
