@@ -13,7 +13,6 @@ PACKAGE = "mariadb-server"
 # Nothing here has to survive a power cut, so nothing waits for the disk.
 OPTIONS = {
     "bind-address": "127.0.0.1",
-    "innodb-buffer-pool-size": "64M",
     "innodb-log-file-size": "64M",
     "innodb-flush-log-at-trx-commit": "0",
     "innodb-lock-wait-timeout": "900",  # as SLURM asks for
@@ -24,10 +23,11 @@ class MariaDB:
     """A running server.
 
     :param folder: where its data go; made here
+    :param buffer_pool: MiB of pages that it keeps in memory
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, buffer_pool: int = 64) -> None:
+        self.folder, self.buffer_pool = folder, buffer_pool
         self.port = free_ports(1)[0]
         self.socket = folder / "socket"
         self._server: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class MariaDB:
             if made.returncode:
                 raise RuntimeError(f"mariadb-install-db failed:\n{made.stdout}{made.stderr}")
         options = [f"--{name}={value}" for name, value in OPTIONS.items()]
-        options += [f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}", "--pid-file=pid"]
+        options += [f"--innodb-buffer-pool-size={self.buffer_pool}M", f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}", "--pid-file=pid"]
         with log.open("ab") as output:
             self._server = subprocess.Popen(
                 [str(PROGRAM), "--no-defaults", "--user=root", "--skip-name-resolve", *options],
