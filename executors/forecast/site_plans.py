@@ -175,7 +175,8 @@ class SitePlans:
             try:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
                 is_blind = not blind.isdisjoint(its.forecast.began)
-                actions = plan.next_actions(its, site, market, now, is_blind=is_blind, held=held)
+                late = its.forecast.launched_when_waiting()
+                actions = plan.next_actions(its, site, market, now, is_blind=is_blind, held=held, unsure=late)
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)

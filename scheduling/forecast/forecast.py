@@ -11,6 +11,7 @@ from functools import cached_property
 from statistics import NormalDist
 
 from lading.scheduling.job import PlannedJob
+from lading.scheduling.prediction import EXACT
 
 # What runs is expected to run on for as long as half of those that are as long until now, of log-normal lengths whose
 # logarithms have at most this standard deviation; and where it exceeds what was expected for a moment more, seconds.
@@ -38,8 +39,8 @@ class WorkflowStep:
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     :param pool: Airflow's pool in which it is; None: that does not matter
     :param pool_slots: how many slots of it it takes
-    :param ahead: whether what it needs is asked for before it waits, where that is launched for what waits alone; None:
-        where it is certain when it begins
+    :param ahead: whether what it needs is launched before it waits; None: machines if it is known how long steps like it
+        take, and allocations if it is certain when it begins
     :param alike: what the steps of its run have in common that take about as long, its task; None: there are none
     :param measured: how many such have ended by which ``seconds`` is expected
     """
@@ -209,6 +210,18 @@ class Forecast:
             if step.begun is None and all(each in found and not self.steps[each].seconds for each in before):
                 found.add(name)
         return found
+
+    def launched_when_waiting(self) -> frozenset[str]:
+        """The steps for which nothing is launched before they wait: by their hints, or as none of their task has ended.
+
+        How many machines such steps take is not known: by the time the first of them has ended, most may be too many.
+        What has booted for nothing costs as much as what is of use, which saves the time of a boot.
+        """
+        return frozenset(
+            name
+            for name, step in self.steps.items()
+            if not (step.ahead if step.ahead is not None else step.measured or step.spread <= EXACT)
+        )
 
     def without(self, names: Iterable[str]) -> Forecast:
         """The same without these steps and all that wait for them."""

@@ -104,6 +104,7 @@ class Planner:
                 most_boot_paid=self.most_boot_paid,
             )
             self.adopt(choice, forecast)
+        self.not_ahead = forecast.launched_when_waiting().difference(waiting)
         return self.act(forecast, waiting, problem, now)
 
     def ways(self, forecast: Forecast) -> tuple[Way, ...]:
