@@ -460,10 +460,10 @@ def test_of_a_group_of_failures_is_told_what_most_of_its_jobs_said(
     monkeypatch.setattr("lading.plugin.ui.queries.failures.MOST_SAID", 2)
     failed = {"state": State.FAILED, "cause": "error", "started_at": NOW - 50, "ended_at": NOW - 10}
     for task_id, jobs in (("few", 1), ("some", 2), ("many", 3), ("silent", 4)):
-        said = reason_values(None if task_id == "silent" else because("other", text=f"of {task_id}"))
+        said = reason_values(None if task_id == "silent" else because("free_text", text=f"of {task_id}"))
         for number in range(jobs):
             add(session, f"{task_id}{number}", task_id=task_id, **failed, **said)
-    add(session, "hidden", dag_id="other", **failed, **reason_values(because("other", text="of another Dag")))
+    add(session, "hidden", dag_id="other", **failed, **reason_values(because("free_text", text="of another Dag")))
     session.flush()
     [group] = failures(session, Sight(frozenset({"d"})), NOW - DAY, NOW).groups
     assert (group.jobs, group.sentences, group.hidden) == (11, ["of many", "of some"], True)

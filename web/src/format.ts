@@ -31,9 +31,9 @@ export function memory(mib: Maybe<number>): string {
 
 export function duration(seconds: Maybe<number>): string {
   if (isNone(seconds)) return NONE;
-  const whole = Math.max(0, seconds);
-  if (whole < 60) return `${number(whole, whole < 10 ? 1 : 0)} s`;
-  if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
+  const exactly = Math.max(0, seconds), whole = Math.round(exactly);
+  if (whole < 60) return `${number(exactly, exactly < 10 ? 1 : 0)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
   if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
@@ -149,7 +149,8 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 /** When a job is expected to start, in a few characters. */
 export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
   const at = until - now > 43200 ? date : minute;
-  return since <= now ? `by ${at(until)}` : `${at(since)} – ${at(until)}`;
+  const [first, last] = [at(since), at(until)];
+  return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
 }
 
 /** Why a job waits without what its column says already: that it waits, and where the site is said, that as well. */

@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {count, duration, percent, sentence, spoken} from "../format";
+import {count, duration, percent, sentence, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
@@ -17,7 +17,8 @@ const holds = ({held}: WaitGroup) => held.map((each) => `${holder(each)} holds $
 /** The limit that is reached: how much of it is used, where. */
 export function limitText({site, limit, params}: WaitGroup): string {
   const {used, most} = params;
-  const share = typeof used === "number" && typeof most === "number" ? `${count(used)} of ${count(most)}` : null;
+  const amount = limit?.includes("usd") ? usd : count;
+  const share = typeof used === "number" && typeof most === "number" ? `${amount(used)} of ${amount(most)}` : null;
   const reached = [limit, share].filter(Boolean).join(" ");
   return [site, reached].filter(Boolean).join(": ");
 }
