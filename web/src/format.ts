@@ -41,6 +41,7 @@ export function duration(seconds: Maybe<number>): string {
 }
 
 export const ago = (seconds: number): string => (seconds < 1 ? "now" : `${duration(seconds)} ago`);
+export const cpusText = (cpus: number): string => `${count(cpus)} ${cpus === 1 ? "cpu" : "cpus"}`;
 export const jobsText = (jobs: number): string => `${count(jobs)} ${jobs === 1 ? "job" : "jobs"}`;
 
 /** The time zone that the user has chosen in Airflow; undefined: the browser's. */
@@ -80,7 +81,10 @@ export const date = (seconds: Maybe<number>): string =>
     ? NONE
     : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 /** The day of a bill, which is one of UTC: in another zone its beginning may be on the day before. */
-export const utcDay = (seconds: number): string => formatter({month: "short", day: "numeric"}, "UTC").format(seconds * 1000);
+export function utcDay(seconds: number): string {
+  const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
+  return formatter({month: "short", day: "numeric", ...(isPast ? {year: "numeric"} : {})}, "UTC").format(seconds * 1000);
+}
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
 // Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.

@@ -1,6 +1,6 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
 import type {ChartMachine} from "../api_types";
-import {bought, clock, count, date, day, duration, machineState, spoken, tickLabel} from "../format";
+import {bought, clock, count, cpusText, date, day, duration, machineState, spoken, tickLabel} from "../format";
 import {keyOf, taskName} from "../paths";
 import {DARK, LIGHT, SLANTS, shownState, type Palette} from "./colors";
 import type {ChartJob, Packing} from "./packing";
@@ -30,7 +30,7 @@ function jobTip(job: ChartJob, now: number): string {
   return lines([
     `<b>${escaped(taskName(keyOf(job)))}</b>`,
     !job.hidden && `${escaped(job.runId ?? "")} · try ${job.tryNumber} · ${escaped(job.state)}`,
-    `${count(job.cpus)} cpus, ${duration((job.end ?? now) - job.start)}, from ${from}`,
+    `${cpusText(job.cpus)}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
     escaped(job.place),
   ]);
 }
