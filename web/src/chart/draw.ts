@@ -188,7 +188,7 @@ export class PackingChart {
     const ms = (at: number) => at * 1000, ends = (end: number | null) => ms(end ?? packing.until);
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
-    const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
+    const narrow = this.element.clientWidth < 600, left = narrow ? 96 : 170;
     const label = (at: number) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since);
     const days = [...new Set([day(since), day(packing.until)])].join(" – ");
     const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, axisLine: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});

@@ -101,15 +101,15 @@ function Saved() {
   if (!found?.tasks.length) return null;
   const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
   const columns: Column<Saving>[] = [
-    {title: "Task", cell: (task) => <Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, text: (task) => `${task.dag_id}.${task.task_id}`},
-    {title: "To paste", cell: (task) => <code style={{userSelect: "all"}}>{task.line}</code>, text: (task) => task.line},
+    {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
     {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
     {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), number: true},
     {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), number: true},
+    {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
     <Section title="What would right sizes save?" more={<span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
-      <Table name="Savings" rows={found.tasks} columns={columns} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
+      <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
     </Section>
   );
 }
