@@ -116,6 +116,8 @@ class SitePlans:
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.budgets = budgets
+        self.barred: Mapping[str, frozenset[str]] = {}
+        """By site, the jobs that the bounds of their shares have kept from it in the last tick, by their tokens."""
         self.terms: Mapping[str, BudgetTerms] = {}
         """What budgets allow the live runs that have some, by the names of the runs."""
         self.may_plan = threading.Event()
@@ -176,7 +178,10 @@ class SitePlans:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
                 is_blind = not blind.isdisjoint(its.forecast.began)
                 late = its.forecast.launched_when_waiting()
-                actions = plan.next_actions(its, site, market, now, is_blind=is_blind, held=held, unsure=late)
+                barred = self.barred.get(name, frozenset())
+                actions = plan.next_actions(
+                    its, site, market, now, is_blind=is_blind, held=held, barred=barred, unsure=late
+                )
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
@@ -218,6 +223,7 @@ class SitePlans:
                     pools=self.live_runs.pools,
                     is_blind=bool(unclear),
                     held=self._held(),
+                    barred=self.barred.get(site.name, frozenset()),
                     not_ahead=[name for name, terms in self.terms.items() if not terms.may_launch],
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
