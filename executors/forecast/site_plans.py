@@ -190,10 +190,11 @@ class SitePlans:
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
         ends: dict[str, float] = {}
+        starts: dict[str, float] = {}
         for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
+            starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
-        starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
         self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)

@@ -17,6 +17,7 @@ from lading.executors.store.run_rows import (
     RunRequestRow,
     RunTerms,
     as_request,
+    outdate,
 )
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.hints.values import parse_hurry
@@ -58,6 +59,7 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
         if row is not None:
             session.delete(row)
             session.flush()
+            outdate(session, (dag_id, run_id))
         return None
     if row is None:
         row = RunRequestRow(dag_id=dag_id, run_id=run_id)
@@ -65,6 +67,7 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
     row.hurry, row.finish_by = request.hurry, None if request.finish_by is None else str(request.finish_by)
     row.by, row.at = by[:250], DatabaseNow()
     session.flush()
+    outdate(session, (dag_id, run_id))
     session.refresh(row)
     return row
 
