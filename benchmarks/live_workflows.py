@@ -89,19 +89,21 @@ def compare(name: str, workflow: Sequence[Arrival], policy: str, hurry: float, q
         store.metadata.create_all(engine)
         patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
         house = SaidRuns(engine, {"d": workflow}, market, Path(folder), patch, queue=queue or 0.0)
-        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
-        accuracy = house.accuracy()
+        runs = []
+        for number in (1, 2):
+            since = house.clock.now
+            runs.append((house.run([(0.0, "d", f"r{number}")]), house.accuracy(since)))
         house.close()
         engine.dispose()
     took = time.perf_counter() - began
-    for which, its in (("first", first), ("second", second)):
+    for which, (its, accuracy) in zip(("first", "second"), runs, strict=True):
+        usd = f"{its.usd:9.4f} USD, {its.usd / paper.cost:.3f} of the simulator's," if queue is None else "allocations,"
+        within = "".join(f"; {each.within} of {each.said} starts as said by {each.source.value}" for each in accuracy)
         print(
-            f"{name:16}{policy:9}{which:7}{its.usd:9.4f} USD {its.seconds:8.0f} s {its.launches:4} launches, "
-            f"{its.usd / paper.cost:.3f} and {its.seconds / paper.makespan:.3f} of the simulator's"
+            f"{name:16}{policy:9}{which:7}{usd} {its.seconds:8.0f} s, {its.seconds / paper.makespan:.3f} of the "
+            f"simulator's, {its.launches:4} launches{within}"
         )
-    for each in accuracy:
-        print(f"{name:16}{policy:9}{each.within} of {each.said} starts within what was predicted by {each.source.value}")
-    ticks = [1000 * each for each in (*first.ticks, *second.ticks)]
+    ticks = [1000 * each for its, _ in runs for each in its.ticks]
     print(
         f"{name:16}{policy:9}paper  {paper.cost:9.4f} USD {paper.makespan:8.0f} s {paper.launches:4} launches; ticks "
         f"{statistics.median(ticks):.0f} ms at the median, {max(ticks):.0f} ms at most, in {took:.0f} s",

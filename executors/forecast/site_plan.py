@@ -221,7 +221,9 @@ class SitePlan:
     def _is_of_now(self, here: PlanningInput) -> bool:
         """Whether there is a plan by which all has gone so far, and nothing is on sale, or within the limits, that was
         not when it was made."""
-        return here.on_sale <= self.on_sale and self.planner.holds(here.forecast, here.locations, here.problem, here.now)
+        return here.on_sale <= self.on_sale and self.planner.holds(
+            here.forecast, here.locations, here.problem, here.now
+        )
 
     def _plan(self, here: PlanningInput) -> None:
         """Have a plan made, and take it if it is there soon."""

@@ -96,7 +96,8 @@ def around(now: float, at: float, source: StartSource, text: str, early: float =
     :param early: by how many seconds it may be earlier
     """
     left = max(at - now, 0.0)
-    return ExpectedStart(now + max(0.0, left - max(0.0, early)), now + left + LATE_SECONDS + LATE_PART * left, source, text)
+    since = now + max(0.0, left - max(0.0, early))
+    return ExpectedStart(since, now + left + LATE_SECONDS + LATE_PART * left, source, text)
 
 
 def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart | None:

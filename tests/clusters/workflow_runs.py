@@ -260,10 +260,10 @@ class SaidRuns(WorkflowRuns):
             starts.say(session, self.clock.now)
             session.commit()
 
-    def accuracy(self) -> list[Accuracy]:
-        """How often that came true."""
+    def accuracy(self, since: float = 0.0) -> list[Accuracy]:
+        """How often that came true of jobs that have started since a time."""
         with Session(self.engine) as session:
-            return starts.accuracy(session, 0.0)
+            return starts.accuracy(session, since)
 
 
 def task_id(name: str) -> str:

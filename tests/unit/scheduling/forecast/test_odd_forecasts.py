@@ -68,7 +68,9 @@ def comings(draw: st.DrawFn) -> SiteForecast:
         finish_by = draw(st.sampled_from([None, NOW - LONGEST, NOW, NOW + LONGEST]))
         most = draw(st.sampled_from([None, 0, 1]))
         runs.append(ComingRun(f"r{run}", draw(MOMENTS), tasks, draw(HURRIES), most, finish_by))
-    return site_forecast(parts_at(runs, "here", {}).values(), {"p": draw(st.sampled_from([-1, 0, 1, 128])), "closed": 0})
+    return site_forecast(
+        parts_at(runs, "here", {}).values(), {"p": draw(st.sampled_from([-1, 0, 1, 128])), "closed": 0}
+    )
 
 
 @st.composite
