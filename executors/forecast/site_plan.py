@@ -62,6 +62,11 @@ class PlanningInput:
     most_boot_paid: float = math.inf
 
     @property
+    def most(self) -> float:
+        """How many machines there may be."""
+        return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
+
+    @property
     def on_sale(self) -> frozenset[tuple[str, str, str]]:
         """What can be launched: types, capacity types and zones."""
         bins = self.problem.bins
@@ -97,6 +102,8 @@ class SitePlan:
         self.at_site: dict[str, RunAtSite] = {}
         self.on_sale: frozenset[tuple[str, str, str]] = frozenset()
         """What could be launched when the last plan was made: types, capacity types and zones."""
+        self.most = math.inf
+        """How many machines there could be then."""
         self.planned_ends: Mapping[str, float] = {}
         """When runs end by the last plan, epoch seconds."""
         self.ends: Mapping[str, float] = {}
@@ -221,9 +228,13 @@ class SitePlan:
     def _is_of_now(self, here: PlanningInput) -> bool:
         """Whether there is a plan by which all has gone so far, and nothing is on sale, or within the limits, that was
         not when it was made."""
-        return here.on_sale <= self.on_sale and self.planner.holds(
-            here.forecast, here.locations, here.problem, here.now
-        )
+        if not here.on_sale <= self.on_sale or (here.most > self.most and self._is_full()):
+            return False
+        return self.planner.holds(here.forecast, here.locations, here.problem, here.now)
+
+    def _is_full(self) -> bool:
+        """Whether the last plan has as many machines as there could be."""
+        return self.planner.schedule is not None and len(self.planner.schedule.machines) >= self.most
 
     def _plan(self, here: PlanningInput) -> None:
         """Have a plan made, and take it if it is there soon."""
@@ -256,7 +267,7 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
-            self.planned_ends, self.on_sale = choice.ends, made_of.on_sale
+            self.planned_ends, self.on_sale, self.most = choice.ends, made_of.on_sale, made_of.most
             if self._is_of_now(here):
                 return
 

@@ -275,7 +275,9 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Pr
 
 def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
     """The steps that are planned on machines that were withheld, and all that wait for them."""
-    further = [name for machine in schedule.machines if machine.withheld for name in machine.steps]
+    further = [
+        name for machine in schedule.machines if machine.withheld and not machine.location for name in machine.steps
+    ]
     found: set[str] = set()
     while further:
         if (name := further.pop()) not in found and name in forecast.steps:

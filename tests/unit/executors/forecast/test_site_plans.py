@@ -198,6 +198,22 @@ def test_what_can_be_launched_again_is_planned_for() -> None:
     assert len(here.asked) == 3
 
 
+def test_where_there_may_be_more_machines_than_a_plan_has_all_of_it_is_planned_anew() -> None:
+    here = House()
+    here.job("a", token="t", seconds=900)
+    here.job("b", token="u", seconds=900)
+    limits = InstanceLimits(types={"large": 0})
+    one, more = (replace(MARKET, limits=replace(limits, instances=number)) for number in (1, 3))
+    assert len(here.look(market=one).actions.launches) == 1
+    here.machine("new", booting=True, ready_at=NOW + 60)
+    assert here.look(NOW + 1, one).actions.launches == ()
+    assert len(here.asked) == 1
+    assert len(here.look(NOW + 2, more).actions.launches) == 1
+    here.machine("newer", booting=True, ready_at=NOW + 62)
+    assert here.look(NOW + 3, replace(MARKET, limits=limits)).is_of_now
+    assert len(here.asked) == 2, "it has as many as it needs"
+
+
 def test_what_its_share_keeps_from_the_site_is_planned_when_that_does_not() -> None:
     here = House()
     here.job("a", token="t")
