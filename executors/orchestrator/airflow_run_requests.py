@@ -55,11 +55,12 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
             "is queued or running"
         )
     row = session.get(RunRequestRow, (dag_id, run_id))
+    if row is not None and as_request(row) != request:  # what was forecast by it does not hold any more
+        outdate(session, (dag_id, run_id))
     if request == RunRequest():
         if row is not None:
             session.delete(row)
             session.flush()
-            outdate(session, (dag_id, run_id))
         return None
     if row is None:
         row = RunRequestRow(dag_id=dag_id, run_id=run_id)
@@ -67,7 +68,6 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
     row.hurry, row.finish_by = request.hurry, None if request.finish_by is None else str(request.finish_by)
     row.by, row.at = by[:250], DatabaseNow()
     session.flush()
-    outdate(session, (dag_id, run_id))
     session.refresh(row)
     return row
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What is forecast is stored anew where it differs by so many seconds, and by this part of what is left.
 SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
 # When a forecast was made that is of before what is asked of its run now.
-OUTDATED = 0.0
+OUTDATED = -1.0
 # A Dag and one of its runs, by their ids.
 RunKey = tuple[str, str]
 
