@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from lading.hooks.files.safe_files import make_private, private_opener, write_atomically
@@ -122,8 +122,13 @@ class ControllerOptions:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
-    """A session that is committed when it ends well."""
+def transaction(engine: Engine, *, is_alone: bool = False) -> Iterator[Session]:
+    """A session that is committed when it ends well.
+
+    :param is_alone: whether nothing else writes from its first statement on, so that what it has read holds
+    """
     with Session(engine, expire_on_commit=False) as session:
+        if is_alone:
+            session.execute(text("BEGIN IMMEDIATE"))
         yield session
         session.commit()
