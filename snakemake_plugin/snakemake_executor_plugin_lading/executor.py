@@ -83,10 +83,7 @@ class Executor(RemoteExecutor):
         self, active_jobs: Sequence[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Report the jobs that have ended; the others are given back."""
-        scheduler = self.workflow.scheduler
-        if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
-            # Where Snakemake has not lost the interrupt, it cancels the jobs by itself and does not look at this.
-            scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
+        self._heed_interrupt()
         if not active_jobs:
             self._rest(has_news=False)
             return
@@ -122,6 +119,15 @@ class Executor(RemoteExecutor):
                 yield info
         self.engine.acknowledge(ended)
         self._rest(has_news=has_news)
+
+    def _heed_interrupt(self) -> None:
+        """End the workflow where it was interrupted.
+
+        Where Snakemake has not lost the interrupt, it cancels the jobs by itself and does not look at this error.
+        """
+        scheduler = self.workflow.scheduler
+        if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
+            scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
 
     def _rest(self, *, has_news: bool) -> None:
         """Set when the active jobs are checked again."""

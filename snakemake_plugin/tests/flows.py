@@ -90,18 +90,18 @@ class Workflow:
                 found.append(int(path.parent.name))
         return found
 
-    def process(self, words: str) -> int:
-        """The one process of it whose command has these words."""
+    def process(self, part: str) -> int:
+        """The one process of it whose command has this part."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             for pid in self.processes():
                 try:
-                    if words in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
+                    if part in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
                         return pid
                 except OSError:
                     continue
             time.sleep(0.05)
-        raise AssertionError(f"no process has {words!r}")
+        raise AssertionError(f"no process has {part!r} in its command")
 
     def clean_up(self) -> None:
         for process in self.started:

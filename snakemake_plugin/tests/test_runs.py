@@ -258,8 +258,8 @@ def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_contro
     assert "s3cr3t" in variables.read_text()
     assert variables.stat().st_mode & 0o777 == 0o600
     if is_controller_killed:
-        for words in ("snakemake_executor_plugin_lading\0controller", "lading.executors.agent"):
-            os.kill(flow.process(words), signal.SIGKILL)
+        for victim in ("snakemake_executor_plugin_lading\0controller", "lading.executors.agent"):
+            os.kill(flow.process(victim), signal.SIGKILL)
     (flow.folder / "go").touch()
     if is_controller_killed:
         flow.run("--unlock", SECRET_OF_A_RUN="")
