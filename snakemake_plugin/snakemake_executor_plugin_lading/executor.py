@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 # How often it is asked whether a controller lives, and why jobs wait, seconds.
 SECONDS_BETWEEN_QUESTIONS = 1.0
+# How long the end waits for the thread that checks the active jobs, seconds.
+SECONDS_TO_JOIN = 20.0
 
 
 class Executor(RemoteExecutor):
@@ -141,7 +143,12 @@ class Executor(RemoteExecutor):
         self.engine.cancel()
 
     def shutdown(self) -> None:
-        super().shutdown()
+        with self.lock:
+            self.wait = False
+        # An interrupt may have left a lock held for which that thread waits, such as that of a log's handler.
+        self.wait_thread.join(SECONDS_TO_JOIN)
+        if not self.wait_thread.is_alive():
+            super().shutdown()
         self.engine.stop()
         if self.interrupts is not None:
             self.interrupts.close()

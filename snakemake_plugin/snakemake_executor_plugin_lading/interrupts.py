@@ -1,4 +1,4 @@
-"""Ctrl-C, also one that Snakemake loses.
+"""Ctrl-C, also one that Snakemake loses, and none while the store is written.
 
 Python raises KeyboardInterrupt wherever the main thread is at that moment. Snakemake's log handler drops one that is
 raised while it writes a line, Python drops one in a destructor, and one that comes right before the main thread begins
@@ -11,6 +11,8 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Of what is in the pipe so much is read at once, bytes: one is one signal.
 MOST_SIGNALS = 4096
@@ -49,3 +51,24 @@ class Interrupts:
         os.close(self._writer)
         os.close(self._reader)
         self._reader = self._writer = -1
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of a block, and not in it.
+
+    A transaction that is interrupted at the wrong moment leaves the store locked as long as the interrupt is handled,
+    or a lock of the connections' pool held: what is to cancel the jobs would wait for it.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt

@@ -6,9 +6,13 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.interrupts import Interrupts
+from snakemake_executor_plugin_lading.process import connect_process
+from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +68,24 @@ def test_in_another_thread_nothing_is_noted() -> None:
     signal.raise_signal(signal.SIGINT)
     assert not made[0].look()
     made[0].close()
+
+
+def test_an_interrupt_is_deferred_until_a_transaction_has_ended(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "lading")
+    database = connect_process(state)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def write(run_id: str, *, is_interrupted: bool) -> None:
+        with transaction(database) as session:
+            session.add(runs.WorkflowRunRow(run_id=run_id, owner=1, workdir="/flow"))
+            session.flush()
+            if is_interrupted:
+                signal.raise_signal(signal.SIGINT)
+                session.flush()
+
+    with pytest.raises(KeyboardInterrupt):
+        write("a", is_interrupted=True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    write("b", is_interrupted=False)
+    with transaction(database) as session:
+        assert {row.run_id for row in runs.killed_runs(session, state.schedulers)} == {"a", "b"}

@@ -7,7 +7,7 @@ import os
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -367,10 +367,24 @@ for handler in logger.handlers:
 """
 
 
-def assert_nothing_is_left(flow: Workflow) -> None:
+FAILS_WITH_A_LOCK = """
+rule bad:
+    output: "bad.txt"
+    shell: "exit 3"
+from snakemake.logging import logger
+for handler in logger.handlers:
+    def hold(record, handler=handler, format=handler.format):
+        if "Execute" in str(record.msg):
+            handler.acquire()
+        return format(record)
+    handler.format = hold
+"""
+
+
+def assert_nothing_is_left(flow: Workflow, states: Collection[tuple[str]] = (("cancelled",),)) -> None:
     """Of a workflow that was interrupted, whenever that was, and the next Snakemake does the work."""
     wait_until(lambda: flow.processes() == [])
-    assert set(flow.jobs("state")) <= {("cancelled",)}
+    assert set(flow.jobs("state")) <= set(states)
     for kept in ("locks", "lading/environments", "lading/schedulers"):
         assert list((flow.folder / ".snakemake" / kept).glob("*")) == []
     (flow.folder / "go").touch()
@@ -395,6 +409,18 @@ def test_an_interrupt_that_snakemake_loses_ends_the_workflow(make: Make) -> None
     assert "Interrupted by Ctrl-C" in said
     (flow.folder / "Snakefile").write_text(COUNTS)
     assert_nothing_is_left(flow)
+
+
+def test_a_lock_that_is_never_released_keeps_no_interrupted_workflow_from_its_end(make: Make) -> None:
+    """The thread that checks the active jobs waits for it: it writes the end of a job into the log."""
+    flow = make(COUNTS.replace('input: "all.txt"', 'input: "all.txt", "bad.txt"') + FAILS_WITH_A_LOCK)
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2 and ("bad", "failed", "error") in flow.jobs())
+    snakemake.send_signal(signal.SIGINT)
+    snakemake.communicate(timeout=120)
+    assert snakemake.returncode != 0
+    (flow.folder / "Snakefile").write_text(COUNTS)
+    assert_nothing_is_left(flow, {("failed",), ("cancelled",)})
 
 
 def test_a_second_interrupt_ends_snakemake_and_leaves_nothing(make: Make) -> None:
