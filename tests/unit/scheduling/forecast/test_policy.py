@@ -158,6 +158,24 @@ def test_a_machine_boots_for_a_step_only_if_it_will_probably_begin_by_then(sprea
     assert (launches, here.planner.plans) == ((0, 2) if spread == 1.0 else (1, 1 if spread == 0.0 else 2))
 
 
+@pytest.mark.parametrize(
+    ("spread", "measured", "ahead", "expected"),
+    [(1.2, 0, None, 0), (1.2, 1, None, 1), (0.0, 0, None, 1), (1.2, 0, True, 1), (0.0, 0, False, 0)],
+)
+def test_nothing_boots_ahead_for_a_task_of_which_none_has_ended_unless_its_hint_says_so(
+    spread: float, measured: int, ahead: bool | None, expected: int
+) -> None:
+    """It may take a second, and another one of it then needs no machine of its own."""
+    second = replace(step("b", 500.0, "a", cpus=4), spread=spread, measured=measured, ahead=ahead)
+    here = Workflow(step("a", 100.0), second, locations=("up",))
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    assert len(here.decide(50.0).launches) == expected
+    if not expected:
+        here.end("a")
+        assert len(here.decide(100.0).launches) == 1, "now it waits"
+
+
 def test_what_should_have_begun_and_has_no_room_is_looked_at_again() -> None:
     """Else it would wait until something ends, and be planned anew only then."""
     schedule, forecast = at_one_machine(2, a=10.0)
