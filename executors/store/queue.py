@@ -278,12 +278,13 @@ def given(
 
 def cancellations(session: Session) -> dict[str, dict[str, dict[str, Reason]]]:
     """Why jobs that sites have been given are asked to end, by site, location and token."""
-    asked = JobRow.state.in_(groups.AT_WORK), JobRow.cancel.is_not(None), JobRow.location.is_not(None)
+    asked = JobRow.state.in_(groups.AT_WORK), JobRow.cancel.is_not(None)
     found: dict[str, dict[str, dict[str, Reason]]] = {}
     for site, location, token, reason in session.execute(
         select(JobRow.site, JobRow.location, JobRow.token, JobRow.cancel).where(*asked)
     ):
-        found.setdefault(site, {}).setdefault(location, {})[token] = reason
+        if site is not None and location is not None and reason is not None:
+            found.setdefault(site, {}).setdefault(location, {})[token] = reason
     return found
 
 
