@@ -340,6 +340,7 @@ class Controller:
                     bounds=bounds,
                 )
             self.shares.learn(waiting, assignment, now)
+            self.site_plans.barred = assignment.barred
             for name, absence in self.turned_away.items():
                 absence.update(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
@@ -489,9 +490,21 @@ class Controller:
         if how != "hand_over":
             self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
+        if how != "hand_over":
+            self._pass_cancellations()
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.end()
+
+    def _pass_cancellations(self) -> None:
+        """Have the sites end the jobs that were asked to since the last tick.
+
+        Those that wait at a machine for their turn would else wait there for the next controller.
+        """
+        with open_session() as session:
+            asked = queue.cancellations(session)
+        for thread in self.threads:
+            thread.cancel(asked.get(thread.site.name, {}))
 
 
 class IdleDetector:
