@@ -234,20 +234,28 @@ class Forecast:
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
-        the longest rest."""
+        the longest rest, then what can begin now.
+
+        Those for which nothing is launched before they wait come after the others of their priority until they do: what
+        may come late, and for a time that is not known, takes no room from what waits.
+        """
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
             for name, step in self.steps.items()
             if step.begun is None
         }
 
-        def place(name: str) -> tuple[int, float, str]:
-            return -self.steps[name].job.priority, -rests[name], name
+        launched_late = self.launched_when_waiting()
+
+        def place(name: str) -> tuple[int, bool, float, bool, str]:
+            step = self.steps[name]
+            is_to_come = any(each in self.steps for each in step.parents)
+            return -step.job.priority, is_to_come and name in launched_late, -rests[name], is_to_come, name
 
         ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)
         while ready:
-            _, _, name = heapq.heappop(ready)
+            *_, name = heapq.heappop(ready)
             yield name
             for child in self.children[name]:
                 missing[child] -= 1

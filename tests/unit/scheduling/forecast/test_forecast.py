@@ -32,6 +32,18 @@ def test_the_longest_rest_counts() -> None:
     assert list(found.by_rest(found.rests(104.0))) == ["c", "b", "d"]
 
 
+def test_what_waits_has_room_before_what_may_come_late() -> None:
+    running, waiting = step("run", 10, begun=100.0), step("z", 900, spread=1.2)
+    to_come = replace(step("b", 900, "run"), measured=1)
+    unknown = step("a", 5000, "run", spread=1.2)
+    found = forecast_of(running, waiting, to_come, unknown)
+    assert list(found.by_rest(found.rests(104.0))) == ["z", "b", "a"], "as long as the other, and now; then unknown"
+    hinted = forecast_of(running, waiting, to_come, replace(unknown, ahead=True))
+    assert list(hinted.by_rest(hinted.rests(104.0))) == ["a", "z", "b"]
+    urgent = replace(unknown, job=replace(unknown.job, priority=5))
+    assert next(iter(forecast_of(running, waiting, urgent).by_rest({"run": 10, "z": 900, "a": 1}))) == "a"
+
+
 def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
     known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
     assert [known.left(now) for now in (4.0, 10.0)] == [6, 1]
