@@ -489,9 +489,21 @@ class Controller:
         if how != "hand_over":
             self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
+        if how != "hand_over":
+            self._pass_cancellations()
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.end()
+
+    def _pass_cancellations(self) -> None:
+        """Have the sites end the jobs that were asked to since the last tick.
+
+        Those that wait at a machine for their turn would else wait there for the next controller.
+        """
+        with open_session() as session:
+            asked = queue.cancellations(session)
+        for thread in self.threads:
+            thread.cancel(asked.get(thread.site.name, {}))
 
 
 class IdleDetector:

@@ -144,25 +144,34 @@ class Housekeeping:
             live = store.count_live(session)
             metrics.round(session, live)
             starts.say(session, time.time())
-            if now >= self.next_sums:
-                are_all = bill_days.sum_up(session, time.time())
-                self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
             is_work = bool(live) or instances.count_living(session) > 0
-            if now >= self.next_purge:
-                before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
-                is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
-                self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
-                if is_all:  # those that were on a machine go before it
-                    usage.keep_launched(session, before)
-                    instances.forget_ended(session, before)
-                data.forget(session, before)
-                capacity.forget(session, before)
-                requests.forget(session, before)
-                run_rows.forget(session, before)
+        if now >= self.next_sums:
+            with open_session() as session:
+                are_all = bill_days.sum_up(session, time.time())
+            self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
+        if now >= self.next_purge:
+            with open_session() as session:
+                is_all = self._purge(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
+            self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
         self.are_listed = True
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+
+    def _purge(self, session: Session, before: float) -> bool:
+        """Delete what ended before a time, of very many jobs some; returns whether that was all.
+
+        :param before: epoch seconds
+        """
+        is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
+        if is_all:  # those that were on a machine go before it
+            usage.keep_launched(session, before)
+            instances.forget_ended(session, before)
+        data.forget(session, before)
+        capacity.forget(session, before)
+        requests.forget(session, before)
+        run_rows.forget(session, before)
+        return is_all
 
     def _note_tenants(self, session: Session) -> None:
         """Tell sites whose the jobs on their machines are."""

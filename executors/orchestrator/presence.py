@@ -30,16 +30,19 @@ class Presence:
         forget_old(folder)
         self.path = folder / str(number)
         hidden = folder / f".{number}"
-        self.descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # Locked before it can be seen: a file without a lock means that its process has ended.
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self.descriptor: int | None = descriptor
         os.rename(hidden, self.path)
 
     def end(self) -> None:
-        """Say that this process needs Lading no more."""
-        with contextlib.suppress(OSError):
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a forked process may hold the same descriptor open
-            os.close(self.descriptor)
+        """Say that this process needs Lading no more. It may be said again."""
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may hold the same descriptor open
+                os.close(descriptor)
 
 
 def has_ended(path: Path) -> bool:

@@ -276,6 +276,18 @@ def given(
     ]
 
 
+def cancellations(session: Session) -> dict[str, dict[str, dict[str, Reason]]]:
+    """Why jobs that sites have been given are asked to end, by site, location and token."""
+    asked = JobRow.state.in_(groups.AT_WORK), JobRow.cancel.is_not(None)
+    found: dict[str, dict[str, dict[str, Reason]]] = {}
+    for site, location, token, reason in session.execute(
+        select(JobRow.site, JobRow.location, JobRow.token, JobRow.cancel).where(*asked)
+    ):
+        if site is not None and location is not None and reason is not None:
+            found.setdefault(site, {}).setdefault(location, {})[token] = reason
+    return found
+
+
 def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[WaitingJob, str, str]]:
     """The jobs that sites have been given of groups whose machines are limited and of which jobs wait.
 

@@ -137,15 +137,16 @@ class EndedCosts:
             return StaleDays(frozenset(), -1)
         changed = JobRow.changed_at >= self._checked_at - SECONDS_APART, JobRow.ended_at >= since
         days = {int(at // SECONDS_PER_DAY) for at in session.scalars(select(JobRow.ended_at).where(*changed)) if at}
-        # Jobs are forgotten in the order in which they ended, but for those that are not reported yet.
-        oldest = session.scalar(select(func.min(JobRow.ended_at)).where(JobRow.unreported.is_(False)))
-        return StaleDays(frozenset(days | {int(now // SECONDS_PER_DAY)}), int((oldest or now) // SECONDS_PER_DAY))
+        # Not the day of the oldest job that is left: it may have been reported only after younger ones were forgotten.
+        of_jobs = UsageRow.jobs > 0, UsageRow.day >= int(since // SECONDS_PER_DAY)
+        forgotten = session.scalar(select(func.max(UsageRow.day)).where(*of_jobs))
+        return StaleDays(frozenset(days | {int(now // SECONDS_PER_DAY)}), -1 if forgotten is None else forgotten)
 
 
 class StaleDays(NamedTuple):
     """Days that are summed up again.
 
-    :param forgotten: until this one jobs may have been forgotten
+    :param forgotten: the last one of which jobs are forgotten, and may have been since
     """
 
     days: frozenset[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -112,6 +113,7 @@ class Engine:
         self.next_plan = 0.0
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
+        self._is_ending = False
         try:
             check_versions()
             check_limits(options.limits)
@@ -157,17 +159,19 @@ class Engine:
                     )
             else:
                 self.options_of_controller.write(self.state.options)
+            # For a Ctrl-C at a moment, or another one at the end, at which Snakemake does not shut its executor down.
+            atexit.register(self.stop)
             self._presence = Presence(self.state.schedulers, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
         try:
             self._begin_run()
             self._take_over(command_of)
             self._clear()
-        except Exception:
-            self._forget_run()
+            self._save_rules(list(self.workflow.dag.needrun_jobs()))
+            self.keep_controller()
+        except BaseException:
+            self.stop()
             raise
-        self._save_rules(list(self.workflow.dag.needrun_jobs()))
-        self.keep_controller()
 
     def _begin_run(self) -> None:
         """Store whose this run is, and the variables of its jobs; remove those of runs that have ended otherwise."""
@@ -178,10 +182,6 @@ class Engine:
         variables = self.state.environment(self.run_id)
         make_private(variables.parent)
         write_atomically(variables, self._environment)
-
-    def _forget_run(self) -> None:
-        with transaction(self.database) as session:
-            runs.forget_run(session, self.state, self.run_id)
 
     def _killed_runs(self, session: Any) -> set[str]:
         """The runs of this workflow whose Snakemake was killed."""
@@ -264,7 +264,7 @@ class Engine:
 
         was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
-            with transaction(self.database) as session:
+            with transaction(self.database, is_alone=True) as session:
                 is_left = JobRow.state.in_(LIVE), JobRow.run_id.in_(self._killed_runs(session))
                 rows = session.execute(select(JobRow.token, JobRow.state).where(*is_left))
                 left = [(token, state) for token, state in rows]
@@ -283,7 +283,9 @@ class Engine:
             time.sleep(0.2)
 
     def keep_controller(self) -> None:
-        """Start a controller where none lives."""
+        """Start a controller where none lives, unless this workflow ends."""
+        if self._is_ending:
+            return
         try:
             self.controller.ensure()
         except Exception as error:  # such as a store that is locked for long; it is tried again
@@ -406,37 +408,50 @@ class Engine:
         self.resubmitted[key] = self.resubmitted.get(key, 0) + 1
         return True
 
-    def cancel(self, tokens: Sequence[str]) -> None:
-        """Have jobs ended; those that wait have ended at once."""
-        from lading.executors.store import apply, find
-
-        with transaction(self.database) as session:
-            apply(session, _cancellations(find(session, tokens).items()))
+    def cancel(self) -> None:
+        """Have all jobs of this run ended; those that wait have ended at once."""
+        with transaction(self.database, is_alone=True) as session:
+            self._cancel(session)
         self.controller.ring()
 
+    def _cancel(self, session: Any) -> None:
+        from sqlalchemy import select
+
+        from lading.executors.store import LIVE, JobRow, apply
+
+        mine = JobRow.run_id == self.run_id, JobRow.state.in_(LIVE), JobRow.cancel.is_(None)
+        left = session.execute(select(JobRow.token, JobRow.state).where(*mine))
+        apply(session, _cancellations([(token, state) for token, state in left]))
+
     def stop(self) -> None:
-        """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it."""
+        """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it.
+
+        What is left of its jobs is ended: those of a workflow that was interrupted, and those that were taken over and
+        never asked for, as something before them has failed. Where this is interrupted itself, it may be called again.
+        """
         from sqlalchemy import exists, select
 
         from lading.executors.store import LIVE, JobRow, instances
 
         if self._presence is None:
+            atexit.unregister(self.stop)
             return
-        if self.resumable:  # taken over, and never asked for: something before them has failed
-            self.cancel(list(self.resumable.values()))
-        with transaction(self.database) as session:
+        self._is_ending = True
+        with transaction(self.database, is_alone=True) as session:
+            self._cancel(session)
             runs.forget_run(session, self.state, self.run_id)
             is_launched = instances.count_living(session) > 0
             others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
             has_jobs = bool(session.scalar(select(others)))
         self._presence.end()
         self._presence.path.unlink(missing_ok=True)  # its number is never used again: they would become many
-        self._presence = None
         if is_launched:
             # It releases them in its own time, and ends a minute after the last one.
             self.logger.info("Lading: the controller goes on until what was launched is released")
         elif not has_jobs:  # those of a workflow whose Snakemake was killed go on
             self.controller.stop()
+        self._presence = None
+        atexit.unregister(self.stop)
 
     def _save_rules(self, jobs: Iterable[Any]) -> None:
         """Store what is to come, for sites that launch machines."""

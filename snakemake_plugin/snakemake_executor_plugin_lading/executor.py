@@ -13,6 +13,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_executor_plugin_lading import direct
+from snakemake_executor_plugin_lading.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from snakemake_executor_plugin_lading.engine import EndedJob, Engine, JobCommand
@@ -21,23 +22,32 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 # How often it is asked whether a controller lives, and why jobs wait, seconds.
 SECONDS_BETWEEN_QUESTIONS = 1.0
+# How long the end waits for the thread that checks the active jobs, seconds.
+SECONDS_TO_JOIN = 20.0
 
 
 class Executor(RemoteExecutor):
     """Gives the jobs that are ready to Lading, all at once, and takes their ends back."""
 
+    # The thread that checks the active jobs begins before the executor is complete.
+    pause = SHORTEST_PAUSE
+    interrupts: Interrupts | None = None
+
     def __post_init__(self) -> None:
         from snakemake_executor_plugin_lading.engine import Engine, EngineError
 
-        self.pause = SHORTEST_PAUSE
         self.next_questions = 0.0
         self.logged: set[str] = set()
         self.is_cancelled = False
+        self.interrupts = Interrupts()
         try:
             self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
             self.engine.start(lambda job: self.command(job) if self.is_direct(job) else None)
-        except EngineError as error:
-            raise WorkflowError(str(error)) from error
+        except BaseException as error:
+            self.interrupts.close()
+            if isinstance(error, EngineError):
+                raise WorkflowError(str(error)) from error
+            raise
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Submit jobs: one transaction for all of them."""
@@ -75,7 +85,9 @@ class Executor(RemoteExecutor):
         self, active_jobs: Sequence[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Report the jobs that have ended; the others are given back."""
+        self._heed_interrupt()
         if not active_jobs:
+            self._rest(has_news=False)
             return
         ended: dict[str, EndedJob] = self.engine.fetch_ended()
         if time.monotonic() >= self.next_questions:
@@ -108,14 +120,35 @@ class Executor(RemoteExecutor):
             for info in again:
                 yield info
         self.engine.acknowledge(ended)
+        self._rest(has_news=has_news)
+
+    def _heed_interrupt(self) -> None:
+        """End the workflow where it was interrupted.
+
+        Where Snakemake has not lost the interrupt, it cancels the jobs by itself and does not look at this error.
+        """
+        scheduler = self.workflow.scheduler
+        if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
+            scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
+
+    def _rest(self, *, has_news: bool) -> None:
+        """Set when the active jobs are checked again."""
         self.pause = SHORTEST_PAUSE if has_news else min(LONGEST_PAUSE, 1.5 * self.pause)
         self.next_seconds_between_status_checks = self.pause
 
     def cancel_jobs(self, active_jobs: Sequence[SubmittedJobInfo]) -> None:
         """Have jobs ended; those that wait never start."""
         self.is_cancelled = True
-        self.engine.cancel([str(info.external_jobid) for info in active_jobs])
+        # Those that are being asked about at this moment are not among the active ones.
+        self.engine.cancel()
 
     def shutdown(self) -> None:
-        super().shutdown()
+        with self.lock:
+            self.wait = False
+        # An interrupt may have left a lock held for which that thread waits, such as that of a log's handler.
+        self.wait_thread.join(SECONDS_TO_JOIN)
+        if not self.wait_thread.is_alive():
+            super().shutdown()
         self.engine.stop()
+        if self.interrupts is not None:
+            self.interrupts.close()

@@ -218,7 +218,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             return transaction(engine)
 
         def unwanted(self, session: Session) -> Sequence[str]:
-            # Nothing takes the ends of what a dead Snakemake has submitted.
+            # The end of a job whose Snakemake was killed is of no use.
             waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
             owners = set(session.scalars(select(JobRow.owner).where(*waiting).distinct()))
             if not (dead := owners - living()):

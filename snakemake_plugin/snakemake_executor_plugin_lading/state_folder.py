@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from lading.hooks.files.safe_files import make_private, private_opener, write_atomically
+from snakemake_executor_plugin_lading.interrupts import deferred_interrupts
 
 # Beside a workflow, where nothing else is said, and in it the file of the store.
 FOLDER, STORE = Path(".snakemake/lading"), "store.db"
@@ -80,7 +81,7 @@ class StateFolder:
         from lading.executors.migrations.own_database import ensure_own_tables
         from snakemake_executor_plugin_lading.runs import metadata
 
-        with self.locked():
+        with self.locked(), deferred_interrupts():
             if not self.database.exists():
                 os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             engine = self.open()
@@ -122,8 +123,13 @@ class ControllerOptions:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
-    """A session that is committed when it ends well."""
-    with Session(engine, expire_on_commit=False) as session:
+def transaction(engine: Engine, *, is_alone: bool = False) -> Iterator[Session]:
+    """A session that is committed when it ends well. Ctrl-C is raised after it.
+
+    :param is_alone: whether nothing else writes from its first statement on, so that what it has read holds
+    """
+    with deferred_interrupts(), Session(engine, expire_on_commit=False) as session:
+        if is_alone:
+            session.execute(text("BEGIN IMMEDIATE"))
         yield session
         session.commit()

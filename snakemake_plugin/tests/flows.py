@@ -39,18 +39,23 @@ class Workflow:
         """Start ``snakemake``."""
         snakemake = [str(SNAKEMAKE)] if self.python is None else [str(self.python), "-m", "snakemake"]
         command = [*snakemake, "--executor", "lading", "--jobs", "100", *options]
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            user=self.user,
-            group=self.user,
-            extra_groups=None if self.user is None else [],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        # What a shell starts in the background ignores Ctrl-C, as do the processes that it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, **environment},
+                user=self.user,
+                group=self.user,
+                extra_groups=None if self.user is None else [],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         self.started.append(process)
         return process
 
@@ -85,18 +90,18 @@ class Workflow:
                 found.append(int(path.parent.name))
         return found
 
-    def process(self, words: str) -> int:
-        """The one process of it whose command has these words."""
+    def process(self, part: str) -> int:
+        """The one process of it whose command has this part."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             for pid in self.processes():
                 try:
-                    if words in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
+                    if part in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
                         return pid
                 except OSError:
                     continue
             time.sleep(0.05)
-        raise AssertionError(f"no process has {words!r}")
+        raise AssertionError(f"no process has {part!r} in its command")
 
     def clean_up(self) -> None:
         for process in self.started:
@@ -114,14 +119,7 @@ class Workflow:
 
 def wait_until(holds: Callable[[], object]) -> None:
     """Wait for something to be so."""
-    assert wait_for(holds, PATIENCE), "it does not become so"
-
-
-def wait_for(holds: Callable[[], object], seconds: float) -> bool:
-    """Wait for something to be so, and say whether it is."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not holds():
-        if time.monotonic() > deadline:
-            return False
+        assert time.monotonic() < deadline, "it does not become so"
         time.sleep(0.05)
-    return True

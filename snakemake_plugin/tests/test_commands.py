@@ -27,8 +27,8 @@ rule works:
 """
 
 
-def asked(folder: Path, *words: str, status: int = 0) -> str:
-    done = subprocess.run([str(PROGRAM), *words], cwd=folder, capture_output=True, text=True)
+def asked(folder: Path, *arguments: str, status: int = 0) -> str:
+    done = subprocess.run([str(PROGRAM), *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout if status == 0 else done.stderr
 

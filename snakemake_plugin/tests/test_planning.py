@@ -28,9 +28,9 @@ rule merge:
 """
 
 
-def planned(flow: Workflow, *words: str, status: int = 0) -> str:
+def planned(flow: Workflow, *arguments: str, status: int = 0) -> str:
     """What the command prints; what it complains of where it fails."""
-    done = subprocess.run([str(PROGRAM), "plan", *words], cwd=flow.folder, capture_output=True, text=True)
+    done = subprocess.run([str(PROGRAM), "plan", *arguments], cwd=flow.folder, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr if status else done.stdout
 

@@ -7,11 +7,11 @@ import os
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
-from flows import Workflow, wait_for, wait_until
+from flows import Workflow, wait_until
 from snakemake_executor_plugin_lading.process import connect_process
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 from sqlalchemy import update
@@ -258,8 +258,8 @@ def test_variables_of_a_killed_snakemakes_jobs_are_removed(make: Make, is_contro
     assert "s3cr3t" in variables.read_text()
     assert variables.stat().st_mode & 0o777 == 0o600
     if is_controller_killed:
-        for words in ("snakemake_executor_plugin_lading\0controller", "lading.executors.agent"):
-            os.kill(flow.process(words), signal.SIGKILL)
+        for victim in ("snakemake_executor_plugin_lading\0controller", "lading.executors.agent"):
+            os.kill(flow.process(victim), signal.SIGKILL)
     (flow.folder / "go").touch()
     if is_controller_killed:
         flow.run("--unlock", SECRET_OF_A_RUN="")
@@ -353,24 +353,107 @@ def journal_of_ends(flow: Workflow) -> list[str]:
     return [number for what, number, _ in journal(flow) if what == "end"]
 
 
-def test_an_interrupted_workflow_leaves_no_process(make: Make) -> None:
+# Ctrl-C comes while Snakemake writes a line of its log, whose handler drops it.
+LOSES_INTERRUPT = """
+import signal
+from snakemake.logging import logger
+for handler in logger.handlers:
+    def interrupted(record, format=handler.format):
+        if "Execute" in str(record.msg):
+            signal.raise_signal(signal.SIGINT)
+        return format(record)
+    if handler.name == "DefaultStreamHandler":
+        handler.format = interrupted
+"""
+
+
+FAILS_WITH_A_LOCK = """
+rule bad:
+    output: "bad.txt"
+    shell: "exit 3"
+from snakemake.logging import logger
+for handler in logger.handlers:
+    def hold(record, handler=handler, format=handler.format):
+        if "Execute" in str(record.msg):
+            handler.acquire()
+        return format(record)
+    handler.format = hold
+"""
+
+
+def assert_nothing_is_left(flow: Workflow, states: Collection[tuple[str]] = (("cancelled",),)) -> None:
+    """Of a workflow that was interrupted, whenever that was, and the next Snakemake does the work."""
+    wait_until(lambda: flow.processes() == [])
+    assert set(flow.jobs("state")) <= set(states)
+    for kept in ("locks", "lading/environments", "lading/schedulers"):
+        assert list((flow.folder / ".snakemake" / kept).glob("*")) == []
+    (flow.folder / "go").touch()
+    said = flow.run("--rerun-incomplete")
+    assert "earlier Snakemake" not in said
+    assert (flow.folder / "all.txt").exists()
+
+
+def test_an_interrupted_workflow_leaves_nothing(make: Make) -> None:
     flow = make(COUNTS)
     snakemake = flow.start()
     wait_until(lambda: begun(flow) == 2)
+    snakemake.send_signal(signal.SIGINT)
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode != 0, said
+    assert_nothing_is_left(flow)
 
-    def is_heeded() -> bool:
-        return snakemake.poll() is not None or "cancelled" in {state for _, state, _ in flow.jobs()}
 
-    def is_interrupted() -> bool:
-        snakemake.send_signal(signal.SIGINT)
-        return wait_for(is_heeded, 30.0)
+def test_an_interrupt_that_snakemake_loses_ends_the_workflow(make: Make) -> None:
+    flow = make(COUNTS + LOSES_INTERRUPT)
+    said = flow.run(status=1)
+    assert "Interrupted by Ctrl-C" in said
+    (flow.folder / "Snakefile").write_text(COUNTS)
+    assert_nothing_is_left(flow)
 
-    # Twice in a hundred runs Snakemake went on as if none had come; its executor is not asked then.
-    wait_until(is_interrupted)
+
+def test_a_lock_that_is_never_released_keeps_no_interrupted_workflow_from_its_end(make: Make) -> None:
+    """The thread that checks the active jobs waits for it: it writes the end of a job into the log."""
+    flow = make(COUNTS.replace('input: "all.txt"', 'input: "all.txt", "bad.txt"') + FAILS_WITH_A_LOCK)
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2 and ("bad", "failed", "error") in flow.jobs())
+    snakemake.send_signal(signal.SIGINT)
     snakemake.communicate(timeout=120)
     assert snakemake.returncode != 0
-    assert {state for _, state, _ in flow.jobs()} == {"cancelled"}
-    wait_until(lambda: flow.processes() == [])
+    (flow.folder / "Snakefile").write_text(COUNTS)
+    assert_nothing_is_left(flow, {("failed",), ("cancelled",)})
+
+
+def test_a_second_interrupt_ends_snakemake_and_leaves_nothing(make: Make) -> None:
+    flow = make(COUNTS)
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    snakemake.send_signal(signal.SIGINT)
+    wait_until(lambda: snakemake.poll() is not None or flow.jobs("cancel")[0][0] is not None)
+    snakemake.send_signal(signal.SIGINT)
+    snakemake.communicate(timeout=120)
+    assert snakemake.returncode != 0
+    assert_nothing_is_left(flow)
+
+
+def test_a_workflow_that_is_interrupted_before_its_first_job_leaves_nothing(make: Make) -> None:
+    flow = make(COUNTS)
+    snakemake = flow.start()
+    wait_until(lambda: list((flow.lading / "schedulers").glob("*")))
+    snakemake.send_signal(signal.SIGINT)
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode != 0, said
+    assert_nothing_is_left(flow)
+
+
+def test_jobs_that_wait_at_a_machine_are_cancelled_with_those_that_run(make: Make) -> None:
+    flow = make(COUNTS.replace("range(2)", "range(4)"))
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 1\nmemory = "8 GiB"\n')
+    snakemake = flow.start("--lading-sites-file", "sites.toml")
+    wait_until(lambda: begun(flow) == 1)
+    wait_until(lambda: Counter(flow.jobs("state"))["placed",] > 0)
+    snakemake.send_signal(signal.SIGINT)
+    snakemake.communicate(timeout=120)
+    assert_nothing_is_left(flow)
 
 
 def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> None:

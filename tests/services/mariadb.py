@@ -50,7 +50,13 @@ class MariaDB:
             if made.returncode:
                 raise RuntimeError(f"mariadb-install-db failed:\n{made.stdout}{made.stderr}")
         options = [f"--{name}={value}" for name, value in OPTIONS.items()]
-        options += [f"--innodb-buffer-pool-size={self.buffer_pool}M", f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}", "--pid-file=pid"]
+        options += [
+            f"--innodb-buffer-pool-size={self.buffer_pool}M",
+            f"--datadir={data}",
+            f"--socket={self.socket}",
+            f"--port={self.port}",
+            "--pid-file=pid",
+        ]
         with log.open("ab") as output:
             self._server = subprocess.Popen(
                 [str(PROGRAM), "--no-defaults", "--user=root", "--skip-name-resolve", *options],

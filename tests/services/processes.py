@@ -23,8 +23,12 @@ class Process:
 
 
 def end_in_order() -> None:
-    """Let SIGTERM end this process as Ctrl-C does, so that it stops what it has started."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Let SIGTERM end this process as Ctrl-C does, so that it stops what it has started.
+
+    Ctrl-C ends it also where a shell has started it in the background, which lets it ignore SIGINT.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def living() -> dict[int, Process]:

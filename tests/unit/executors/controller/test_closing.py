@@ -19,6 +19,7 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, Lease, State
+from lading.scheduling.reasons import free_text
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 
@@ -93,6 +94,28 @@ def test_sites_are_let_go_of_as_it_is_set_and_tell_their_last_news(
     assert sum(site.acknowledged) == 1, "the site need not report it again"
     assert holders(airflow_database) == []
     assert not controller.leadership.lead(), "it is over"
+
+
+@pytest.mark.parametrize("on_shutdown", ["cancel", "leave"])
+def test_jobs_that_were_asked_to_end_since_the_last_tick_are_ended_before_sites_are_let_go_of(
+    make: Make, site: FakeSite, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch, on_shutdown: str
+) -> None:
+    """One that waits at a machine would else still wait there for the next controller."""
+    controller = make(on_shutdown, site)
+
+    def close(how: str, timeout: float) -> None:
+        site.closed.append(how)
+        site.events += [FINISHED | {"token": token, "cause": "cancelled"} for token in site.cancelled]
+
+    monkeypatch.setattr(site, "close", close)
+    with Session(airflow_database) as session:
+        job = session.get_one(JobRow, "t")
+        job.state, job.cancel = State.PLACED, free_text("not wanted")
+        session.commit()
+    controller.close()
+    assert site.cancelled == {"t": free_text("not wanted")}
+    assert site.closed == [on_shutdown]
+    assert state(airflow_database) == State.CANCELLED
 
 
 @pytest.mark.parametrize("on_shutdown", ["cancel", "leave"])

@@ -32,7 +32,7 @@ from lading.executors.controller.site_threads import MOST_EVENTS
 from lading.executors.decisions import Decision
 from lading.executors.settings import Settings
 from lading.executors.sizing.estimator import Estimator
-from lading.executors.store import Change, JobRow, LocationRow, State, queue
+from lading.executors.store import Change, JobRow, LocationRow, State, bill_days, queue
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
@@ -581,3 +581,23 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
         assert job.reason == housekeeping.UNWANTED
     assert looked_at == ["wanted"]
     assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "unknown"}
+
+
+def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(engine, settings, [FakeSite("a", tmp_path)], {"t": "a"})
+    ended = time.time() - 3 * 86400
+    with Session(engine) as session:
+        job = session.get_one(JobRow, "t")
+        job.state, job.started_at, job.ended_at, job.unreported = State.SUCCEEDED, ended - 60, ended, False
+        session.commit()
+
+    def fail(session: Session, before: float) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "forget_ended", fail)
+    with pytest.raises(OSError, match="No space"):
+        here.controller.housekeeping.due(here.controller.metrics, {})
+    with Session(engine) as session:
+        assert int(ended // 86400) in bill_days.summed_up(session)

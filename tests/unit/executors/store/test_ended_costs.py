@@ -47,7 +47,7 @@ def spent(session: Session, now: float, known: EndedCosts | None) -> list[tuple[
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["end", "end", "begin", "bill", "forget"]),
+        st.sampled_from(["end", "end", "end unreported", "begin", "bill", "report", "forget"]),
         st.floats(0, 12),
         st.floats(0.01, 40),
         st.integers(1, 9),
@@ -68,13 +68,17 @@ def test_what_is_known_of_earlier_days_changes_no_sum(engine: Any, steps: list[t
             now += 1800.0
             end = now - days * DAY
             row = {**JOB, "token": f"{number}", "queued_at": 1.0, "started_at": end - hours * 3600, "changed_at": now}
-            if what == "end":
-                session.execute(insert(JobRow), [{**row, "ended_at": end, "usd": float(usd)}])
+            if what.startswith("end"):
+                is_reported = what == "end"
+                ended = {"ended_at": end, "usd": float(usd), "unreported": not is_reported}
+                session.execute(insert(JobRow), [{**row, **ended}])
             elif what == "begin":
                 session.execute(insert(JobRow), [{**row, "state": State.RUNNING, "ended_at": None}])
             elif what == "bill":
                 mine = JobRow.ended_at.is_not(None)
                 session.execute(update(JobRow).where(mine).values(usd=float(usd), changed_at=now))
+            elif what == "report":
+                session.execute(update(JobRow).values(unreported=False, changed_at=now))
             else:
                 usage.forget_ended(session, now - (usd + 2) * DAY)
             assert share_rows.spending(session, BUDGETS, now, lambda _: None, known) is not None
@@ -83,6 +87,21 @@ def test_what_is_known_of_earlier_days_changes_no_sum(engine: Any, steps: list[t
                 (each.spent, each.per_hour)
                 for each in share_rows.spending(session, BUDGETS, now, lambda _: None, known)
             ] == anew
+        session.rollback()
+
+
+def test_a_day_whose_jobs_were_forgotten_counts_once_where_an_older_one_is_reported_late(engine: Any) -> None:
+    with Session(engine) as session:
+        session.execute(delete(JobRow))
+        for number, days in enumerate((6, 5, 1)):
+            end = NOON - days * DAY
+            row = {**JOB, "token": f"{number}", "queued_at": 1.0, "started_at": end - 60, "ended_at": end, "usd": 1.0}
+            session.execute(insert(JobRow), [{**row, "unreported": days == 6, "changed_at": end}])
+        known = EndedCosts()
+        assert spent(session, NOON, known)[0] == (3.0, 0.0)
+        usage.forget_ended(session, NOON - 4 * DAY)
+        session.execute(update(JobRow).values(unreported=False))
+        assert spent(session, NOON + 60, known)[0] == (3.0, 0.0)
         session.rollback()
 
 
