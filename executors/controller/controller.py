@@ -340,6 +340,7 @@ class Controller:
                     bounds=bounds,
                 )
             self.shares.learn(waiting, assignment, now)
+            self.site_plans.barred = assignment.barred
             for name, absence in self.turned_away.items():
                 absence.update(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}

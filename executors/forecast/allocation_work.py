@@ -82,6 +82,7 @@ class AllocationWork:
         pools: Mapping[str, int],
         is_blind: bool,
         held: Collection[str] = (),
+        barred: Collection[str] = (),
         not_ahead: Collection[str] = (),
     ) -> ComingWork:
         """What is to come.
@@ -91,13 +92,13 @@ class AllocationWork:
         :param now: epoch seconds
         :param pools: how many slots each of Airflow's pools has
         :param is_blind: whether it is not known of some other run of a Dag
-        :param held: the runs whose jobs may not start; ``not_ahead``: those for which nothing is asked for before their
-            jobs wait
+        :param held: the runs whose jobs may not start; ``barred``: jobs that may not, by their tokens; ``not_ahead``:
+            the runs for which nothing is asked for before their jobs wait
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
         its = site_forecast(self.at_site.values(), pools)
         _, held_up = self.held_up.update(its, now)
-        left_out = [*held_up, *its.of_runs(held)]
+        left_out = [*held_up, *its.held(held, barred)]
         there = {each.name for each in site.launched}
         self.foreseen = {name: value for name, value in self.foreseen.items() if name in there}
         for name, are_known in located(its.forecast, known).items():

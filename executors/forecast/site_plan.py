@@ -61,6 +61,17 @@ class PlanningInput:
     kept: frozenset[str]
     most_boot_paid: float = math.inf
 
+    @property
+    def most(self) -> float:
+        """How many machines there may be."""
+        return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
+
+    @property
+    def on_sale(self) -> frozenset[tuple[str, str, str]]:
+        """What can be launched: types, capacity types and zones."""
+        bins = self.problem.bins
+        return frozenset((each.type.name, each.offering.capacity_type, each.offering.zone or "") for each in bins)
+
 
 class SitePlan:
     """The plan of one site.
@@ -89,8 +100,14 @@ class SitePlan:
         self.is_awaited = False
         """Whether a tick has waited for it in vain."""
         self.at_site: dict[str, RunAtSite] = {}
+        self.on_sale: frozenset[tuple[str, str, str]] = frozenset()
+        """What could be launched when the last plan was made: types, capacity types and zones."""
+        self.most = math.inf
+        """How many machines there could be then."""
+        self.planned_ends: Mapping[str, float] = {}
+        """When runs end by the last plan, epoch seconds."""
         self.ends: Mapping[str, float] = {}
-        """When runs are expected to end by the last plan, epoch seconds."""
+        """The same of those of which nothing is withheld or left out."""
         self.starts: Mapping[str, float] = {}
         """When waiting jobs are planned to start, by token, epoch seconds."""
         self.of_now_at = -math.inf
@@ -112,6 +129,7 @@ class SitePlan:
         *,
         is_blind: bool = False,
         held: Collection[str] = (),
+        barred: Collection[str] = (),
         kept: Collection[str] = (),
         unsure: Collection[str] = (),
     ) -> ForeseenActions:
@@ -120,7 +138,8 @@ class SitePlan:
         :param its: what is to come at the site
         :param now: epoch seconds
         :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
-        :param held: the runs whose jobs may not start, so that they are in no plan
+        :param held: the runs whose jobs may not start, so that they are in no plan; ``barred``: jobs that may not, by
+            their tokens
         :param kept: the names of machines that do not go by the plan
         :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
             queued
@@ -128,7 +147,7 @@ class SitePlan:
         """
         self.planner.hurry = market.hurry
         unqueued, held_up = self.held_up.update(its, now)
-        left_out = [*held_up, *its.of_runs(held)]
+        left_out = [*held_up, *its.held(held, barred)]
         forecast = its.forecast.without(left_out) if left_out else its.forecast
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
@@ -152,9 +171,13 @@ class SitePlan:
             planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
         homes = self._homes(name for name in waiting if name in planned)
         tokens = its.waiting
+        withheld = self.planner.withheld(forecast)
         schedule = self.planner.schedule
         known = {} if schedule is None else schedule.starts
-        self.starts = {tokens[name]: known[name] for name in waiting if name in known}
+        self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
+        # When that goes on is not known.
+        unsure_runs = {its.forecast.steps[name].job.run for name in (*withheld, *left_out)}
+        self.ends = {run: end for run, end in self.planned_ends.items() if run not in unsure_runs}
         return ForeseenActions(
             with_tokens(actions, tokens),
             is_of_now,
@@ -203,8 +226,15 @@ class SitePlan:
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
     def _is_of_now(self, here: PlanningInput) -> bool:
-        """Whether there is a plan by which all has gone so far."""
-        return self.planner.holds(here.forecast, here.locations, here.now)
+        """Whether there is a plan by which all has gone so far, and nothing is on sale, or within the limits, that was
+        not when it was made."""
+        if not here.on_sale <= self.on_sale or (here.most > self.most and self._is_full()):
+            return False
+        return self.planner.holds(here.forecast, here.locations, here.problem, here.now)
+
+    def _is_full(self) -> bool:
+        """Whether the last plan has as many machines as there could be."""
+        return self.planner.schedule is not None and len(self.planner.schedule.machines) >= self.most
 
     def _plan(self, here: PlanningInput) -> None:
         """Have a plan made, and take it if it is there soon."""
@@ -237,7 +267,7 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
-            self.ends = choice.ends
+            self.planned_ends, self.on_sale, self.most = choice.ends, made_of.on_sale, made_of.most
             if self._is_of_now(here):
                 return
 

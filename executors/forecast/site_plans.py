@@ -116,6 +116,8 @@ class SitePlans:
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.budgets = budgets
+        self.barred: Mapping[str, frozenset[str]] = {}
+        """By site, the jobs that the bounds of their shares have kept from it in the last tick, by their tokens."""
         self.terms: Mapping[str, BudgetTerms] = {}
         """What budgets allow the live runs that have some, by the names of the runs."""
         self.may_plan = threading.Event()
@@ -176,7 +178,10 @@ class SitePlans:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
                 is_blind = not blind.isdisjoint(its.forecast.began)
                 late = its.forecast.launched_when_waiting()
-                actions = plan.next_actions(its, site, market, now, is_blind=is_blind, held=held, unsure=late)
+                barred = self.barred.get(name, frozenset())
+                actions = plan.next_actions(
+                    its, site, market, now, is_blind=is_blind, held=held, barred=barred, unsure=late
+                )
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
@@ -185,10 +190,11 @@ class SitePlans:
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
         self.coming = self._coming(session, runs, allocating, now) if allocating else {}
         ends: dict[str, float] = {}
+        starts: dict[str, float] = {}
         for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
+            starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
-        starts = {token: at for plan in self.plans.values() for token, at in plan.starts.items()}
         self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
@@ -218,6 +224,7 @@ class SitePlans:
                     pools=self.live_runs.pools,
                     is_blind=bool(unclear),
                     held=self._held(),
+                    barred=self.barred.get(site.name, frozenset()),
                     not_ahead=[name for name, terms in self.terms.items() if not terms.may_launch],
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come

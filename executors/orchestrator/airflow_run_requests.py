@@ -17,6 +17,7 @@ from lading.executors.store.run_rows import (
     RunRequestRow,
     RunTerms,
     as_request,
+    outdate,
 )
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.hints.values import parse_hurry
@@ -54,6 +55,8 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
             "is queued or running"
         )
     row = session.get(RunRequestRow, (dag_id, run_id))
+    if row is not None and as_request(row) != request:  # what was forecast by it does not hold any more
+        outdate(session, (dag_id, run_id))
     if request == RunRequest():
         if row is not None:
             session.delete(row)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Double, String, delete, exists, select
+from sqlalchemy import Double, String, delete, exists, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.tables import Base, JobRow, StringID
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # What is forecast is stored anew where it differs by so many seconds, and by this part of what is left.
 SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
+# When a forecast was made that is of before what is asked of its run now.
+OUTDATED = -1.0
 # A Dag and one of its runs, by their ids.
 RunKey = tuple[str, str]
 
@@ -51,6 +53,7 @@ class RunForecastRow(Base):
     finish_by: Mapped[float | None] = mapped_column(Double)
     # When it is planned to end; None: no plan says it.
     ends_at: Mapped[float | None] = mapped_column(Double)
+    # When it was made; OUTDATED: before what is asked of the run now, so that nothing of it holds any more.
     at: Mapped[float] = mapped_column(Double)
 
     @property
@@ -99,6 +102,8 @@ class RunTerms(NamedTuple):
     def is_unheard(self) -> bool:
         """Whether the forecast is of before the request."""
         request, forecast = self.request, self.forecast
+        if forecast is not None and forecast.at == OUTDATED:
+            return True
         if request is None or forecast is None:
             return False
         is_of_other_hurry = request.hurry is not None and request.hurry != forecast.hurry
@@ -111,12 +116,14 @@ class RunTerms(NamedTuple):
         hurry = None if request is None else request.hurry
         if hurry is not None:
             yield f"hurry {hurry:g}{by}"
-        elif forecast is not None:
+        elif forecast is not None and forecast.at != OUTDATED:
             yield "hurry of the site" if forecast.hurry is None else f"hurry {forecast.hurry:g}, as its Dag says"
         if request is not None and request.finish_by is not None:
             yield f"finish_by {request.finish_by}{by}"
         if forecast is None:
             yield "nothing is planned for it: only sites that buy machines by a forecast go by that"
+        elif self.is_unheard and request is None:
+            yield "what was asked is withdrawn: it is planned without that within seconds"
         elif self.is_unheard:
             yield "it is planned by that within seconds"
         elif forecast.trouble is not None:
@@ -133,6 +140,13 @@ def as_request(row: RunRequestRow) -> RunRequest:
     return RunRequest(row.hurry, finish_by)
 
 
+def outdate(session: Session, run: RunKey) -> None:
+    """Forget what is forecast of a run of which something else is asked now, until it is forecast anew."""
+    nothing = {"hurry": None, "finish_by": None, "ends_at": None, "at": OUTDATED}
+    mine = RunForecastRow.dag_id == run[0], RunForecastRow.run_id == run[1]
+    session.execute(update(RunForecastRow).where(*mine).values(**nothing))
+
+
 def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
     """Store what is forecast of the live runs, where it has changed, and forget it of all others."""
     now = time.time()
@@ -144,7 +158,7 @@ def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
         known = rows.get((dag_id, run_id))
         if known is None:
             session.add(RunForecastRow(dag_id=dag_id, run_id=run_id, at=now, **forecast._asdict()))
-        elif forecast.differs(RunForecast(known.hurry, known.finish_by, known.ends_at), now):
+        elif known.at == OUTDATED or forecast.differs(RunForecast(known.hurry, known.finish_by, known.ends_at), now):
             known.hurry, known.finish_by, known.ends_at = forecast
             known.at = now
     session.flush()

@@ -186,7 +186,8 @@ class Search:
         if self.ends.runs and found < max(best, best_fleet if way.fleet else -math.inf):
             ends = {run: self.ends.of_run(run, schedule.starts, end) for run, end in schedule.ends.items()}
             found = self._score(schedule, ends, self._more_usd(schedule)) + doubt
-        if found < best - 1e-12:
+        # Also what costs more than can be reckoned is a plan, where there is none yet.
+        if self.best is None or found < best - 1e-12:
             self.best = ChosenSchedule(schedule, replace(way, before=None), found)
         if way.fleet and way.before is None:
             if len(schedule.fleet) < way.fleet:

@@ -102,9 +102,14 @@ class SiteForecast:
     come: AbstractSet[str] = frozenset()
     ready: AbstractSet[str] = frozenset()
 
-    def of_runs(self, runs: Container[str | None]) -> list[str]:
-        """The steps of these runs that have not begun there."""
-        return [name for name, step in self.forecast.steps.items() if step.begun is None and step.job.run in runs]
+    def held(self, runs: Container[str | None], jobs: Container[str] = ()) -> list[str]:
+        """The steps that may not begin there.
+
+        :param runs: of which none may
+        :param jobs: that may not, by their tokens
+        """
+        of_runs = [name for name, step in self.forecast.steps.items() if step.begun is None and step.job.run in runs]
+        return of_runs + [name for name, token in self.waiting.items() if token in jobs]
 
     def unqueued(self) -> list[str]:
         """The steps that Airflow could have begun or queued and has not, as far as is known here: their runs and pools

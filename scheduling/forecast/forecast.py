@@ -42,8 +42,8 @@ class WorkflowStep:
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     :param pool: Airflow's pool in which it is; None: that does not matter
     :param pool_slots: how many slots of it it takes
-    :param ahead: whether what it needs is launched before it waits; None: machines if it is known how long steps like it
-        take, and allocations if it is certain when it begins
+    :param ahead: whether what it needs is launched before it waits; None: machines if it is known how long steps like
+        it take, and allocations if it is certain when it begins
     :param alike: what the steps of its run have in common that take about as long, its task; None: there are none
     :param measured: how many such have ended by which ``seconds`` is expected
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
@@ -89,7 +90,7 @@ class Planner:
         :param spent: USD that the live runs have cost until now
         :param now: epoch seconds
         """
-        if not self.holds(forecast, locations, now):
+        if not self.holds(forecast, locations, problem, now):
             hurry = min((forecast.hurries.get(run or "", self.hurry) for run in runs_of(forecast)), default=self.hurry)
             ways = self.ways(forecast) or (*all_ways(problem, hurry), *self.going_on(forecast))
             choice = choose(
@@ -171,13 +172,19 @@ class Planner:
         """Whether the end of each run is worth what it was when it was planned."""
         return all(self.worth.get(run, its) == its for run, its in worth(forecast).items())
 
-    def holds(self, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
-        """Whether there is a schedule, and all has gone as planned since it was made."""
-        if self.schedule is None or not find_machines(self.schedule, locations, now):
+    def holds(self, forecast: Forecast, locations: Sequence[Location], problem: Problem, now: float) -> bool:
+        """Whether there is a schedule, and all has gone as planned since it was made.
+
+        A launch that a budget or a limit does not allow is asked for again and again, and what is planned on its
+        machine, and behind that, may be overdue until then.
+
+        :param problem: what can be launched
+        """
+        if self.schedule is None or not find_machines(self.schedule, locations, problem, now):
             return False
         if not self._is_worth_as_much(forecast):
             return False
-        starts, until = self.schedule.starts, self.schedule.until
+        starts, until, withheld = self.schedule.starts, self.schedule.until, self.withheld(forecast)
         for name, step in forecast.steps.items():
             if not step.seconds:
                 continue  # it is the end of others
@@ -185,12 +192,16 @@ class Planner:
                 if name not in self.planned:
                     return False  # of those that were planned it fits nothing
             elif step.begun is None:
-                if starts[name] + SLACK < now:
+                if starts[name] + SLACK < now and name not in withheld:
                     return False
             elif abs(step.begun - starts[name]) > SLACK or until[name] + SLACK < now:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended) and not self._would_launch_too_soon(forecast, now)
+
+    def withheld(self, forecast: Forecast) -> AbstractSet[str]:
+        """The steps that wait for launches which a budget or a limit does not allow now."""
+        return frozenset() if self.schedule is None else find_withheld(self.schedule, forecast)
 
     def _would_launch_too_soon(self, forecast: Forecast, now: float) -> bool:
         """Whether a machine is to be launched now for a step that is expected to begin later than planned.
@@ -202,7 +213,8 @@ class Planner:
         assert self.schedule is not None
         starts, due = self.schedule.starts, dict[str, float]()
         for machine in self.schedule.machines:
-            if machine.location is None and machine.bin is not None and not machine.launched:
+            is_to_come = machine.location is None and machine.bin is not None
+            if is_to_come and not (machine.launched or machine.withheld):
                 first = machine.needed(self.schedule, forecast)
                 if first - machine.boot <= now + SOON and may_be_launched(machine, forecast, self.not_ahead):
                     due.update(
@@ -237,8 +249,11 @@ def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
     return {run: (forecast.hurries.get(run), forecast.finish_by.get(run)) for run in forecast.began}
 
 
-def find_machines(schedule: Schedule, locations: Sequence[Location], now: float) -> bool:
-    """Whether those machines are there that a schedule goes by, and no others, which it knows as they are now then."""
+def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Problem, now: float) -> bool:
+    """Whether those machines are there that a schedule goes by, and no others, which it knows as they are now then.
+
+    What it has asked for and is not there was withheld, if it can still be launched, and is asked for again.
+    """
     there = {each.name: each for each in locations}
     for machine in schedule.machines:
         if machine.location is not None and not machine.released:
@@ -250,10 +265,25 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
         if machine.location is None and machine.launched and machine.bin is not None:
             kind = machine.bin.type.name, machine.bin.offering.capacity_type
             launched = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
-            if (location := next(launched, None)) is None:
+            if (location := next(launched, None)) is not None:
+                machine.location = there.pop(location.name)
+            elif machine.bin not in problem.bins:
                 return False
-            machine.location = there.pop(location.name)
+            machine.launched, machine.withheld = location is not None, location is None
     return not there
+
+
+def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
+    """The steps that are planned on machines that were withheld, and all that wait for them."""
+    further = [
+        name for machine in schedule.machines if machine.withheld and not machine.location for name in machine.steps
+    ]
+    found: set[str] = set()
+    while further:
+        if (name := further.pop()) not in found and name in forecast.steps:
+            found.add(name)
+            further += forecast.children[name]
+    return found
 
 
 def find_most(schedule: Schedule, locations: Sequence[Location]) -> None:

@@ -67,7 +67,8 @@ class PlannedMachine:
     """A machine of a schedule.
 
     :param location: the machine that is there; None: it is to be launched
-    :param bin: what is to be launched; ``launched``: it was asked for
+    :param bin: what is to be launched; ``launched``: it was asked for; ``withheld``: and was not launched, as a budget
+        or a limit is used up
     :param released: its location was released
     :param kind: the number of what it is, for :class:`Builder`
     :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit, or as it
@@ -80,6 +81,7 @@ class PlannedMachine:
     bin: Bin | None = None
     steps: list[str] = field(default_factory=list)
     launched: bool = False
+    withheld: bool = False
     released: bool = False
     closes: float = math.inf
     kind: int = 0

@@ -22,6 +22,9 @@ LATE_PART, LATE_SECONDS = 0.5, 60.0
 # A batch system reckons with the limits of the jobs before it, which mostly end earlier: so much of what is left may
 # not have to be waited for.
 EARLY_PART = 0.75
+# What runs before a job by a plan may end earlier than expected, as lengths are not known exactly: by a part of what is
+# left, and by so many seconds in any case.
+PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
 
 
 class StartSource(str, Enum):
@@ -75,11 +78,12 @@ def expected_start(
     :param past: the waits of earlier tries, of what is most like it first
     """
     if planned is not None:
-        return around(now, planned, StartSource.FORECAST, "the plan of its site")
+        early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
+        return around(now, planned, StartSource.FORECAST, "the plan of its site", early)
     # What a batch system has expected and has not come is of no use: it has not looked at the job again.
     if native is not None and native >= now - LATE_SECONDS:
         text = "what the batch system expects if the jobs before it take as long as they may"
-        return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART)
+        return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
     for known in past:
         if (found := after_waits(now, queued_at, known)) is not None:
             return found
@@ -89,10 +93,11 @@ def expected_start(
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:
     """The interval of what is expected at one time.
 
-    :param early: by which part of what is left until then it may be earlier
+    :param early: by how many seconds it may be earlier
     """
     left = max(at - now, 0.0)
-    return ExpectedStart(now + (1 - early) * left, now + left + LATE_SECONDS + LATE_PART * left, source, text)
+    since = now + max(0.0, left - max(0.0, early))
+    return ExpectedStart(since, now + left + LATE_SECONDS + LATE_PART * left, source, text)
 
 
 def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart | None:

@@ -19,6 +19,7 @@ class Assignment:
     :param turned_away: by site, the jobs that found no room there
     :param refused: why no site can ever run a job
     :param provisions: by site, what is launched and released there
+    :param barred: by site, the jobs that may not go there now, whatever is free, by the bounds of their shares
     :param stops: of the jobs that ask for something else than their hints say where they are placed: that stop
     """
 
@@ -28,4 +29,5 @@ class Assignment:
     turned_away: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, Reason] = field(default_factory=dict)
     provisions: dict[str, Provision] = field(default_factory=dict)
+    barred: dict[str, frozenset[str]] = field(default_factory=dict)
     stops: dict[str, Stop] = field(default_factory=dict)

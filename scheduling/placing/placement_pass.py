@@ -80,6 +80,7 @@ class PlacementPass:
         """Go on with what is prefetched to locations: what runs now, and what is launched, is decided."""
         self.kinds = [each.prefetched() for each in self.kinds]
         self.is_decided = True
+        self.found.barred = {site: frozenset(jobs) for site, jobs in self.barred.items() if jobs}
 
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
@@ -126,7 +127,7 @@ class PlacementPass:
         """
         if self.bounds is None:
             return filling(site, [needs[token] for token in trying], limits)
-        barred = self.barred[site.name] = {}
+        barred = self.barred.setdefault(site.name, {})
         taken: dict[str, str] = {}
         for _ in range(MOST_LOOKS):
             admitted = self._admitted(site, trying, needs, barred)

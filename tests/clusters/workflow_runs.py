@@ -31,7 +31,8 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.forecast import site_plan
-from lading.executors.store import JobRow, State, durations
+from lading.executors.store import JobRow, State, durations, starts
+from lading.executors.store.starts import Accuracy
 from lading.operators import resources
 from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.matching.market import MachineMarket, Market
@@ -248,6 +249,21 @@ class WorkflowRuns:
     def close(self) -> None:
         self.house.site_plans.close()
         self.house.threads.end()
+
+
+class SaidRuns(WorkflowRuns):
+    """The same where it is kept when jobs are expected to start, as it is said first."""
+
+    def tick(self, ticks: list[float]) -> None:
+        super().tick(ticks)
+        with Session(self.engine) as session:
+            starts.say(session, self.clock.now)
+            session.commit()
+
+    def accuracy(self, since: float = 0.0) -> list[Accuracy]:
+        """How often that came true of jobs that have started since a time."""
+        with Session(self.engine) as session:
+            return starts.accuracy(session, since)
 
 
 def task_id(name: str) -> str:

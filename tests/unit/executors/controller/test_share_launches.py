@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -16,11 +16,12 @@ from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, leadership, site_threads
 from lading.executors.controller.controller import Controller
+from lading.executors.forecast import site_plan
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State, durations, requests
 from lading.executors.store.requests import RequestKind
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.sites import make_settings, make_store, rest
 from tests.services.packing import catalogue
@@ -33,12 +34,12 @@ TYPES = catalogue(small=(2, 4096, 0.36))
 class House:
     """A controller with one site of machines of two cpus, at 0.36 USD per hour."""
 
-    def __init__(self, folder: Path, engine: Engine, file: str, **limits: Any) -> None:
+    def __init__(self, folder: Path, engine: Engine, file: str, policy: str, **limits: Any) -> None:
         self.engine, self.clock, self.lengths = engine, Clock(), dict[str, float]()
         market = MachineMarket(
-            TYPES, policy="hours", idle_seconds=IDLE, boot_seconds=BOOT, limits=InstanceLimits(**limits)
+            TYPES, policy=policy, idle_seconds=IDLE, boot_seconds=BOOT, limits=InstanceLimits(**limits)
         )
-        self.site = BoughtSite(folder, market, self.clock, self.lengths, "hours")
+        self.site = BoughtSite(folder, market, self.clock, self.lengths, policy)
         path = folder / "sites.toml"
         path.write_text(f'[sites.cloud]\nkind = "bought"\n{file}')
         self.folder, self.path = folder, path
@@ -81,6 +82,11 @@ class House:
             session.commit()
 
     @property
+    def plans(self) -> int:
+        """How often was planned."""
+        return self.made.site_plans.plans["cloud"].planner.plans
+
+    @property
     def begun(self) -> set[str]:
         return set(self.site.diary.begun)
 
@@ -95,11 +101,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[House
         each.made.site_plans.close()
 
 
-def house(made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, **limits: Any) -> House:
+def house(
+    made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, policy: str = "hours", **limits: Any
+) -> House:
     engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
-    found = House(folder, engine, file, **limits)
+    found = House(folder, engine, file, policy, **limits)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
+    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
     monkeypatch.setattr(time, "time", found.clock)
     monkeypatch.setattr(time, "monotonic", found.clock)
@@ -164,3 +173,45 @@ def test_of_the_machines_that_there_may_be_each_share_has_its_part(
     assert len(here.site.diary.launches) == 4
     assert {name[0] for name in here.begun} == {"a", "b"}
     assert sum(name[0] == "a" for name in here.begun) == 2
+
+
+def test_what_a_budget_does_not_pay_for_is_planned_once_and_launched_as_soon_as_it_does(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(made, tmp_path, monkeypatch, "", FORECAST)
+    here.queue("b0", max_usd=0.04)
+    here.run(2 * BOOT)
+    here.queue("b1", "b2", max_usd=0.04)
+    here.run(4 * BOOT)
+    before = here.plans
+    here.run(60 * TICK)
+    assert (here.begun, here.plans) == ({"b0"}, before)
+    reason = here.job("b1").reason
+    assert reason is not None
+    assert reason.code == "max_usd"
+    with Session(here.engine) as session:
+        session.execute(update(JobRow).values(max_usd=40.0))
+        session.commit()
+    here.run(BOOT + 3 * TICK)
+    assert here.begun == {"b0", "b1", "b2"}
+
+
+def test_what_a_bound_of_its_share_holds_is_in_no_plan_until_there_is_room_for_it(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = '[[shares]]\nteam = "b"\ncpus = 2\nborrow = false\n[[shares]]\nteam = "a"\n'
+    here = house(made, tmp_path, monkeypatch, table, FORECAST)
+    here.queue("b0", seconds=MINUTES)
+    here.queue("b1", "b2")
+    here.queue("a0")
+    here.run(3 * BOOT)
+    before, launched = here.plans, len(here.site.diary.launches)
+    assert here.begun == {"b0", "a0"}
+    here.run(10 * TICK)
+    assert (here.begun, here.plans, len(here.site.diary.launches)) == ({"b0", "a0"}, before, launched)
+    here.run(MINUTES)
+    assert here.begun == {"b0", "a0", "b1"}
+    before = here.plans
+    here.run(60 * TICK)
+    assert here.plans <= before + 1, "what runs takes longer than was expected"
+    assert len(here.site.machines) == 2

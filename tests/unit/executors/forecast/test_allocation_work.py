@@ -28,6 +28,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.insight.starts import StartSource
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market, kind
@@ -41,7 +42,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings
-from tests.clusters.workflow_runs import WorkflowRuns
+from tests.clusters.workflow_runs import SaidRuns, WorkflowRuns
 
 QUEUE = 30.0
 MARKET = Market(Resources(4, 8000), 0, 3000.0, 1500.0, 1, idle_seconds=5, queue_seconds=QUEUE)
@@ -142,6 +143,21 @@ def test_short_tasks_beside_a_long_one_have_a_part_of_a_node(
     begun = house.site.diary.begun
     assert second.seconds <= 300 + QUEUE + 20
     assert len({begun[token] for token in begun if token.endswith("r2")}) >= 3, "the short ones go one after the other"
+
+
+def test_when_jobs_start_in_allocations_is_said_by_the_plan(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait in the queue, and those behind them that wait for room."""
+    tasks = [task("long", 300), *(task(f"s{number}", 90) for number in range(3))]
+    tasks = [replace(each, job=replace(each.job, resources=Resources(1, 500), time=400.0)) for each in tasks]
+    market = replace(MARKET, most=4, queue_seconds=120.0)
+    with monkeypatch.context() as patch:
+        house = SaidRuns(airflow_database, {"d": tasks}, market, tmp_path, patch, queue=120.0)
+        house.run([(0.0, "d", "r1")])
+        house.run([(0.0, "d", "r2")])
+        house.close()
+    assert house.accuracy() == [(StartSource.FORECAST, 8, 8)]
 
 
 def test_how_long_allocations_take_to_begin_is_measured_as_they_begin() -> None:

@@ -153,6 +153,7 @@ def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> Non
     here = House()
     here.job("a", token="t")
     here.look()
+    here.machine("new", booting=True, ready_at=NOW + 60)
     here.at_once = False
     here.job("b", token="u")
     assert here.look(NOW + 3).actions.launches == ()
@@ -162,7 +163,65 @@ def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> Non
     here.job("c", token="v")
     late = here.look(NOW + SECONDS_PENDING + 20)
     assert not late.is_of_now
-    assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"t", "u"}
+    assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"u"}
+
+
+def test_a_launch_that_is_withheld_is_asked_for_again_by_the_same_plan_until_it_is_made() -> None:
+    """As by a budget. What comes behind it is overdue by then, and when it starts or ends is not known."""
+    here = House()
+    here.job("a", token="t")
+    here.job("b", "a")
+    assert here.look().actions.launches
+    assert (here.plan.starts.keys(), here.plan.ends.keys()) == ({"t"}, {"r"})
+    for seconds in range(1, 500, 7):
+        found = here.look(NOW + seconds)
+        names = [found.actions.launched_for[each.name] for each in found.actions.launches]
+        assert (found.is_of_now, names[0][0], found.planned) == (True, "t", {"t"})
+        assert (here.plan.starts, here.plan.ends) == ({}, {})
+    assert len(here.asked) == 1
+    here.machine("new", booting=True, ready_at=NOW + 560)
+    found = here.look(NOW + 500)
+    assert (found.is_of_now, found.actions.launches, len(here.asked)) == (True, (), 2)
+    assert here.plan.starts == {"t": NOW + 560}
+
+
+def test_what_can_be_launched_again_is_planned_for() -> None:
+    here = House()
+    here.job("a", token="t")
+    held = replace(MARKET, held=free_text("no"))
+    assert [here.look(NOW + seconds, held).planned for seconds in range(5)] == [set()] * 5
+    full = replace(MARKET, limits=InstanceLimits(types={"small": 0, "large": 0}))
+    assert here.look(NOW + 6, full).actions.launches == ()
+    assert len(here.asked) == 1
+    assert here.look(NOW + 7).actions.launches
+    assert here.look(NOW + 8, full).actions.launches == (), "there is none of its kind any more"
+    assert len(here.asked) == 3
+
+
+def test_where_there_may_be_more_machines_than_a_plan_has_all_of_it_is_planned_anew() -> None:
+    here = House()
+    here.job("a", token="t", seconds=900)
+    here.job("b", token="u", seconds=900)
+    limits = InstanceLimits(types={"large": 0})
+    one, more = (replace(MARKET, limits=replace(limits, instances=number)) for number in (1, 3))
+    assert len(here.look(market=one).actions.launches) == 1
+    here.machine("new", booting=True, ready_at=NOW + 60)
+    assert here.look(NOW + 1, one).actions.launches == ()
+    assert len(here.asked) == 1
+    assert len(here.look(NOW + 2, more).actions.launches) == 1
+    here.machine("newer", booting=True, ready_at=NOW + 62)
+    assert here.look(NOW + 3, replace(MARKET, limits=limits)).is_of_now
+    assert len(here.asked) == 2, "it has as many as it needs"
+
+
+def test_what_its_share_keeps_from_the_site_is_planned_when_that_does_not() -> None:
+    here = House()
+    here.job("a", token="t")
+    here.job("b", token="u")
+    assert [here.look(NOW + seconds, barred={"t"}).planned for seconds in range(100)] == [{"u"}] * 100
+    assert (len(here.asked), here.plan.ends) == (1, {})
+    assert here.look(NOW + 100).planned == {"t", "u"}
+    assert len(here.asked) == 2
 
 
 def test_a_run_that_cannot_end_when_it_shall_is_planned_to_end_as_early_as_it_can() -> None:

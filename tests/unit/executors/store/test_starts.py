@@ -65,7 +65,7 @@ def test_plans_and_batch_systems_go_before_earlier_tries(session: Session) -> No
     jobs = session.scalars(select(JobRow)).all()
     found = starts.expected_starts(session, jobs, NOW)
     assert {token: (each.source.value, each.since) for token, each in found.items()} == {
-        "planned": ("forecast", NOW + 600), "batch": ("batch_system", NOW + 225),
+        "planned": ("forecast", NOW + 450), "batch": ("batch_system", NOW + 225),
     }  # fmt: skip
     starts.note_plans(session, {"planned": NOW + 605}, {"planned": NOW + 600}, NOW)
     assert row(session, "planned").planned_start == NOW + 600, "a moment later is the same"

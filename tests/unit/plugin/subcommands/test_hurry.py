@@ -60,9 +60,16 @@ def test_a_run_is_hurried_and_that_is_taken_back(
     assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(10.0, parse_finish_by("06:00"))}
     assert "finish_by 2 h" in said("--finish-by", "2h")
     assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(None, parse_finish_by("2h"))}
-    assert said("--withdraw").startswith("hurry 0.5, as its Dag says")
+    run_rows.note(session, {("d", "r"): RunForecast(10.0, 1_800_000_900.0, 1_800_000_000.0)})
+    session.commit()
+    withdrawn = "what was asked is withdrawn: it is planned without that within seconds\n"
+    assert said("--withdraw") == withdrawn, "and nothing of what was forecast by it"
+    assert said("--withdraw") == withdrawn
     assert airflow_run_requests.asked(session) == {}
-    assert logged == [("hurry", "d")] * 4, "what Airflow's audit log gets"
+    run_rows.note(session, {("d", "r"): RunForecast()})
+    session.commit()
+    assert said() == "hurry of the site\n"
+    assert logged == [("hurry", "d")] * 6, "what Airflow's audit log gets"
 
 
 @pytest.mark.parametrize(

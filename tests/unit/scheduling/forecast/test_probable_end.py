@@ -58,6 +58,12 @@ def test_what_runs_and_what_nothing_is_known_of_ends_as_planned() -> None:
     assert probable_end(Forecast({"0": WorkflowStep(job, 900.0, spread=1.2)}), starts, NOW + 900.0) == NOW + 900.0
 
 
+def test_there_is_an_end_where_seconds_are_not_told_apart_any_more() -> None:
+    steps = steps_alike(2, 0.3, 1e16)
+    planned = NOW + 4e18
+    assert planned <= probable_end(Forecast(steps), {"0": planned - 1e16, "1": planned}, planned) < math.inf
+
+
 def test_what_comes_behind_a_step_counts() -> None:
     steps = steps_alike(2, 0.5)
     steps["0"] = WorkflowStep(steps["0"].job, 100.0, spread=0.5, measured=5, rest=300.0)
