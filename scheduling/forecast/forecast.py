@@ -188,16 +188,19 @@ class Forecast:
             passed.setdefault(key, []).append(math.log(its / step.seconds))
             if its > step.seconds:
                 overdue.setdefault(key, []).append(math.log((its + step.left(now)) / step.seconds))
-        shifts: dict[tuple[object, int, float], float] = {}
+        shifts: dict[tuple[object, float, float], float] = {}
         changed: dict[str, WorkflowStep] = {}
         for name, step in self.steps.items():
             key = step.job.run, step.alike or ""
             shift = 0.0
             if step.measured and step.spread > EXACT:
-                if (those := passed.get(key)) is not None:
-                    kind = key, step.measured, step.spread
+                those, spread = passed.get(key, ()), min(MOST_SPREAD_OF_ONE_KIND, step.spread)
+                # For how long it has run itself counts when it is reckoned what is left.
+                others = len(those) if step.begun is None else len(those) - 1
+                if others > 0:
+                    kind = key, step.measured * len(those) / others, spread
                     if kind not in shifts:
-                        shifts[kind] = censored_shift(those, step.measured, min(MOST_SPREAD_OF_ONE_KIND, step.spread))
+                        shifts[kind] = censored_shift(those, kind[1], spread)
                     shift = shifts[kind]
             elif key in overdue and (step.begun is None or now - step.begun <= step.seconds):
                 shift = _common(overdue[key], step.measured)
@@ -287,13 +290,13 @@ def _longer(logarithm: float, spread: float, ended: float) -> float:
     return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
 
 
-def censored_shift(passed: Sequence[float], measured: int, spread: float) -> float:
+def censored_shift(passed: Sequence[float], measured: float, spread: float) -> float:
     """By how much the mean of normal values is more than that of those that are measured, where of others is known
     that they are more than so much: by maximum likelihood (Tobin, "Estimation of relationships for limited dependent
     variables", Econometrica 26, 1958).
 
     :param passed: what the others exceed, over the mean of those that are measured
-    :param measured: how many are, one at least
+    :param measured: how many are, above zero; more where each of the others counts as a part of one
     :param spread: the standard deviation of all, above zero
     """
     near = [each for each in passed if each > -NEAR * spread]  # what has just begun says nothing
