@@ -170,6 +170,7 @@ class SitePlans:
         held = self._held()
         waiting = list(waiting)
         budgets = self._budgets(waiting)
+        barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
@@ -178,9 +179,9 @@ class SitePlans:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
                 is_blind = not blind.isdisjoint(its.forecast.began)
                 late = its.forecast.launched_when_waiting()
-                barred = self.barred.get(name, frozenset())
+                its_barred = barred.get(name, frozenset())
                 actions = plan.next_actions(
-                    its, site, market, now, is_blind=is_blind, held=held, barred=barred, unsure=late
+                    its, site, market, now, is_blind=is_blind, held=held, barred=its_barred, unsure=late
                 )
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
@@ -188,7 +189,7 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
-        self.coming = self._coming(session, runs, allocating, now) if allocating else {}
+        self.coming = self._coming(session, runs, allocating, barred, now) if allocating else {}
         ends: dict[str, float] = {}
         starts: dict[str, float] = {}
         for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
@@ -200,7 +201,12 @@ class SitePlans:
         return Foreseen(found, self.coming)
 
     def _coming(
-        self, session: Session, runs: Sequence[ComingRun], sites: Sequence[SiteView], now: float
+        self,
+        session: Session,
+        runs: Sequence[ComingRun],
+        sites: Sequence[SiteView],
+        barred: Mapping[str, frozenset[str]],
+        now: float,
     ) -> dict[str, ComingWork]:
         """What is to come at sites of allocations."""
         unclear = self.live_runs.without_structure | self.live_runs.without_needs
@@ -224,7 +230,7 @@ class SitePlans:
                     pools=self.live_runs.pools,
                     is_blind=bool(unclear),
                     held=self._held(),
-                    barred=self.barred.get(site.name, frozenset()),
+                    barred=barred.get(site.name, frozenset()),
                     not_ahead=[name for name, terms in self.terms.items() if not terms.may_launch],
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
@@ -362,3 +368,24 @@ class SitePlans:
         self.is_closed = True
         self.may_plan.set()
         self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def with_alike(tokens: frozenset[str], waiting: Iterable[WaitingJob], runs: Iterable[ComingRun]) -> frozenset[str]:
+    """Jobs that the bounds of their shares have kept from a site, and those of the same tasks that were not looked at
+    in this tick, as behind many others.
+
+    :param waiting: the jobs that were
+    :param runs: what is to come of them all
+    """
+    looked_at = {job.name: (job.dag_id, job.task_id) for job in waiting}
+    tasks = {looked_at[token] for token in tokens if token in looked_at}
+    if not tasks:
+        return tokens
+    behind = (
+        job.token
+        for run in runs
+        for task_id, task in run.tasks.items()
+        if (run.name.split(" ", 1)[0], task_id) in tasks
+        for job in task.jobs
+    )
+    return tokens.union(token for token in behind if token is not None and token not in looked_at)

@@ -32,6 +32,11 @@ COLUMNS = (
     JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"), JobRow.started_at,
     JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
+# What says what a try has used: thousands are read at a time, and each column of each takes a driver its time.
+OF_USE = (
+    JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds,
+    QUEUED.label("queued_at"), JobRow.started_at, JobRow.ended_at, JobRow.input_size,
+)  # fmt: skip
 
 
 def forget_ended(session: Session, before: float) -> int:
@@ -136,7 +141,7 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
     """Add jobs to a row."""
     usage = Usage.load(row.usage)
     for job in jobs:
-        if (use := as_use(job)) is not None:
+        if job.task_id is not None and (use := as_use(job)) is not None:
             usage.add(use)
     prices = [job.usd for job in jobs if job.usd is not None]
     row.jobs += len(jobs)
@@ -153,9 +158,11 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
 
 
 def as_use(job: Any) -> Use | None:
-    """What a job has used, as a try of its task; None: it is of none, or nothing is known, as of batch jobs of several
-    nodes."""
-    if job.task_id is None or job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
+    """What a job of a task has used; None: that is not known, as of batch jobs of several nodes.
+
+    :param job: with the columns :data:`OF_USE`
+    """
+    if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
         return None
     waited = max(job.started_at - job.queued_at, 0.0)
     return Use(job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited)
@@ -178,7 +185,7 @@ def of_task(session: Session, dag_id: str, task_id: str, most: int | None = None
     :param most: so many tries; None: :data:`MOST_TRIES`
     """
     most = MOST_TRIES if most is None else most
-    mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
+    mine = select(*OF_USE).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
     tries = TaskTries()
     for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(most)):
         tries.add(job)
@@ -201,14 +208,21 @@ class TaskTries:
     def add(self, job: Any) -> None:
         """Add a job, if its use says anything of its task."""
         if (use := as_use(job)) is not None:
-            self.classes.setdefault(size_class(job.input_size), Usage()).add(use)
+            self.of_class(size_class(job.input_size)).add(use)
             self.number += 1
 
     def merge(self, row: Any) -> None:
         """Add the forgotten jobs of a row."""
         usage = Usage.load(row.usage)
-        self.classes.setdefault(row.size_class, Usage()).merge(usage)
+        self.of_class(row.size_class).merge(usage)
         self.number += usage.tries
+
+    def of_class(self, number: int) -> Usage:
+        """What tries of one class used, so far."""
+        found = self.classes.get(number)
+        if found is None:
+            found = self.classes[number] = Usage()
+        return found
 
 
 def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, dict[int, Usage]]:
@@ -217,7 +231,7 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
     for chunk in chunks(list(tries)):
         mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
         number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc()).label("number")
-        numbered = select(*COLUMNS, number).where(*mine).subquery()
+        numbered = select(JobRow.task_id, *OF_USE, number).where(*mine).subquery()
         for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
             tries[job.task_id].add(job)
         of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.site, UsageRow.usage)

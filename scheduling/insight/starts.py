@@ -109,6 +109,8 @@ def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart
     outside = len(longer) // ONE_OF
     first, last = longer[outside], longer[-1 - outside]
     which = f"{len(longer)} of {len(past.seconds)}" if len(longer) < len(past.seconds) else f"{len(longer)}"
-    so_far = f" that had waited for {format_time(round(waited))}" if len(longer) < len(past.seconds) else ""
+    so_far = (
+        f": those that waited for {format_time(round(waited))} or longer" if len(longer) < len(past.seconds) else ""
+    )
     text = f"{which} earlier tries of {past.whose}{so_far}"
     return ExpectedStart(queued_at + first, queued_at + last, StartSource.PAST_WAITS, text)

@@ -284,6 +284,8 @@ def test_the_explorer_finds_the_same_on_every_database(session: Session, monkeyp
             ({"q": "473"}, "3"), ({"q": "n1 t_0"}, "02468"), ({"q": "L7"}, "7"), ({"q": "other"}, "F"),
             ({"location": "n1"}, "0123456789"), ({"cause": ("error",)}, "F"), ({"state": ("failed",)}, "F"),
             ({"dag_id": ("d",), "state": ("succeeded", "failed")}, "0123456789"), ({"site": ("hpc",)}, "0123456789"),
+            ({"dag_id": ("other",), "state": ("failed",)}, "F"), ({"dag_id": ("d",), "state": ("failed",)}, ""),
+            ({"dag_id": ("d", "other"), "cause": ("error", "lost")}, "F"),
         ):  # fmt: skip
             assert "".join(sorted(explored(session, **choice))) == tokens, choice
     assert explored(session, "started", dag_id=("d",)) == list("9876543210")
@@ -450,6 +452,21 @@ def test_groups_of_failures_are_bounded(session: Session, monkeypatch: pytest.Mo
     found = failures(session, EVERYTHING, NOW - DAY, NOW)
     assert [group.jobs for group in found.groups] == [2, 2]
     assert (found.jobs, found.groups_left_out, found.jobs_left_out) == (9, 3, 5)
+
+
+def test_of_a_group_of_failures_is_told_what_most_of_its_jobs_said(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lading.plugin.ui.queries.failures.MOST_SAID", 2)
+    failed = {"state": State.FAILED, "cause": "error", "started_at": NOW - 50, "ended_at": NOW - 10}
+    for task_id, jobs in (("few", 1), ("some", 2), ("many", 3), ("silent", 4)):
+        said = reason_values(None if task_id == "silent" else because("free_text", text=f"of {task_id}"))
+        for number in range(jobs):
+            add(session, f"{task_id}{number}", task_id=task_id, **failed, **said)
+    add(session, "hidden", dag_id="other", **failed, **reason_values(because("free_text", text="of another Dag")))
+    session.flush()
+    [group] = failures(session, Sight(frozenset({"d"})), NOW - DAY, NOW).groups
+    assert (group.jobs, group.sentences, group.hidden) == (11, ["of many", "of some"], True)
 
 
 def test_the_last_run_is_the_youngest_before_that_has_ended(session: Session) -> None:

@@ -14,7 +14,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -530,11 +530,11 @@ class House:
 
     def add_budgets(self) -> None:
         month = datetime.fromtimestamp(self.now, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        ends = (month.replace(day=28) + (month - month.replace(day=1))).timestamp() + 4 * DAY
+        ends = (month.replace(day=28) + timedelta(days=4)).replace(day=1).timestamp()
         for name, who, most, spent, per_hour in (
-            ("genomics", "genomes", 1500.0, 1310.5, 6.4),
-            ("lab", "lab_*", 200.0, 200.4, 0.0),
-            ("all", "*", 10_000.0, 3120.0, 15.2),
+            ("genomics", "Dags genomes", 1500.0, 1310.5, 6.4),
+            ("lab", "Dags lab_*", 200.0, 200.4, 0.0),
+            ("all", "Dags *", 10_000.0, 3120.0, 15.2),
         ):
             self.session.add(
                 BudgetRow(

@@ -31,9 +31,9 @@ export function memory(mib: Maybe<number>): string {
 
 export function duration(seconds: Maybe<number>): string {
   if (isNone(seconds)) return NONE;
-  const whole = Math.max(0, seconds);
-  if (whole < 60) return `${number(whole, whole < 10 ? 1 : 0)} s`;
-  if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
+  const exactly = Math.max(0, seconds), whole = Math.round(exactly);
+  if (whole < 60) return `${number(exactly, exactly < 10 ? 1 : 0)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
   if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
@@ -41,6 +41,7 @@ export function duration(seconds: Maybe<number>): string {
 }
 
 export const ago = (seconds: number): string => (seconds < 1 ? "now" : `${duration(seconds)} ago`);
+export const cpusText = (cpus: number): string => `${count(cpus)} ${cpus === 1 ? "cpu" : "cpus"}`;
 export const jobsText = (jobs: number): string => `${count(jobs)} ${jobs === 1 ? "job" : "jobs"}`;
 
 /** The time zone that the user has chosen in Airflow; undefined: the browser's. */
@@ -80,7 +81,10 @@ export const date = (seconds: Maybe<number>): string =>
     ? NONE
     : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 /** The day of a bill, which is one of UTC: in another zone its beginning may be on the day before. */
-export const utcDay = (seconds: number): string => formatter({month: "short", day: "numeric"}, "UTC").format(seconds * 1000);
+export function utcDay(seconds: number): string {
+  const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
+  return formatter({month: "short", day: "numeric", ...(isPast ? {year: "numeric"} : {})}, "UTC").format(seconds * 1000);
+}
 export const day = (seconds: number): string => formatter({month: "short", day: "numeric"}).format(seconds * 1000);
 
 // Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.
@@ -149,7 +153,8 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
 /** When a job is expected to start, in a few characters. */
 export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
   const at = until - now > 43200 ? date : minute;
-  return since <= now ? `by ${at(until)}` : `${at(since)} – ${at(until)}`;
+  const [first, last] = [at(since), at(until)];
+  return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;
 }
 
 /** Why a job waits without what its column says already: that it waits, and where the site is said, that as well. */

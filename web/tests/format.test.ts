@@ -1,5 +1,5 @@
 import {beforeAll, expect, test, vi} from "vitest";
-import {ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd} from "../src/format";
+import {ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
@@ -43,7 +43,14 @@ test("a run of which jobs have not ended has taken until now", () => {
 test("what is unknown is never 0", () => {
   expect([exact(0), exact(0.0238896), exact(0.00004), exact(20400.5)]).toEqual(["0", "0.024", "0.00004", "20,400.5"]);
   expect([usd(null), usd(0), usd(0.004), usd(0.00003), usd(1234.5)]).toEqual(["–", "$0.00", "$0.004", "$0.00003", "$1,234.50"]);
-  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "60 s", "1 h", "25 h"]);
+  expect([duration(null), duration(59.6), duration(3600), duration(90000)]).toEqual(["–", "1 min", "1 h", "25 h"]);
+  expect([duration(9.94), duration(59.4), duration(360.4), duration(599.7)]).toEqual(["9.9 s", "59 s", "6 min", "10 min"]);
+});
+
+test("a day of another year has its year", () => {
+  const [now, year] = [Date.now() / 1000, new Date().getUTCFullYear()];
+  expect(utcDay(now)).not.toContain(String(year));
+  expect(utcDay(Date.UTC(year - 1, 10, 1) / 1000)).toMatch(new RegExp(`Nov 1.*${year - 1}`));
 });
 
 test("times for programs", () => {
@@ -54,6 +61,7 @@ test("times for programs", () => {
 test("when a job starts: a time of day, a date where that is far off", () => {
   const now = Date.UTC(2026, 10, 23, 12) / 1000;
   expect(startText({since: now + 600, until: now + 1800}, now)).toBe("17:55 – 18:15");
+  expect(startText({since: now + 600, until: now + 620}, now)).toBe("at about 17:55");
   expect(startText({since: now - 600, until: now + 1800}, now)).toBe("by 18:15");
   expect(startText({since: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
 });

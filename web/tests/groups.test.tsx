@@ -14,6 +14,7 @@ beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
 test("a limit says how much of it is used, and where", () => {
   const group = (more: object) => limitText({site: "hpc", limit: "max_allocations", params: {}, ...more} as never);
   expect(group({params: {used: 8, most: 8}})).toBe("hpc: max_allocations 8 of 8");
+  expect(group({limit: "max_usd_per_hour", params: {used: 9.6, most: 10}})).toBe("hpc: max_usd_per_hour $9.60 of $10.00");
   expect(group({})).toBe("hpc: max_allocations");
   expect(group({limit: null})).toBe("hpc");
   expect(group({site: null, limit: null})).toBe("");
@@ -46,7 +47,7 @@ test("a task of a run says what it took and what is to come", () => {
   const phases = [{key: "airflow", title: "waits for a place", since: 10, until: 40}, {key: "runs", title: "runs", since: 40, until: null}];
   const task = {task_id: "align", ready_at: 5, since: 10, until: null, expected: {since: 40, until: 200}, is_critical: true, tries: [{id: "1", map_index: -1, try_number: 1, state: "running", phases}]} as never;
   const bars = renderToStaticMarkup(<Bars task={task} span={{since: 0, until: 200}} now={100} />);
-  expect(bars).toMatch(/aria-label="align; waits for a place 30 s, runs 1 min 0 s; expected from .* to .*"/);
+  expect(bars).toMatch(/aria-label="align; waits for a place 30 s, runs 1 min; expected from .* to .*"/);
   expect(bars).toContain("stroke-dasharray=\"4 3\"");
   expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*var\(--l-airflow/);
 });

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
@@ -125,16 +125,16 @@ class JobChoice:
             return [JobRow.dag_id.is_(None), JobRow.dag_id == "", *each]
         return None
 
-    def conditions(self, sight: Sight, by: str | None = None) -> list[ColumnElement[bool]]:
+    def conditions(self, sight: Sight, by: Collection[str] | None = None) -> list[ColumnElement[bool]]:
         """The conditions for these jobs.
 
-        :param by: the column alone by which an index may find them; None: any
+        :param by: the columns by which an index may find them, and no others; None: any
         """
         found: list[Any] = []
         for name in ("dag_id", "team", "site", "state", "cause", "reason_code"):
             if values := getattr(self, name):
                 column = getattr(JobRow, name)
-                if by is not None and name != by:
+                if by is not None and name not in by:
                     column = func.coalesce(column, "")
                 found.append(column == values[0] if len(values) == 1 else column.in_(values))
         found += [
@@ -144,7 +144,7 @@ class JobChoice:
         ]
         if self.reason_site is not None:
             found.append(is_about(self.reason_site, self.reason_code))
-        if by is None and [*self.state] == [State.FAILED.value]:
+        if (by is None or "cause" in by) and [*self.state] == [State.FAILED.value]:
             found.append(JobRow.cause.is_not(None))  # by which an index finds it: none has failed by nothing
         if self.location is not None:
             found.append(or_(JobRow.location == self.location, JobRow.node == self.location))
@@ -315,8 +315,10 @@ def find_jobs(
     more = [sight.condition()] if sort != "queued" and not choice.names_any else []
     # Of a Dag an index has the other columns as well, and the one of states has half a million of one state.
     # What PostgreSQL knows of each column serves it better.
-    is_steered = choice.is_of_dags(sight) and session.get_bind().dialect.name != "postgresql"
-    conditions = [*choice.conditions(sight, "dag_id" if is_steered else None), *more]
+    # MySQL and MariaDB count in the index how many of the Dags there are, and of the causes: those that failed are few.
+    steered = {"sqlite": ("dag_id",), "mysql": ("dag_id", "cause"), "mariadb": ("dag_id", "cause")}
+    visible = steered.get(session.get_bind().dialect.name) if choice.is_of_dags(sight) else None
+    conditions = [*choice.conditions(sight, visible), *more]
     seen_at = now if place is None else place.now
     value = sort_value(sort, order, seen_at)
     beyond = [] if place is None else [is_beyond(value, order, place)]
@@ -326,7 +328,7 @@ def find_jobs(
         found = narrow(session, conditions, each_way, value, order, beyond, limit + 1)
     else:
         # They are looked at as they were queued until enough are found: those of one Dag, or all.
-        by = "dag_id" if len(choice.dag_id) == 1 else ""
+        by = ("dag_id",) if len(choice.dag_id) == 1 else ()
         found = wide(session, [*choice.conditions(sight, by), *more], value, sort, order, beyond, limit + 1)
     shown = found[:limit]
     end = PageCursor(seen_at, shown[-1][1], shown[-1][0]) if len(found) > limit else None

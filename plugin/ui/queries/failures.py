@@ -6,6 +6,7 @@ Times are seconds since the epoch, memory MiB. None is what is not known, or wha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
+from lading.executors.store.jobs import chunks
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.right_size import right_size
@@ -27,6 +29,8 @@ OF_NODES = ("node_failure", "lost", "preempted")
 MOST_ADVISED = 3
 # A site that is ill has one for each of its nodes.
 MOST_GROUPS = 100
+# What was said of so many tasks of a group is looked at, those with most of its jobs.
+MOST_SAID = 10
 DEFAULT_CAUSE = "error"
 
 
@@ -99,7 +103,8 @@ class FailedJobs:
     dags: Counter[str] = field(default_factory=Counter)
     tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
     hidden_tasks: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
+    said: Counter[str] = field(default_factory=Counter)
+    """By the token of one of the jobs, whose reason stands for those of its task."""
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -112,8 +117,8 @@ class FailedJobs:
             self.dags[row.dag_id] += row.jobs
         if row.dag_id and row.task_id:
             self.tasks[row.dag_id, row.task_id] += row.jobs
-        if row.reason is not None:
-            self.reasons[str(row.reason)] += row.jobs
+        if row.said is not None:
+            self.said[row.said] += row.jobs
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
@@ -122,14 +127,16 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     where = {"site": case((of_node, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
     names = ("cause", "site", "node", "dag_id", "task_id")
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
-    by: Any = select(*columns, JobRow.ended_at, JobRow.reason)
+    # Not the reasons themselves: MariaDB would have groups with texts on its disk.
+    said = case((JobRow.reason.is_not(None), JobRow.token)).label("said")
+    by: Any = select(*columns, JobRow.ended_at, said)
     failed = by.where(*failed_since(since)).subquery()
     keys = [failed.c[name] for name in names]
     sums = {
         "jobs": func.count(),
         "first": func.min(failed.c.ended_at),
         "last": func.max(failed.c.ended_at),
-        "reason": func.max(failed.c.reason, type_=JobRow.reason.type),
+        "said": func.max(failed.c.said),
     }
     rows = session.execute(select(*keys, *(each.label(name) for name, each in sums.items())).group_by(*keys))
     groups: dict[Key, FailedJobs] = {}
@@ -137,18 +144,37 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         seen = sight.sees(row.dag_id)
         groups.setdefault((row.cause or DEFAULT_CAUSE, row.site, row.node), FailedJobs()).add(row, seen)
     ordered = sorted(groups.items(), key=lambda each: (-each[1].jobs, each[0][0], each[0][1] or "", each[0][2] or ""))
+    shown = ordered[:MOST_GROUPS]
+    said_of = reasons(session, [token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)])
     return FailureGroups(
         now=now,
         since=since,
         jobs=sum(each.jobs for each in groups.values()),
-        groups=[model(session, key, found) for key, found in ordered[:MOST_GROUPS]],
+        groups=[model(session, key, found, said_of) for key, found in shown],
         groups_left_out=len(ordered[MOST_GROUPS:]),
         jobs_left_out=sum(each.jobs for _, each in ordered[MOST_GROUPS:]),
     )
 
 
-def model(session: Session, key: Key, found: FailedJobs) -> FailureGroup:
+def reasons(session: Session, tokens: Sequence[str]) -> dict[str, str]:
+    """The reasons of jobs as text, by token."""
+    return {
+        token: str(reason)
+        for chunk in chunks(tokens)
+        for token, reason in session.execute(select(JobRow.token, JobRow.reason).where(JobRow.token.in_(chunk)))
+    }
+
+
+def model(session: Session, key: Key, found: FailedJobs, said_of: dict[str, str]) -> FailureGroup:
+    """The answer's group.
+
+    :param said_of: what was said, by the token of a job
+    """
     name, site, node = key
+    sentences: Counter[str] = Counter()
+    for token, jobs in found.said.items():
+        if token in said_of:
+            sentences[said_of[token]] += jobs
     cause = CAUSES.get(name, CAUSES[DEFAULT_CAUSE])
     return FailureGroup(
         cause=name,
@@ -161,7 +187,7 @@ def model(session: Session, key: Key, found: FailedJobs) -> FailureGroup:
         tasks=len(found.tasks) + found.hidden_tasks,
         first=found.first,
         last=found.last,
-        sentences=[text for text, _ in found.reasons.most_common(MOST_SENTENCES)],
+        sentences=[text for text, _ in sentences.most_common(MOST_SENTENCES)],
         dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in found.dags.most_common(MOST_DAGS)],
         dags_total=len(found.dags),
         failed_tasks=failed_tasks(session, name, found),

@@ -1,10 +1,10 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
 import type {ChartMachine} from "../api_types";
-import {bought, clock, count, date, day, duration, machineState, spoken, tickLabel} from "../format";
+import {bought, clock, count, cpusText, date, day, duration, machineState, spoken, tickLabel} from "../format";
 import {keyOf, taskName} from "../paths";
 import {DARK, LIGHT, SLANTS, shownState, type Palette} from "./colors";
 import type {ChartJob, Packing} from "./packing";
-import {MOMENTS, beginning, rowsOf, seriesOf, type Layout, type Row} from "./rows";
+import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, type Layout, type Row} from "./rows";
 
 type ECharts = typeof import("./echarts");
 type Chart = ReturnType<ECharts["init"]>;
@@ -30,7 +30,7 @@ function jobTip(job: ChartJob, now: number): string {
   return lines([
     `<b>${escaped(taskName(keyOf(job)))}</b>`,
     !job.hidden && `${escaped(job.runId ?? "")} · try ${job.tryNumber} · ${escaped(job.state)}`,
-    `${count(job.cpus)} cpus, ${duration((job.end ?? now) - job.start)}, from ${from}`,
+    `${cpusText(job.cpus)}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
     escaped(job.place),
   ]);
 }
@@ -188,10 +188,10 @@ export class PackingChart {
     const ms = (at: number) => at * 1000, ends = (end: number | null) => ms(end ?? packing.until);
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
-    const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
+    const narrow = this.element.clientWidth < 600, left = narrow ? 96 : 170;
     const label = (at: number) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since);
     const days = [...new Set([day(since), day(packing.until)])].join(" – ");
-    const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
+    const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, axisLine: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name: string, data: [number, number][], color: string, axis: number, dash: string) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, lineStyle: {type: dash}, areaStyle: axis === 1 ? {opacity: 0.15} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
     const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.until, look[1]))})} : {};
@@ -240,7 +240,7 @@ export class PackingChart {
         {id: "names", type: "custom", z: 3, silent: true, clip: false, data: shown.map((row) => ({value: [ms(since), row.top + row.cpus / 2]})), renderItem: (parameters: Parameters, api: Api) => {
           const [, y] = api.coord([api.value(0), api.value(1)]), area = parameters.coordSys, row = shown[parameters.dataIndex];
           if (!row || y < area.y || y > area.y + area.height) return null;
-          return {type: "text", x: area.x - 8, y, style: {text: row.label, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fontWeight: row.density ? "bold" : "normal", fill: dark ? "#d4d4d8" : "#3f3f46"}};
+          return {type: "text", x: area.x - 8, y, style: {text: narrow && row.machine ? row.label.slice(siteOf(row.label).length + 1) : row.label, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fontWeight: row.density ? "bold" : "normal", fill: dark ? "#d4d4d8" : "#3f3f46"}};
         }},
         line("cpus up", series.up, palette.hidden, 1, "dashed"),
         line("cpus used", series.used, palette.running, 1, "solid"),

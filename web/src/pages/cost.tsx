@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, date, exact, iso, percent, usd, utcDay} from "../format";
+import {cost, count, cpuHours, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -109,7 +109,7 @@ function Saved() {
   ];
   return (
     <Section title="What would right sizes save?" more={<span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
-      <Table name="Savings" rows={found.tasks} columns={columns} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
+      <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
     </Section>
   );
 }
@@ -158,7 +158,7 @@ export function CostPage({chosen, summary}: PageProps) {
         <Tiles>
           <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
           {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${count(running.jobs)} jobs, until now`} />
+          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
           {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>

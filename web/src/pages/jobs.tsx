@@ -3,7 +3,7 @@ import * as React from "react";
 import {useRef, useState} from "react";
 import {address, type Parameters} from "../api";
 import type {JobPage, TrySummary} from "../api_types";
-import {cost, count, date, duration, memory, percent, sentence, spoken, startText} from "../format";
+import {cost, count, cpusText, date, duration, memory, percent, sentence, spoken, startText} from "../format";
 import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -114,7 +114,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     const share = job.cpu_seconds === null ? null : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job));
     const peak = job.peak_memory === null ? null : percent(job.peak_memory, job.memory);
     return (
-      <div><div>{share ? `${share} of ` : ""}{count(cpus(job))} cpus</div><Muted>{peak ? `${peak} of ` : ""}{memory(job.memory)}</Muted></div>
+      <div><div>{share ? `${share} of ` : ""}{cpusText(cpus(job))}</div><Muted>{peak ? `${peak} of ` : ""}{memory(job.memory)}</Muted></div>
     );
   };
   return [

@@ -44,11 +44,11 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
-    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{[bought(machine), memory(machine.memory)].filter(Boolean).join(", ")}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
+    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine) ? `${bought(machine)}, ` : ""}<span className="line">{memory(machine.memory)}</span></Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
     {title: "cpus used / up", cell: load, number: true, sort: "used"},
-    {title: "Used so far", cell: share, number: true, sort: "share"},
+    {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, number: true, sort: "share"},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
     {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},

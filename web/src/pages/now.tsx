@@ -117,7 +117,7 @@ export function NowPage({summary: found, trouble, now}: PageProps) {
       <Failures within={DAY} few={5} />
       {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
-      <Section title="How to be told?">
+      <Section title="How to be alerted?">
         <p>For Grafana, on the metrics of Lading: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a> such as that no controller runs, that a site does not answer, or that a budget is spent.</p>
       </Section>
     </>

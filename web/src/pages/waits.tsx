@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {count, duration, percent, sentence, spoken} from "../format";
+import {count, cpusText, duration, percent, sentence, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
@@ -12,12 +12,13 @@ import {WAITING} from "./jobs";
 import type {PageProps} from "./page";
 
 const holder = ({dag_id, gang}: HeldRoom) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);
-const holds = ({held}: WaitGroup) => held.map((each) => `${holder(each)} holds ${count(each.cpus)} cpus at ${each.place} for ${count(each.jobs)} of its jobs`);
+const holds = ({held}: WaitGroup) => held.map((each) => `${holder(each)} holds ${cpusText(each.cpus)} at ${each.place} for ${count(each.jobs)} of its jobs`);
 
 /** The limit that is reached: how much of it is used, where. */
 export function limitText({site, limit, params}: WaitGroup): string {
   const {used, most} = params;
-  const share = typeof used === "number" && typeof most === "number" ? `${count(used)} of ${count(most)}` : null;
+  const amount = limit?.includes("usd") ? usd : count;
+  const share = typeof used === "number" && typeof most === "number" ? `${amount(used)} of ${amount(most)}` : null;
   const reached = [limit, share].filter(Boolean).join(" ");
   return [site, reached].filter(Boolean).join(": ");
 }
@@ -62,7 +63,7 @@ function Queues() {
     {title: "95 of 100 began within", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Jobs", cell: (row) => count(row.jobs), number: true},
   ];
-  return <Section title="How long do jobs of which size wait in queues?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
+  return <Section title="How long do jobs of each size wait in queues?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", past_waits: "By the waits of earlier tries"};

@@ -35,7 +35,7 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
   const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
   const isAsked = outlook.asked_by !== null;
   return (
-    <Section title="When shall it end?">
+    <Section title="When should it end?">
       {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
       {mayEdit ? (
         <Row>

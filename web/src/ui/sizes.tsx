@@ -16,7 +16,8 @@ export function Sizes({dagId}: {dagId: string}) {
   const both = (sizes: Size, text: (value: number) => string) => {
     const {most, nearly_all: nearlyAll} = sizes;
     if (nearlyAll === null) return "–";
-    return most === nearlyAll || most === null ? text(nearlyAll) : `${text(most)} / ${text(nearlyAll)}`;
+    const [usual, last] = [text(most ?? nearlyAll), text(nearlyAll)];
+    return usual === last ? last : `${usual} / ${last}`;
   };
   // In two lines where a column is narrow.
   const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;

@@ -44,6 +44,7 @@ const CSS = `
 .lading tr:last-child td { border-bottom: 0; }
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }
+.lading td.number { max-width: none; }
 .lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .lading th abbr { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
@@ -79,14 +80,14 @@ const CSS = `
   .lading > header { gap: 0 8px; }
   .lading nav a { padding: 8px 6px; font-size: 0.92em; }
   .lading .find { width: 100%; }
-  .lading .find > * { flex: 1; }
+  .lading .find > :first-child { flex: 1; }
   .lading section > .head { position: static; }
   .lading .tiles { grid-template-columns: repeat(2, 1fr); }
   .lading .tile { padding: 6px 8px; }
   .lading .tile .value { font-size: 1.15em; }
   .lading table { width: max-content; min-width: 100%; }
   .lading td, .lading th { padding: 4px 6px; }
-  .lading td { max-width: 15em; }
+  .lading td:not(.number) { max-width: 15em; }
   .lading .text { min-width: 11em; }
   .lading :is(th, td):first-child { max-width: 46vw; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }

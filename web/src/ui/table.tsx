@@ -81,7 +81,7 @@ function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column
   const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number);
   return (
     <th scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>
-      <button type="button" onClick={() => sorting.onSort(sort, next)}>{title}{isBy ? (sorting.descending ? " ▾" : " ▴") : ""}</button>
+      <button type="button" title={help} onClick={() => sorting.onSort(sort, next)}>{title}{isBy ? (sorting.descending ? " ▾" : " ▴") : ""}</button>
     </th>
   );
 }

@@ -241,7 +241,7 @@ class Cluster:
     """A site of allocations at which what is asked for is there in the next tick, and the plans that are made."""
 
     def __init__(self, *launched: Location, wait: float = 200.0) -> None:
-        self.launched = list(launched)
+        self.launched, self.is_paid = list(launched), True
         self.market = replace(MARKET, most=4, idle_seconds=600, queue_seconds=wait)
         self.made: list[float] = []
         plan = SitePlan(MachineMarket(Catalogue({})), self.start, lambda: None, threading.Event())
@@ -253,12 +253,12 @@ class Cluster:
         future.set_result(planned(here, ways, lambda: None))
         return future
 
-    def tick(self, now: float, **jobs: ComingTask) -> ComingWork:
+    def tick(self, now: float, barred: Sequence[str] = (), **jobs: ComingTask) -> ComingWork:
         up = [each for each in self.launched if not each.booting]
         site = SiteView(name="hpc", market=self.market, locations=up, launched=list(self.launched))
         runs = [ComingRun("r", 0.0, jobs)]
-        found = self.work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
-        for each in found.plan.launches if found.plan is not None else ():
+        found = self.work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False, barred=barred)
+        for each in found.plan.launches if found.plan is not None and self.is_paid else ():
             name = f"new-{len(self.launched)}"
             its = Location(name, each.capacity, instance_type=each.kind, ends_at=now + each.seconds, booting=True)
             self.launched.append(its)
@@ -286,6 +286,31 @@ def test_what_is_not_asked_for_ahead_is_not_planned_again_in_each_tick() -> None
     asked = [here.tick(300.0 + now, **waiting) for now in range(3)]
     names = {name for each in asked if each.plan for launch in each.plan.launches for name in launch.jobs}
     assert len(names) == 2, "as soon as they wait, and one has the allocation that is there"
+
+
+def test_what_no_budget_pays_for_is_asked_for_by_one_plan_until_one_does() -> None:
+    here = Cluster()
+    waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
+    here.is_paid = False
+    asked = [here.tick(10.0 * number, **waiting).plan for number in range(100)]
+    assert all(each is not None and each.launches for each in asked)
+    assert here.made == [0.0]
+    here.is_paid = True
+    here.tick(1000.0, **waiting)
+    here.tick(1001.0, **waiting)
+    assert {each.instance_type for each in here.launched} == {NEED.instance_type}
+    assert here.made == [0.0, 1001.0], "it starts later than planned"
+
+
+def test_what_its_share_keeps_from_a_cluster_is_not_planned_there() -> None:
+    here = Cluster()
+    waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
+    for number in range(100):
+        found = here.tick(float(number), ["a", "b"], **waiting)
+        assert found.plan is None or not found.plan.launches
+    assert len(here.made) == 1
+    assert (found := here.tick(100.0, **waiting)).plan is not None
+    assert {name for launch in found.plan.launches for name in launch.jobs} == {"a", "b"}
 
 
 def test_an_idle_allocation_that_stays_is_not_planned_again_in_each_tick() -> None:

@@ -29,18 +29,20 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs, site_plan, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.forecast.site_plans import Foreseen, SitePlans
+from lading.executors.forecast.site_plans import Foreseen, SitePlans, with_alike
 from lading.executors.orchestrator import airflow_run_requests, airflow_runs
 from lading.executors.store import JobRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
-from lading.scheduling.forecast.coming import ComingJob, ComingRun
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import decide
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit, budget_terms
@@ -451,3 +453,21 @@ def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(
     assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 2.0))
     assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0)) == []
     assert foreseen(house, tmp_path, monkeypatch, budget(Unit.CPU_HOURS, 10.0)) == []
+
+
+def test_what_a_share_may_not_have_is_not_planned_either_where_it_was_not_looked_at() -> None:
+    """Of thousands that are alike some are looked at in a tick."""
+
+    def waits(token: str, task_id: str) -> WaitingJob:
+        return WaitingJob(token, Resources(1, 1), dag_id="d", run_id="r", task_id=task_id)
+
+    def runs_with(*tokens: str) -> ComingTask:
+        return ComingTask([ComingJob(f"d r {token}", Prediction(1.0), "cloud", token=token) for token in tokens])
+
+    runs = [
+        ComingRun("d r", NOW, {"a": runs_with("a1", "a2", "a3"), "b": runs_with("b1", "b2")}),
+        ComingRun("other r", NOW, {"a": runs_with("o1", "o2")}),
+    ]
+    waiting = [waits("a1", "a"), waits("a2", "a"), waits("b1", "b")]
+    assert with_alike(frozenset({"a1"}), waiting, runs) == {"a1", "a3"}
+    assert with_alike(frozenset({"gone"}), waiting, runs) == {"gone"}

@@ -38,7 +38,7 @@ def test_what_is_most_like_it_says_it_if_it_is_known_well_enough() -> None:
     waited = expected_start(NOW, NOW - 1000, past=[few, many])
     assert waited is not None
     assert (waited.since, waited.until) == (NOW - 1000 + 1100, NOW - 1000 + 1900), "shorter waits do not count any more"
-    assert waited.text == "11 of 20 earlier tries of site hpc that had waited for 16 min 40 s"
+    assert waited.text == "11 of 20 earlier tries of site hpc: those that waited for 16 min 40 s or longer"
     assert expected_start(NOW, NOW - 5000, past=[few, many]) is None
 
 
