@@ -182,7 +182,7 @@ class Forecast:
         passed: dict[tuple[str | None, str], list[float]] = {}
         overdue: dict[tuple[str | None, str], list[float]] = {}
         for step in self.steps.values():
-            if step.begun is None or step.alike is None or not 0 < step.seconds or now <= step.begun:
+            if step.begun is None or step.alike is None or not step.seconds > 0 or now <= step.begun:
                 continue
             key, its = (step.job.run, step.alike), now - step.begun
             passed.setdefault(key, []).append(math.log(its / step.seconds))

@@ -132,9 +132,7 @@ def test_the_first_that_end_are_the_shortest(ended: int, spread: float) -> None:
     assert abs(found - 100) < abs(expected - 100), "nearer than the mean of those that have ended"
 
 
-@given(
-    st.lists(st.floats(-5.0, 5.0), max_size=20), st.integers(1, 50), st.floats(0.04, 1.0), st.floats(0.0, 1.0)
-)
+@given(st.lists(st.floats(-5.0, 5.0), max_size=20), st.integers(1, 50), st.floats(0.04, 1.0), st.floats(0.0, 1.0))
 def test_what_runs_on_makes_the_mean_no_less_and_less_than_the_longest_might(
     passed: list[float], measured: int, spread: float, more: float
 ) -> None:
