@@ -98,8 +98,10 @@ class LiveRun:
 
     :param usd: what the machines have cost; ``seconds``: from the first job's queueing until the last job's end
     :param lengths: of jobs from their start to their end, by the ids of their tasks
-    :param boot: mean from an order to the moment when jobs could begin; ``start``: from a job's place on a machine
-        that is up to its begin; ``queueing``: from the end of the last task before a job until that was queued
+    :param boot: mean from an order to the begin of the first job where that waited, else until the machine was up;
+        ``start``: of further jobs from the moment when there were a place and room for it to its begin, where the end
+        of the last job on the machine before makes the room; ``queueing``: from the end of the last task before a job
+        until that was queued
     """
 
     usd: float
@@ -249,13 +251,8 @@ def run(airflow: Airflow, workflow: Sequence[Arrival]) -> LiveRun:
         (each.usd_per_hour or 0.0) * max(billing.LEAST_SECONDS, (each.ended_at or 0.0) - each.ordered_at) / 3600
         for each in machines
     )
-    up = {each.token: each.ready_at for each in machines if each.ready_at is not None}
     ends = {name: each.ended_at or 0.0 for name, each in by_task.items()}
-    starts = [
-        (each.started_at or 0.0) - each.placed_at
-        for each in jobs
-        if each.placed_at is not None and each.placed_at >= up.get(each.location or "", each.placed_at)
-    ]
+    boots, starts = delays(jobs, machines)
     queueing = [
         by_task[task_id(each.job.name)].queued_at - max(ends[task_id(name)] for name in each.parents)
         for each in workflow
@@ -266,10 +263,27 @@ def run(airflow: Airflow, workflow: Sequence[Arrival]) -> LiveRun:
         max(ends.values()) - min(each.queued_at for each in jobs),
         len(machines),
         {str(name): ends[name] - (each.started_at or 0.0) for name, each in by_task.items()},
-        statistics.mean(each.ready_at - each.ordered_at for each in machines if each.ready_at is not None),
+        statistics.mean(boots),
         statistics.mean(starts),
         statistics.mean(queueing),
     )
+
+
+def delays(jobs: Sequence[JobRow], machines: Sequence[InstanceRow]) -> tuple[list[float], list[float]]:
+    """For how long each machine has booted, and each further job taken to begin; see :class:`LiveRun`."""
+    boots, starts = [], []
+    for each in machines:
+        mine = (job for job in jobs if job.location == each.token)
+        its = sorted(((job.started_at or 0.0, job) for job in mine), key=lambda one: one[0])
+        if each.ready_at is None:
+            continue
+        has_waited = bool(its) and its[0][1].queued_at < each.ready_at
+        boots.append((its[0][0] if has_waited else each.ready_at) - each.ordered_at)
+        for begin, job in its:
+            room = max((other.ended_at or 0.0 for _, other in its if (other.ended_at or 0.0) <= begin), default=None)
+            if room is not None:
+                starts.append(begin - max(job.placed_at or 0.0, room))
+    return boots, starts
 
 
 def report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
@@ -18,6 +18,9 @@ from lading.scheduling.prediction import EXACT
 MOST_SPREAD, MOMENT = 1.5, 1.0
 # Beyond it a spread is that of several kinds of jobs, and their mean does not follow from it.
 MOST_SPREAD_OF_ONE_KIND = 1.0
+# What has run for so many standard deviations less than expected says nothing of how long others take. How often an
+# interval is halved in which a shift of the mean is.
+NEAR, HALVINGS = 3.0, 12
 NORMAL = NormalDist()
 
 
@@ -169,25 +172,41 @@ class Forecast:
         return replace(self, steps=kept)
 
     def by_those_at_work(self, now: float) -> Forecast:
-        """The same where steps take longer, as those like them that are at work for longer than was expected.
+        """The same where steps take longer, as those like them that are at work have taken as long until now.
 
-        Of those that have ended all is known; of one that runs on, that it takes longer than until now. So it counts as
-        one that takes as long as is expected now, and as long as all of them at least. If none has ended, that is as
-        long as the one that takes the longest: before the others could end they have not had the time.
+        The shortest end first: if two of fifty that began together have ended, the others take longer than these. So
+        what runs on counts as well (:func:`censored_shift`). Where none has ended, or lengths are known, what is
+        overdue counts as one that takes as long as is expected of it now; and if none has ended, all others take as
+        long as the one that takes the longest: before they could end they have not had the time.
         """
+        passed: dict[tuple[str | None, str], list[float]] = {}
         overdue: dict[tuple[str | None, str], list[float]] = {}
         for step in self.steps.values():
-            if step.begun is not None and step.alike is not None and 0 < step.seconds < now - step.begun:
-                over = math.log((now - step.begun + step.left(now)) / step.seconds)
-                overdue.setdefault((step.job.run, step.alike), []).append(over)
-        if not overdue:
-            return self
-        steps = dict(self.steps)
+            if step.begun is None or step.alike is None or not step.seconds > 0 or now <= step.begun:
+                continue
+            key, its = (step.job.run, step.alike), now - step.begun
+            passed.setdefault(key, []).append(math.log(its / step.seconds))
+            if its > step.seconds:
+                overdue.setdefault(key, []).append(math.log((its + step.left(now)) / step.seconds))
+        shifts: dict[tuple[object, float, float], float] = {}
+        changed: dict[str, WorkflowStep] = {}
         for name, step in self.steps.items():
-            over_all = overdue.get((step.job.run, step.alike or ""))
-            if over_all and (step.begun is None or now - step.begun <= step.seconds):
-                steps[name] = replace(step, seconds=step.seconds * math.exp(_common(over_all, step.measured)))
-        return replace(self, steps=steps)
+            key = step.job.run, step.alike or ""
+            shift = 0.0
+            if step.measured and step.spread > EXACT:
+                those, spread = passed.get(key, ()), min(MOST_SPREAD_OF_ONE_KIND, step.spread)
+                # For how long it has run itself counts when it is reckoned what is left.
+                others = len(those) if step.begun is None else len(those) - 1
+                if others > 0:
+                    kind = key, step.measured * len(those) / others, spread
+                    if kind not in shifts:
+                        shifts[kind] = censored_shift(those, kind[1], spread)
+                    shift = shifts[kind]
+            elif key in overdue and (step.begun is None or now - step.begun <= step.seconds):
+                shift = _common(overdue[key], step.measured)
+            if shift:
+                changed[name] = replace(step, seconds=step.seconds * math.exp(shift))
+        return replace(self, steps={**self.steps, **changed}) if changed else self
 
     def by_means(self) -> Forecast:
         """The same where what is to come takes as long as on average, which is longer than half of all take.
@@ -234,20 +253,28 @@ class Forecast:
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
-        the longest rest."""
+        the longest rest, then what can begin now.
+
+        Those for which nothing is launched before they wait come after the others of their priority until they do: what
+        may come late, and for a time that is not known, takes no room from what waits.
+        """
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
             for name, step in self.steps.items()
             if step.begun is None
         }
 
-        def place(name: str) -> tuple[int, float, str]:
-            return -self.steps[name].job.priority, -rests[name], name
+        launched_late = self.launched_when_waiting()
+
+        def place(name: str) -> tuple[int, bool, float, bool, str]:
+            step = self.steps[name]
+            is_to_come = any(each in self.steps for each in step.parents)
+            return -step.job.priority, is_to_come and name in launched_late, -rests[name], is_to_come, name
 
         ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)
         while ready:
-            _, _, name = heapq.heappop(ready)
+            *_, name = heapq.heappop(ready)
             yield name
             for child in self.children[name]:
                 missing[child] -= 1
@@ -261,6 +288,38 @@ def _longer(logarithm: float, spread: float, ended: float) -> float:
         return 0.0
     part = (1 - ended) * math.erfc(logarithm / spread / math.sqrt(2)) / 2
     return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
+
+
+def censored_shift(passed: Sequence[float], measured: float, spread: float) -> float:
+    """By how much the mean of normal values is more than that of those that are measured, where of others is known
+    that they are more than so much: by maximum likelihood (Tobin, "Estimation of relationships for limited dependent
+    variables", Econometrica 26, 1958).
+
+    :param passed: what the others exceed, over the mean of those that are measured
+    :param measured: how many are, above zero; more where each of the others counts as a part of one
+    :param spread: the standard deviation of all, above zero
+    """
+    near = [each for each in passed if each > -NEAR * spread]  # what has just begun says nothing
+    if not near:
+        return 0.0
+
+    def is_more(shift: float) -> bool:
+        return spread * math.fsum(_hazard((each - shift) / spread) for each in near) > measured * shift
+
+    low, high = 0.0, max(spread, *near)
+    while is_more(high):
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_more(middle) else (low, middle)
+    return low
+
+
+def _hazard(value: float) -> float:
+    """By how much a standard normal variable exceeds 0 on average where it exceeds this."""
+    if value > 8:  # else both are 0 soon
+        return value + 1 / value
+    return math.exp(-value * value / 2) * math.sqrt(2 / math.pi) / math.erfc(value / math.sqrt(2))
 
 
 def _common(over: Iterable[float], measured: int) -> float:

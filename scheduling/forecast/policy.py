@@ -222,7 +222,7 @@ class Planner:
                     )
         if not due:
             return False
-        soonest = forecast.soonest(now)
+        soonest = forecast.by_those_at_work(now).soonest(now)
         return any(soonest[name] > first + SLACK for name, first in due.items())
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.forecast import MOMENT, MOST_SPREAD, CycleError, Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import (
+    MOMENT,
+    MOST_SPREAD,
+    CycleError,
+    Forecast,
+    WorkflowStep,
+    censored_shift,
+)
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 
@@ -30,6 +37,18 @@ def test_the_longest_rest_counts() -> None:
     assert found.rests(104.0) == {"a": 6 + 21, "b": 6, "c": 21, "d": 1}
     # What is free of all that does not run yet, and of these the longest rest first.
     assert list(found.by_rest(found.rests(104.0))) == ["c", "b", "d"]
+
+
+def test_what_waits_has_room_before_what_may_come_late() -> None:
+    running, waiting = step("run", 10, begun=100.0), step("z", 900, spread=1.2)
+    to_come = replace(step("b", 900, "run"), measured=1)
+    unknown = step("a", 5000, "run", spread=1.2)
+    found = forecast_of(running, waiting, to_come, unknown)
+    assert list(found.by_rest(found.rests(104.0))) == ["z", "b", "a"], "as long as the other, and now; then unknown"
+    hinted = forecast_of(running, waiting, to_come, replace(unknown, ahead=True))
+    assert list(hinted.by_rest(hinted.rests(104.0))) == ["a", "z", "b"]
+    urgent = replace(unknown, job=replace(unknown.job, priority=5))
+    assert next(iter(forecast_of(running, waiting, urgent).by_rest({"run": 10, "z": 900, "a": 1}))) == "a"
 
 
 def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
@@ -94,6 +113,33 @@ def test_what_is_expected_of_others_is_between_what_was_and_what_the_longest_tak
     assert seconds <= found <= 1.001 * max(seconds, longest)
     more = forecast_of(*(replace(each, measured=measured + 1) for each in forecast.steps.values()))
     assert more.by_those_at_work(1e4).steps["next"].seconds <= 1.001 * found, "the less, the more have ended"
+
+
+@pytest.mark.parametrize("ended", [2, 5, 10, 25, 40])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.6])
+def test_the_first_that_end_are_the_shortest(ended: int, spread: float) -> None:
+    """Of fifty jobs that began together some have ended; the median of all is known though most still run."""
+    lengths = [100 * math.exp(NormalDist(0, spread).inv_cdf((number + 0.5) / 50)) for number in range(50)]
+    logarithms = [math.log(each) for each in lengths[:ended]]
+    now = lengths[ended - 1] + 0.01
+    expected = math.exp(fmean(logarithms))
+    steps = [
+        replace(of_task(f"r{number}", expected, 0.0 if number < 50 else None, ended), spread=spread)
+        for number in range(ended, 60)
+    ]
+    found = forecast_of(*steps).by_those_at_work(now).steps["r55"].seconds
+    assert found == pytest.approx(100, rel=0.1)
+    assert abs(found - 100) < abs(expected - 100), "nearer than the mean of those that have ended"
+
+
+@given(st.lists(st.floats(-5.0, 5.0), max_size=20), st.integers(1, 50), st.floats(0.04, 1.0), st.floats(0.0, 1.0))
+def test_what_runs_on_makes_the_mean_no_less_and_less_than_the_longest_might(
+    passed: list[float], measured: int, spread: float, more: float
+) -> None:
+    found = censored_shift(passed, measured, spread)
+    assert 0 <= found <= len(passed) / measured * (max([0.0, *passed]) + 2 * spread)
+    assert censored_shift([each + more for each in passed], measured, spread) >= found - 1e-2 * max(1.0, found)
+    assert censored_shift(passed, measured + 1, spread) <= found + 1e-2 * max(1.0, found)
 
 
 def test_tasks_that_wait_for_each_other_are_named() -> None:

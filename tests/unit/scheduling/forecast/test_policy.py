@@ -176,6 +176,18 @@ def test_nothing_boots_ahead_for_a_task_of_which_none_has_ended_unless_its_hint_
         assert len(here.decide(100.0).launches) == 1, "now it waits"
 
 
+def test_what_a_machine_was_launched_for_has_it_though_others_may_come_first() -> None:
+    """Else it would wait for another one that is launched, at each new plan, and be the last that has room."""
+    unknown = [replace(step(name, 400.0, "first"), spread=1.2) for name in "abcdefgh"]
+    waiting = replace(step("z", 400.0), spread=1.2)
+    here = Workflow(replace(step("first", 50.0), spread=1.2), *unknown, waiting, locations=("up",))
+    here.begin("first", "up", 0.0)
+    here.locations.append(here.location("new", ready_at=BOOT))
+    assert here.decide(30.0).launches == ()
+    here.planner.schedule = None  # something has gone another way
+    assert [(each.job, each.location) for each in here.decide(BOOT).placements] == [("z", "new")]
+
+
 def test_what_should_have_begun_and_has_no_room_is_looked_at_again() -> None:
     """Else it would wait until something ends, and be planned anew only then."""
     schedule, forecast = at_one_machine(2, a=10.0)
