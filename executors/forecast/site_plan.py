@@ -132,6 +132,7 @@ class SitePlan:
         barred: Collection[str] = (),
         kept: Collection[str] = (),
         unsure: Collection[str] = (),
+        cut: Collection[str | None] = (),
     ) -> ForeseenActions:
         """What is to be done now.
 
@@ -143,6 +144,7 @@ class SitePlan:
         :param kept: the names of machines that do not go by the plan
         :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
             queued
+        :param cut: the runs of which steps are left out already, so that it is not known when they end
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
@@ -176,7 +178,7 @@ class SitePlan:
         known = {} if schedule is None else schedule.starts
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
         # When that goes on is not known.
-        unsure_runs = {its.forecast.steps[name].job.run for name in (*withheld, *left_out)}
+        unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}
         self.ends = {run: end for run, end in self.planned_ends.items() if run not in unsure_runs}
         return ForeseenActions(
             with_tokens(actions, tokens),

@@ -250,7 +250,7 @@ def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
 
 
 def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Problem, now: float) -> bool:
-    """Whether those machines are there that a schedule goes by, and no others, which it knows as they are now then.
+    """Whether exactly the machines are there that a schedule goes by. It has them as they are now after that.
 
     What it has asked for and is not there was withheld, if it can still be launched, and is asked for again.
     """
