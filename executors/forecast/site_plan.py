@@ -154,7 +154,7 @@ class SitePlan:
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
-        here = self._input(forecast, site, market, now)
+        here = self._input(forecast, its.waiting, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
         if is_blind:
@@ -291,9 +291,12 @@ class SitePlan:
         homes = ((name, schedule.homes[name]) for name in waiting if name in schedule.homes)
         return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
 
-    def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
+    def _input(
+        self, forecast: Forecast, waiting: Mapping[str, str], site: SiteView, market: MachineMarket, now: float
+    ) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
+        names = {token: name for name, token in waiting.items()}
+        seen = [with_steps(as_planned(each, market, now), names) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
         paid = {
             each.name: (now if each.launched_at is None else min(now, each.launched_at), each.usd_per_hour)
@@ -338,6 +341,16 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         pause=pause,
         most_boot_paid=here.most_boot_paid,
     )
+
+
+def with_steps(location: Location, names: Mapping[str, str]) -> Location:
+    """A location where the jobs to which it is promised are called by the names of their steps.
+
+    :param names: of those that wait, by their tokens
+    """
+    if not location.promised:
+        return location
+    return replace(location, promised=frozenset(names.get(each, each) for each in location.promised))
 
 
 def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:
