@@ -117,12 +117,23 @@ class AllocationWork:
         )
         if self.plan is None or not isinstance(site.market, Market):
             return coming
-        return replace(coming, plan=self._planned(self.plan, its, coming, site, site.market, now))
+        cut = {its.forecast.steps[name].job.run for name in left_out}
+        return replace(coming, plan=self._planned(self.plan, its, coming, site, site.market, cut, now))
 
     def _planned(
-        self, plan: SitePlan, its: SiteForecast, coming: ComingWork, site: SiteView, market: Market, now: float
+        self,
+        plan: SitePlan,
+        its: SiteForecast,
+        coming: ComingWork,
+        site: SiteView,
+        market: Market,
+        cut: Collection[str | None],
+        now: float,
     ) -> AllocationPlan:
-        """What the plan asks for now for the runs of which it is known what comes after their jobs."""
+        """What the plan asks for now for the runs of which it is known what comes after their jobs.
+
+        :param cut: the runs of which steps are left out
+        """
         before, self.seen = self.seen, {}
         for each in site.launched:
             seen_at, up_at = before.get(each.name, (now, None))
@@ -151,6 +162,7 @@ class AllocationWork:
             # Of these it is not known who else may need them.
             kept=[each.name for each in there if each.name not in coming.foreseen],
             unsure=forecast.steps.keys() - sure,
+            cut=cut,
         )
         schedule = plan.planner.schedule
         begins = {} if schedule is None else schedule.starts

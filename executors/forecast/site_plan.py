@@ -132,6 +132,7 @@ class SitePlan:
         barred: Collection[str] = (),
         kept: Collection[str] = (),
         unsure: Collection[str] = (),
+        cut: Collection[str | None] = (),
     ) -> ForeseenActions:
         """What is to be done now.
 
@@ -143,6 +144,7 @@ class SitePlan:
         :param kept: the names of machines that do not go by the plan
         :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
             queued
+        :param cut: the runs of which steps are left out already, so that it is not known when they end
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
@@ -152,7 +154,7 @@ class SitePlan:
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
-        here = self._input(forecast, site, market, now)
+        here = self._input(forecast, its.waiting, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
         if is_blind:
@@ -176,7 +178,7 @@ class SitePlan:
         known = {} if schedule is None else schedule.starts
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
         # When that goes on is not known.
-        unsure_runs = {its.forecast.steps[name].job.run for name in (*withheld, *left_out)}
+        unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}
         self.ends = {run: end for run, end in self.planned_ends.items() if run not in unsure_runs}
         return ForeseenActions(
             with_tokens(actions, tokens),
@@ -289,9 +291,12 @@ class SitePlan:
         homes = ((name, schedule.homes[name]) for name in waiting if name in schedule.homes)
         return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
 
-    def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
+    def _input(
+        self, forecast: Forecast, waiting: Mapping[str, str], site: SiteView, market: MachineMarket, now: float
+    ) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
+        names = {token: name for name, token in waiting.items()}
+        seen = [with_steps(as_planned(each, market, now), names) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
         paid = {
             each.name: (now if each.launched_at is None else min(now, each.launched_at), each.usd_per_hour)
@@ -336,6 +341,16 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         pause=pause,
         most_boot_paid=here.most_boot_paid,
     )
+
+
+def with_steps(location: Location, names: Mapping[str, str]) -> Location:
+    """A location where the jobs to which it is promised are called by the names of their steps.
+
+    :param names: of those that wait, by their tokens
+    """
+    if not location.promised:
+        return location
+    return replace(location, promised=frozenset(names.get(each, each) for each in location.promised))
 
 
 def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:

@@ -250,7 +250,7 @@ def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
 
 
 def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Problem, now: float) -> bool:
-    """Whether those machines are there that a schedule goes by, and no others, which it knows as they are now then.
+    """Whether exactly the machines are there that a schedule goes by. It has them as they are now after that.
 
     What it has asked for and is not there was withheld, if it can still be launched, and is asked for again.
     """
@@ -261,16 +261,31 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], problem: Pr
             if location is None or abs((location.ready_at or now) - (machine.location.ready_at or now)) > SLACK:
                 return False
             machine.location = location
-    for machine in schedule.machines:
-        if machine.location is None and machine.launched and machine.bin is not None:
-            kind = machine.bin.type.name, machine.bin.offering.capacity_type
-            launched = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
-            if (location := next(launched, None)) is not None:
-                machine.location = there.pop(location.name)
-            elif machine.bin not in problem.bins:
-                return False
-            machine.launched, machine.withheld = location is not None, location is None
+    asked = [each for each in schedule.machines if each.location is None and each.launched and each.bin is not None]
+    # Some of a kind may be withheld: those that are there are first of all for the steps for which they were launched.
+    for are_promised in (True, False):
+        for machine in asked:
+            if machine.location is None and (its := find_launched(machine, there, are_promised=are_promised)):
+                machine.location = there.pop(its.name)
+    for machine in asked:
+        if machine.location is None and machine.bin not in problem.bins:
+            return False
+        machine.launched, machine.withheld = machine.location is not None, machine.location is None
     return not there
+
+
+def find_launched(machine: PlannedMachine, there: Mapping[str, Location], *, are_promised: bool) -> Location | None:
+    """The first location that is what a machine is launched as; None: there is none.
+
+    :param are_promised: whether it has to be one that was launched for steps of the machine
+    """
+    assert machine.bin is not None
+    kind = machine.bin.type.name, machine.bin.offering.capacity_type
+    for each in there.values():
+        is_of_kind = (each.instance_type, each.capacity_type) == kind
+        if is_of_kind and not (are_promised and each.promised.isdisjoint(machine.steps)):
+            return each
+    return None
 
 
 def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:

@@ -196,6 +196,20 @@ def test_what_a_budget_does_not_pay_for_is_planned_once_and_launched_as_soon_as_
     assert here.begun == {"b0", "b1", "b2"}
 
 
+def test_what_is_launched_for_others_is_not_for_those_for_which_no_budget_pays(
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one is launched after the other until all of these have one."""
+    here = house(made, tmp_path, monkeypatch, "", FORECAST)
+    here.queue("b0", max_usd=0.04)
+    here.run(2 * BOOT)
+    here.queue("b1", "b2", "b3", max_usd=0.04)
+    here.queue("c0")
+    here.run(4 * BOOT)
+    assert here.begun == {"b0", "c0"}
+    assert len(here.site.diary.launches) == 2
+
+
 def test_what_a_bound_of_its_share_holds_is_in_no_plan_until_there_is_room_for_it(
     made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,6 +313,17 @@ def test_what_its_share_keeps_from_a_cluster_is_not_planned_there() -> None:
     assert {name for launch in found.plan.launches for name in launch.jobs} == {"a", "b"}
 
 
+def test_when_a_run_ends_is_not_said_while_its_share_keeps_jobs_of_it_from_a_cluster() -> None:
+    here = Cluster()
+    waiting = {name: step(name, 600.0, token=name) for name in ("a", "b")}
+    plan = here.work.plan
+    assert plan is not None
+    here.tick(0.0, ["b"], **waiting)
+    assert (plan.planned_ends.keys(), plan.ends) == ({"r"}, {})
+    here.tick(1.0, **waiting)
+    assert plan.ends.keys() == {"r"}
+
+
 def test_an_idle_allocation_that_stays_is_not_planned_again_in_each_tick() -> None:
     """It is not known who else may need it, as after a restart of the controller."""
     busy = Location("a", MARKET.capacity, instance_type=NEED.instance_type, jobs=1, used=MARKET.capacity, ends_at=3e3)

@@ -185,6 +185,21 @@ def test_a_launch_that_is_withheld_is_asked_for_again_by_the_same_plan_until_it_
     assert here.plan.starts == {"t": NOW + 560}
 
 
+def test_a_machine_is_for_the_jobs_for_which_it_was_launched_where_others_of_its_kind_are_withheld() -> None:
+    """Else those that no budget pays for would have it, and another one would be launched again and again."""
+    market = replace(MARKET, limits=InstanceLimits(types={"large": 0}))
+    for launched, withheld in (("t", "u"), ("u", "t")):
+        here = House()
+        here.job("a", token="t")
+        here.job("b", token="u")
+        assert len(here.look(market=market).actions.launches) == 2
+        here.machine("new", booting=True, ready_at=NOW + 60, promised=frozenset({launched}))
+        found = here.look(NOW + 1, market)
+        assert (found.is_of_now, found.homes) == (True, {launched: "new"})
+        assert list(found.actions.launched_for.values()) == [(withheld,)]
+        assert len(here.asked) == 1
+
+
 def test_what_can_be_launched_again_is_planned_for() -> None:
     here = House()
     here.job("a", token="t")
