@@ -264,7 +264,7 @@ def run(airflow: Airflow, workflow: Sequence[Arrival]) -> LiveRun:
         len(machines),
         {str(name): ends[name] - (each.started_at or 0.0) for name, each in by_task.items()},
         statistics.mean(boots),
-        statistics.mean(starts),
+        statistics.mean(starts or [0.0]),
         statistics.mean(queueing),
     )
 

@@ -21,6 +21,9 @@ MOST_SPREAD_OF_ONE_KIND = 1.0
 # What has run for so many standard deviations less than expected says nothing of how long others take. How often an
 # interval is halved in which a shift of the mean is.
 NEAR, HALVINGS = 3.0, 12
+# Jobs of a task have histories by their sizes. Beyond so many of them in a run the first one's shift counts: each takes
+# a look at all that run.
+MOST_SHIFTS = 8
 NORMAL = NormalDist()
 
 
@@ -188,7 +191,7 @@ class Forecast:
             passed.setdefault(key, []).append(math.log(its / step.seconds))
             if its > step.seconds:
                 overdue.setdefault(key, []).append(math.log((its + step.left(now)) / step.seconds))
-        shifts: dict[tuple[object, float, float], float] = {}
+        shifts: dict[object, dict[tuple[float, float], float]] = {}
         changed: dict[str, WorkflowStep] = {}
         for name, step in self.steps.items():
             key = step.job.run, step.alike or ""
@@ -198,10 +201,10 @@ class Forecast:
                 # For how long it has run itself counts when it is reckoned what is left.
                 others = len(those) if step.begun is None else len(those) - 1
                 if others > 0:
-                    kind = key, step.measured * len(those) / others, spread
-                    if kind not in shifts:
-                        shifts[kind] = censored_shift(those, kind[1], spread)
-                    shift = shifts[kind]
+                    found, kind = shifts.setdefault(key, {}), (step.measured * len(those) / others, spread)
+                    if kind not in found and len(found) < MOST_SHIFTS:
+                        found[kind] = censored_shift(those, *kind)
+                    shift = found.get(kind, next(iter(found.values())))
             elif key in overdue and (step.begun is None or now - step.begun <= step.seconds):
                 shift = _common(overdue[key], step.measured)
             if shift:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist, fmean
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.scheduling.forecast import forecast
 from lading.scheduling.forecast.forecast import (
     MOMENT,
     MOST_SPREAD,
@@ -130,6 +132,21 @@ def test_the_first_that_end_are_the_shortest(ended: int, spread: float) -> None:
     found = forecast_of(*steps).by_those_at_work(now).steps["r55"].seconds
     assert found == pytest.approx(100, rel=0.1)
     assert abs(found - 100) < abs(expected - 100), "nearer than the mean of those that have ended"
+
+
+def test_of_a_task_with_many_histories_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size of its jobs has a history of its own, and there may be as many as jobs."""
+    searches = []
+
+    def counted(passed: Sequence[float], measured: float, spread: float) -> float:
+        searches.append(measured)
+        return censored_shift(passed, measured, spread)
+
+    monkeypatch.setattr(forecast, "censored_shift", counted)
+    steps = [replace(of_task(f"r{number}", 10.0, 0.0, 1 + number), spread=0.3) for number in range(200)]
+    found = forecast_of(*steps).by_those_at_work(20.0)
+    assert len(searches) == forecast.MOST_SHIFTS
+    assert all(each.seconds > 10 for each in found.steps.values())
 
 
 @given(st.lists(st.floats(-5.0, 5.0), max_size=20), st.integers(1, 50), st.floats(0.04, 1.0), st.floats(0.0, 1.0))
