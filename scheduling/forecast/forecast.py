@@ -320,7 +320,7 @@ def censored_shift(passed: Sequence[float], measured: float, spread: float) -> f
 
 def _hazard(value: float) -> float:
     """By how much a standard normal variable exceeds 0 on average where it exceeds this."""
-    if value > 8:  # else both are 0 soon
+    if value > 8:  # erfc is too small for a float soon
         return value + 1 / value
     return math.exp(-value * value / 2) * math.sqrt(2 / math.pi) / math.erfc(value / math.sqrt(2))
 

@@ -78,7 +78,7 @@ def probable_end(steps: Mapping[str, Uncertain], starts: Mapping[str, float], pl
     while latest - soonest > max(MOMENT, NEAR * (latest - planned)):
         end, chance = (soonest + latest) / 2, 0.0
         if not soonest < end < latest:
-            break  # after millions of years seconds are not told apart any more
+            break  # there is no floating-point number between the two
         for begin, seconds, scale in late:
             part = math.erfc(-math.log((end - begin) / seconds) / scale) / 2 if end > begin else 0.0
             chance += math.log(max(TINY, part))

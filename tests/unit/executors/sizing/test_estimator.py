@@ -433,7 +433,7 @@ def test_what_hangs_together(address: str, expected: str, monkeypatch: pytest.Mo
     assert file_sizes.place(address) == expected
 
 
-@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="this machine does not tell of its mounts")
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="this machine has no /proc/self/mountinfo")
 def test_mounts_are_found_without_a_look_at_them() -> None:
     found = file_sizes.mount_points()
     assert "/proc" in found
