@@ -51,10 +51,14 @@ class Work:
         with self.lock:
             return self.ranges.popleft() if self.ranges else None
 
+    def welcome(self, worker: str) -> None:
+        with self.lock:
+            self.done[worker] = 0
+
     def add(self, worker: str, primes: int) -> None:
         with self.lock:
             self.primes += primes
-            self.done[worker] = self.done.get(worker, 0) + 1
+            self.done[worker] += 1
 
 
 def is_prime(number: int) -> bool:
@@ -80,6 +84,8 @@ def look_after(connection: socket.socket, word: str, work: Work) -> None:
         hello = next(said)
         if hello.get("word") != word:
             return
+        # It counts as one also where the others have left nothing for it.
+        work.welcome(hello["name"])
         while (part := work.next()) is not None:
             say(connection, part)
             work.add(hello["name"], next(said))

@@ -14,7 +14,7 @@ from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.services.agent import NodeAgent
+from tests.services.agent import PATIENCE, NodeAgent
 
 # Found before the real one: whoever imports it fails.
 NO_AIRFLOW = 'raise ModuleNotFoundError("No module named \'airflow\'", name="airflow")'
@@ -98,8 +98,9 @@ def test_limits_hold_for_all_that_it_has_started(agent: NodeAgent, put: Callable
 
 def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
     pid, tidied = tmp_path / "pid", tmp_path / "tidied"
-    # The command is what the shell waits for: it gets the signal itself.
-    put("one", shell(f"echo $$ > {pid}; trap 'touch {tidied}; exit 3' TERM; while :; do sleep 0.1; done"))
+    agent.configure(capacity=Resources(4, 4096), kill_grace=PATIENCE)  # it has whatever time a busy machine needs
+    # The command is what the shell waits for: it gets the signal itself, once it has said that it is ready for it.
+    put("one", shell(f"trap 'touch {tidied}; exit 3' TERM; echo $$ > {pid}; while :; do sleep 0.1; done"))
     agent.wait(pid.exists)
     agent.spool.ask_to_cancel({"one": free_text("nobody wants it")})
     assert agent.wait_for("one")["cause"] == "cancelled"
