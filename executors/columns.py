@@ -111,7 +111,6 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "max_jobs": hints.max_jobs,
         "run_max_jobs": hints.run_max_jobs,
         "max_usd": hints.max_usd,
-        "ahead": True if hints.ahead_after is not None else None,
     }
 
 

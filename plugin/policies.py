@@ -16,7 +16,6 @@ from lading.hooks.dags.teams import team_of_task
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
-from lading.scheduling.hints.gang_hints import AFTER
 from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
@@ -114,8 +113,6 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
             lambda each: with_binding(merged(each), each),
         )
         parsed = Hints.parse(hints)
-    if any(level.get("ahead") for level in levels(task)):
-        hints[AFTER] = sorted(task.upstream_task_ids)
     inputs = sources(task, parsed, is_bound="matching" not in authored)
     if hints or inputs:
         give(task, hints, inputs)

@@ -30,7 +30,6 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
@@ -131,18 +130,12 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits, self.budgets.terms)
-        ahead = AheadRequests(
-            settings,
-            self.durations,
-            self.placing.waits,
-            lambda: self.metrics.latency,
-            ways,
-            self.site_plans.is_planned,
-            self.budgets.terms,
+        launches = any(site.launches for site in sites.values())
+        self.site_plans = SitePlans(
+            settings, ways, self.ring, self.placing.waits, self.budgets.terms, launches=launches
         )
         self.staging = Staging(sites, self.ring, settings.input_roots)
-        self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
+        self.gangs = GangController(ways, files=self.staging.missing)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -311,6 +304,7 @@ class Controller:
         """Choose where waiting jobs go, and what to do with jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
+        self.site_plans.live_runs.may_look_ahead = self.leadership.may_look_ahead
         is_work = any_wait or self.site_plans.expects_jobs or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         self.shares.count(seen, sites, now)
@@ -329,6 +323,8 @@ class Controller:
                 foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
                 )
+                for site, jobs in foreseen.wanted.items():
+                    together.wanted.setdefault(site, []).extend(jobs)
                 assignment = self.placing.assign(
                     session,
                     waiting,
@@ -349,8 +345,7 @@ class Controller:
                     provision, by_name[name], together.wanted.get(name, ()), together.active
                 )
             decision = together.added_to(dispatch.decided(waiting, assignment, now))
-            asked = self.site_plans.notes(assignment.provisions)
-            decision = replace(decision, notes=[*decision.notes, *asked])
+            decision = replace(decision, notes=self.site_plans.notes(assignment.provisions))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
@@ -359,8 +354,6 @@ class Controller:
 
     def _together(self, sites: Sequence[SiteView], now: float, bounds: ShareBounds | None) -> GangOutcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
-        if not self.leadership.may_look_ahead:
-            self.gangs.ahead = None
         with open_session() as session:
             return self.gangs.decide(
                 session,

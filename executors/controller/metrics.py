@@ -19,8 +19,6 @@ from lading.scheduling.reasons import NEW
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Of the latest tick in their average.
-SHARE_OF_LATEST = 0.1
 # Its name and its tags.
 Gauge = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -49,16 +47,12 @@ class Metrics:
         self.counted: list[Counted] = []
         """What is counted in the next round, when the teams are read."""
         self.last_round = time.time()
-        self.latency = 0.0
-        """Seconds that a tick takes: the average of the last ones, the latest of which count most."""
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
         """Time one tick: ``lading.tick.duration``."""
-        began = time.monotonic()
         with self.stats.timer("lading.tick.duration"):
             yield
-        self.latency += SHARE_OF_LATEST * (time.monotonic() - began - self.latency)
 
     def count(self, changes: Iterable[Change]) -> None:
         """Count jobs that started or ended, in the next round: ``lading.jobs.started``, ``lading.jobs.ended`` by state

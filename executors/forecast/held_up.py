@@ -18,7 +18,8 @@ class HeldUpSteps:
 
     def update(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
         """The steps that could have begun or been queued lately, and those that are held up by something that is not
-        known here: a full pool that others fill, the time until a retry, an earlier run, a site without room."""
-        names = its.unqueued()
+        known here: a full pool that others fill, the time until a retry, an earlier run, a site without room. What
+        waits for room elsewhere, for as long as is expected, is none of them."""
+        names = [name for name in its.unqueued() if not its.forecast.steps[name].waits_for_room(now)]
         self.since = {name: self.since.get(name, now) for name in names}
         return names, [name for name in names if now - self.since[name] >= SECONDS_UNTIL_HELD_UP]

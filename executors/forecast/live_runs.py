@@ -5,32 +5,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.forecast.tasks import AskingTask, asking_task
-from lading.executors.gangs.ahead_requests import BEGUN, FAILED
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, TaskState
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
-from lading.executors.store.durations import Durations
+from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast import critical_path
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, RoomRequest, alone
+from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.groups import run_name
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.routes import first_stop, router
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, Prediction
 from lading.scheduling.shares.who import Tenant
 
@@ -47,9 +49,12 @@ MOST_RUNS_PER_TICK = 20
 MOST_RUNS_TO_LEARN = 4
 # Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
+BEGUN = (TaskState.RUNNING, TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE)
+FAILED = (TaskState.FAILED, TaskState.UPSTREAM_FAILED)
 # Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
 HANDED_OVER = (TaskState.QUEUED, TaskState.RUNNING, TaskState.RESTARTING)
 TROUBLE = "What the tasks of some runs ask for cannot be read, so their jobs are planned without what comes after them"
+CIRCLE = "Gangs of some runs wait for each other, so it is not foreseen when they begin"
 AT_ONCE = Prediction(0.0, source="it has no job")
 
 
@@ -62,7 +67,8 @@ class KnownRun:
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
-    :param asks: its tasks as their hints have them
+    :param asks: its tasks as their hints have them; ``asked``: what a job asks for of those for which room is asked for
+        ahead though no plan provides it
     :param tenant: whose it is
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
@@ -79,6 +85,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    asked: dict[str, WaitingJob] = field(default_factory=dict)
     tenant: Tenant = Tenant()  # noqa: RUF009 - a tuple, which nothing changes
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
@@ -93,18 +100,20 @@ class KnownRun:
 class TaskToCome:
     """A task of which jobs are to come.
 
-    :param site: to which they go first, and what each of them takes there; None: to none that is known
     :param team: that of its Dag; None: it has none
+    :param site: to which they go first, and what each of them takes there; None: to none that is known
+    :param room_wait: for how long they wait for room that no forecast buys; None: not at all, as far as that is known
     """
 
     run: DagRunKey
     task_id: str
     task: DagTask
     past: DagPast
-    site: str | None
-    need: PlannedJob | None
     expected: Prediction
     team: str | None = None
+    site: str | None = None
+    need: PlannedJob | None = None
+    room_wait: RoomWait | None = None
 
     def name(self, index: int) -> str:
         return job_name(self.run, self.task_id, index)
@@ -115,20 +124,25 @@ class TaskToCome:
         :param row: the task instance, or of one that is not expanded yet the one for all
         """
         its_pool = row.pool, row.pool_slots
-        return ComingJob(self.name(index), self.expected, self.site, self.need, index, None, None, None, *its_pool)
+        return ComingJob(
+            self.name(index), self.expected, self.site, self.need, index, None, None, None, *its_pool, self.room_wait
+        )
 
 
 class LiveRuns:
     """What is known of live runs from tick to tick.
 
     :param ways: how places are found for jobs
+    :param waits: for how long jobs have waited in queues, and what was launched has taken until it was up
     """
 
-    def __init__(self, settings: Settings, ways: Ways) -> None:
-        self.settings, self.ways = settings, ways
+    def __init__(self, settings: Settings, ways: Ways, waits: PastWaits) -> None:
+        self.settings, self.ways, self.waits = settings, ways, waits
+        self.may_look_ahead = True
+        """False: a plugin has ended a controller over a task that is to come, so none is asked about such any more."""
         self.durations, self.dags = Durations(), current.orchestrator().forecaster()
         self.known: dict[DagRunKey, KnownRun] = {}
-        self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
+        self.needs: dict[str, tuple[str, PlannedJob] | None] = {}
         self.pools: dict[str, int] = {}
         self.trouble = Trouble(log)
         self.learnt: dict[str | None, int] = {}
@@ -161,7 +175,8 @@ class LiveRuns:
         self._forget(rows, now)
         self._read_requests(current.orchestrator().run_requests(session))
         self._read(session, by_run, by_dag, now, database_ahead)
-        first_sites = FirstSites(sites, self.ways, self.needs, by_dag, self._is_ours)
+        self.waits.read(session)
+        first_sites = FirstSites(sites, self.ways, self.needs, self.waits, by_dag, database_ahead, self._is_ours)
         found = [self._coming(run, known, by_run.get(run, ()), first_sites, now) for run, known in self.known.items()]
         for row in rows:
             if row.task_id is None:
@@ -196,12 +211,10 @@ class LiveRuns:
         """The names of the live runs of which it is not known what comes after their jobs."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
-    def is_planned(self, run: DagRunKey, task_id: str) -> bool:
-        """Whether it is known of a task of a run what it needs, and what comes before it."""
-        known = self.known.get(run)
-        return (
-            known is not None and known.structure is not None and known.asks.get(task_id, AskingTask()).job is not None
-        )
+    def asked(self, run: DagRunKey, task_id: str) -> WaitingJob | None:
+        """What a job of a task asks for at the site to which it goes first, where room is asked for ahead though no
+        plan provides it; None: it is not."""
+        return self.known[run].asked.get(task_id) if run in self.known else None
 
     def try_number(self, run: DagRunKey, task_id: str) -> int:
         """Of a task that is still to come."""
@@ -221,7 +234,7 @@ class LiveRuns:
             run_name(*run)
             for run, known in self.known.items()
             if any(
-                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor, known.tenant.team)
+                not known.asks.get(row.task_id, nothing).is_foreseen and self._is_ours(row.executor, known.tenant.team)
                 for row in known.rows
             )
         }
@@ -289,6 +302,8 @@ class LiveRuns:
                 except Exception as error:  # what a task has as its executor_config may be of a class that is not here
                     self.trouble.begin(TROUBLE, error, traceback=True)
                     known.structure = None
+                if known.structure is not None:
+                    known.asks = self._without_circles(known.structure, known.asks)
                 known.is_read, known.version = True, known.version + 1
 
     def _asks(self, session: Session, run: DagRunKey, by_dag: bool) -> dict[str, AskingTask]:
@@ -300,6 +315,26 @@ class LiveRuns:
             task_id: asking_task(run, task_id, config, last, self.settings, by_dag, facts)
             for task_id, config in configs
         }
+
+    def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:
+        """The same without gangs where some would begin after each other."""
+        gangs = {task_id: ask.gang for task_id, ask in asks.items() if ask.gang is not None}
+        if not gangs:
+            return asks
+
+        def party(task_id: str) -> tuple[str, bool]:
+            return gangs.get(task_id, task_id), task_id in gangs
+
+        before: dict[tuple[str, bool], set[tuple[str, bool]]] = {}
+        for task_id, task in structure.tasks.items():
+            here = party(task_id)
+            before.setdefault(here, set()).update(party(each) for each in task.upstream if party(each) != here)
+        try:
+            TopologicalSorter(before).prepare()
+        except CycleError as error:
+            self.trouble.begin(CIRCLE, error)
+            return {task_id: replace(ask, gang=None) for task_id, ask in asks.items()}
+        return asks
 
     def _coming(
         self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
@@ -339,20 +374,30 @@ class LiveRuns:
             # Nothing is known of what comes after the jobs of a Dag that cannot be read.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
+            # What a run may still cost is decided when its jobs wait.
+            ahead, request = False if ask.has_budget else ask.ahead, None
+            known.asked.pop(task_id, None)
             if rest and known.structure is not None and task_id not in doomed:
-                site, need = (None, None) if ask.job is None else first_sites.find(ask.job)
-                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask), known.tenant.team)
+                of = TaskToCome(run, task_id, task, known.past, self._expected(ask), known.tenant.team)
+                if ask.job is not None and self.may_look_ahead:
+                    place = first_sites.find(ask.job, together=ask.gang is not None)
+                    if place is not None and ask.is_planned:
+                        of = replace(of, site=place.site, need=place.need)
+                    if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
+                        of = replace(of, room_wait=first_sites.room_wait(place.site, ask.row))
+                        if ahead and of.room_wait is not None and first_sites.sites[place.site].market is not None:
+                            request = RoomRequest(place.site, place.need)
+                            known.asked[task_id] = place.asked
                 jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
-                # What a run may still cost is decided when its jobs wait.
-                ahead = False if ask.has_budget else ask.ahead
+                most = min(limits, default=None)
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority, ahead
+                    jobs, task.upstream, task.by_index, most, task.priority, ahead, ask.gang, request
                 )
         of_run = [each.run_most for each in known.asks.values()]
-        most = [*of_run, None if known.structure is None else known.structure.most_at_once]
+        limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]
         # A Dag that cannot be read has the zone that Airflow gives to those that name none.
         zone = self.dags.zone if known.structure is None else known.structure.zone
         wants = known.asks.values() if known.request.finish_by is None else (known.request,)
@@ -364,7 +409,7 @@ class LiveRuns:
             known.began,
             tasks,
             max(hurries, default=None),
-            min((each for each in most if each is not None), default=None),
+            min((each for each in limits_of_run if each is not None), default=None),
             min(moments, default=None),
         )
 
@@ -422,29 +467,35 @@ class LiveRuns:
         self, row: Any, name: str, first_sites: FirstSites, now: float, pool: str | None = None, pool_slots: int = 1
     ) -> ComingJob:
         """A job that waits or is at work."""
-        begun = None
-        if row.state in groups.AT_WORK:
-            began = row.started_at if row.state == State.RUNNING else row.placed_at
-            begun = now if began is None else min(now, began)
-        site, need = first_sites.of_row(row, begun is not None)
-        return ComingJob(
-            name,
-            self.durations.predict(row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN),
-            site,
-            need,
-            row.map_index,
-            row.token,
-            begun,
-            row.location,
-            pool,
-            pool_slots,
-        )
+        expected = self.durations.predict(row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
+        its_own = row.map_index, row.token
+        if (room_wait := first_sites.wait_of(row)) is not None or row.state not in groups.AT_WORK:
+            site, need = first_sites.of_waiting(row)
+            return ComingJob(name, expected, site, need, *its_own, None, None, pool, pool_slots, room_wait)
+        began = row.started_at if row.state == State.RUNNING else row.placed_at
+        begun = now if began is None else min(now, began)
+        site, need = first_sites.of_working(row)
+        return ComingJob(name, expected, site, need, *its_own, begun, row.location, pool, pool_slots)
+
+
+class FirstPlace(NamedTuple):
+    """Where jobs that are alike go first.
+
+    :param asked: one of them, with what it asks for there
+    :param need: what it takes there
+    """
+
+    site: str
+    asked: WaitingJob
+    need: PlannedJob
 
 
 class FirstSites:
     """Where jobs go first, in one tick.
 
-    :param needs: what is known of jobs already, by their tokens: the site, and what they take there
+    :param needs: what is known of jobs already, by their tokens: the site, and what they take there; None: nothing
+    :param waits: for how long jobs have waited in queues, and what was launched has taken until it was up
+    :param database_ahead: by how many seconds the database's clock is before ours
     :param is_ours: whether a task becomes a job, by the executor that it names and the team of its Dag
     """
 
@@ -452,41 +503,95 @@ class FirstSites:
         self,
         sites: Sequence[SiteView],
         ways: Ways,
-        needs: dict[str, tuple[str | None, PlannedJob | None]],
+        needs: dict[str, tuple[str, PlannedJob] | None],
+        waits: PastWaits,
         by_dag: bool,
+        database_ahead: float,
         is_ours: Callable[[str | None, str | None], bool],
     ) -> None:
         self.sites = {site.name: site for site in sites}
-        self.ways, self.needs, self.by_dag = ways, needs, by_dag
+        self.ways, self.needs, self.waits, self.by_dag = ways, needs, waits, by_dag
+        self.database_ahead = database_ahead
         self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
+        able = [site for site in sites if site.holds]
+        self.route_together: Callable[[WaitingJob], Route] = router(able, ways.rules, ways.rank)
         self.more_to_learn = MOST_RUNS_TO_LEARN
         self.is_ours = is_ours
 
-    def find(self, job: WaitingJob) -> tuple[str | None, PlannedJob | None]:
-        """The site to which a job goes first, and what it takes there; None: to none."""
-        try:
-            stop = first_stop(job, self.route(job), self.ways.filters)
-        except ValueError:  # what a plugin has added has failed, which is said when the job is placed
-            return None, None
-        return (None, None) if stop is None else (stop.site, self.sites[stop.site].need(stop.asked(job)))
+    def find(self, job: WaitingJob, *, together: bool = False) -> FirstPlace | None:
+        """Where a job goes first; None: nowhere, as far as that is known.
 
-    def of_row(self, row: Any, is_at_work: bool) -> tuple[str | None, PlannedJob | None]:
-        """The same of a live job, which stays where it is at work."""
-        if is_at_work:
-            if row.site not in self.sites:
-                return None, None
-            return row.site, self.sites[row.site].need(queue.as_waiting(row, self.by_dag))
-        is_planned = row.gang is None and row.sizing is None
-        if not is_planned or row.max_instances is not None or row.run_max_instances is not None:
+        :param together: whether it is of a gang, for which sites hold room
+        """
+        try:
+            stop = first_stop(job, (self.route_together if together else self.route)(job), self.ways.filters)
+        except ValueError:  # what a plugin has added has failed, which is said when the job is placed
+            return None
+        if stop is None:
+            return None
+        asked = stop.asked(job)
+        return FirstPlace(stop.site, asked, self.sites[stop.site].need(asked))
+
+    def is_covered(self, site: str) -> bool:
+        """Whether what is to come at a site of this name is planned."""
+        market = self.sites[site].market
+        return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
+
+    def room_wait(self, site: str, row: Any, since: float | None = None) -> RoomWait | None:
+        """For how long a job is expected to wait for room at a site; None: not at all, as far as that is known.
+
+        :param row: the job, as a row of the queue
+        :param since: when it was asked for, epoch seconds; None: it was not
+        """
+        market, seconds = self.sites[site].market, None
+        if isinstance(market, MachineMarket):
+            seconds = market.boot_seconds
+        else:
+            known = self.waits.known if market is None else self.waits.launches
+            seconds = known.expected(site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1))
+            if seconds is None and market is not None:
+                seconds = market.queue_seconds
+        return RoomWait(seconds, since) if seconds else None
+
+    def of_working(self, row: Any) -> tuple[str | None, PlannedJob | None]:
+        """Where a job is at work, and what it takes there."""
+        if row.site not in self.sites:
             return None, None
+        return row.site, self.sites[row.site].need(queue.as_waiting(row, self.by_dag))
+
+    def of_waiting(self, row: Any) -> tuple[str | None, PlannedJob | None]:
+        """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
+        is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
+        place = self._first_place(row) if is_planned and row.state not in groups.AT_WORK else None
+        return (None, None) if place is None else place
+
+    def wait_of(self, row: Any) -> RoomWait | None:
+        """For how long a job waits for room that no forecast buys; None: not at all, as far as that is known."""
+        if row.state in groups.AT_WORK:
+            site = self.sites.get(row.site)
+            if row.state != State.PLACED or site is None or not site.is_queue(row.location):
+                return None
+            return self.room_wait(row.site, row, row.placed_at)
+        if (place := self._first_place(row)) is None:
+            return None
+        is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
+        if is_planned and self.is_covered(place[0]):
+            return None
+        return self.room_wait(place[0], row, row.wake_at or row.queued_at - self.database_ahead)
+
+    def _first_place(self, row: Any) -> tuple[str, PlannedJob] | None:
+        """Where a job that waits goes first, and what it takes there; None: nowhere, as far as that is known."""
+        if row.sizing is not None:
+            return None
         if row.token not in self.needs:
-            self.needs[row.token] = self.find(queue.as_waiting(row, self.by_dag))
+            place = self.find(queue.as_waiting(row, self.by_dag), together=row.gang is not None)
+            self.needs[row.token] = None if place is None else (place.site, place.need)
         return self.needs[row.token]
 
 
 def signature(row: Any) -> tuple[Any, ...]:
     """What a plan depends on of a live job."""
-    return row.token, row.state, row.location, row.started_at, row.sizing is None
+    return row.token, row.state, row.location, row.started_at, row.sizing is None, row.wake_at
 
 
 def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:

@@ -187,6 +187,12 @@ class SitePlan:
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
             not_ahead=not_ahead,
+            begins={
+                name: known[name]
+                for names in actions.launched_for.values()
+                for name in names
+                if name in known and name not in tokens
+            },
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from lading.executors.forecast.ahead_requests import AheadRequests
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns, named
 from lading.executors.forecast.site_plan import PlanningInput, SitePlan, planned
-from lading.executors.gangs.ahead_requests import EVENT
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
@@ -36,6 +36,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.provisioning.allocation_plan import SECONDS_PAID
+from lading.scheduling.provisioning.asked_ahead import AskedJob
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EVENT = "lading asks ahead"
 # While a tick is at work, planning goes on by one step in so many seconds.
 SECONDS_OF_A_PAUSE = 0.1
 # What is forecast of runs is stored again after so many seconds.
@@ -56,6 +58,7 @@ SECONDS_BETWEEN_NOTES = 3.0
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
+NOT_AHEAD = "It is not known for which jobs room is to be asked for ahead, so it is asked for when they have come"
 NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
 NO_STARTS: Mapping[str, float] = MappingProxyType({})
 
@@ -70,18 +73,22 @@ class Foreseen:
 
     :param actions: where machines are bought by it: what the plans ask for now
     :param coming: where allocations are asked for: what is to come
+    :param wanted: jobs that are to come and for which room is asked for though no plan provides it
     """
 
     actions: Mapping[str, ForeseenActions] = field(default_factory=dict)
     coming: Mapping[str, ComingWork] = field(default_factory=dict)
+    wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
 
 
 class SitePlans:
-    """The plans of all sites that buy by a forecast, and what is to come where allocations are asked for.
+    """The plans of all sites that buy by a forecast, what is to come where allocations are asked for, and what room is
+    asked for ahead of what no plan provides for.
 
     :param ring: called when a plan has been made for which no tick has waited
     :param waits: for how long allocations have waited in their queues
     :param budgets: what they allow a tenant's jobs
+    :param launches: whether machines or allocations are launched at any site
     """
 
     def __init__(
@@ -91,9 +98,16 @@ class SitePlans:
         ring: Callable[[], None],
         waits: PastWaits,
         budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS,
+        *,
+        launches: bool = True,
     ) -> None:
-        self.live_runs = LiveRuns(settings, ways)
-        self.ring, self.waits = ring, waits
+        self.live_runs = LiveRuns(settings, ways, waits)
+        self.ahead = AheadRequests(self.live_runs.asked)
+        self.asked: Sequence[AskedJob] = ()
+        """The jobs for which room is asked for ahead since this tick."""
+        self.noted: set[tuple[DagRunKey, str]] = set()
+        """The tasks of live runs whose event logs say that room is asked for ahead."""
+        self.ring, self.waits, self.launches = ring, waits, launches
         self.plans: dict[str, SitePlan] = {}
         self.work: dict[str, AllocationWork] = {}
         self.coming: dict[str, ComingWork] = {}
@@ -102,7 +116,7 @@ class SitePlans:
         """When that is to be looked at again, on the monotonic clock."""
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
-        self.is_closed = self.is_used = False
+        self.is_closed = False
         self.next_note = 0.0
         self.has_noted = True  # an earlier controller may have
         self.settings = settings
@@ -111,8 +125,6 @@ class SitePlans:
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
-        self.covered: frozenset[str] = frozenset()
-        """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.budgets = budgets
@@ -156,18 +168,19 @@ class SitePlans:
             if isinstance(site.market, MachineMarket) and site.market.policy == FORECAST and site.trouble is None
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
-        self.is_used = bool(by_forecast or allocating)
-        self.covered = frozenset((*by_forecast, *(site.name for site in allocating)))
-        if not self.is_used:
+        self.asked = ()
+        if not self.launches:
             self._note(session, {})
             return Foreseen()
         begun = time.monotonic()
-        if not by_forecast and begun < self.due_at:
-            return Foreseen(coming={name: each.without_launches() for name, each in self.coming.items()})
+        if not (by_forecast or self.ahead.runs) and begun < self.due_at:
+            there = (site.name for site in allocating if site.name in self.coming)
+            return Foreseen(coming={name: self.coming[name].without_launches() for name in there})
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         self.terms = self._terms()
         held = self._held()
+        self._look_ahead(runs, sites, now)
         waiting = list(waiting)
         budgets = self._budgets(waiting)
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
@@ -196,9 +209,19 @@ class SitePlans:
             starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
-        self._note(session, self.live_runs.forecasts(ends), starts)
+        is_bought_by_it = bool(by_forecast or allocating)
+        self._note(session, self.live_runs.forecasts(ends) if is_bought_by_it else {}, starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
-        return Foreseen(found, self.coming)
+        return Foreseen(found, self.coming, self.ahead.wanted(sites, self.terms, now))
+
+    def _look_ahead(self, runs: Sequence[ComingRun], sites: Sequence[SiteView], now: float) -> None:
+        try:
+            self.asked = self.ahead.update(runs, sites, self.terms, now)
+        except Exception as error:  # without it room is asked for when the jobs have come
+            self.trouble.begin(NOT_AHEAD, error, traceback=True)
+            self.ahead = AheadRequests(self.live_runs.asked)
+        else:
+            self.trouble.end(NOT_AHEAD)
 
     def _coming(
         self,
@@ -284,28 +307,27 @@ class SitePlans:
         self.planned = note_plans(session, starts, before, time.time())
         self.has_noted = bool(forecasts)
 
-    def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
-        """Whether what is to come of a task of a run is launched at a site by what was found last."""
-        return site in self.covered and self.live_runs.is_planned(run, task_id)
-
     def notes(self, provisions: Mapping[str, Provision]) -> list[TaskNote]:
-        """What the event logs of tasks say that are still to come and for which allocations are launched now: of each
-        task once."""
-        found: dict[tuple[str, ...], TaskNote] = {}
-        for site, provision in provisions.items():
-            for name, begin in provision.ahead.items():
-                run, task_id, index = named(name)
-                text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
-                key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
-                if (*run, task_id) not in found:
-                    log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
-                    found[(*run, task_id)] = TaskNote(EVENT, key, text)
-        return list(found.values())
+        """What the event logs of tasks say that are still to come and for which room is asked for: of each task of a
+        run once."""
+        found: list[TaskNote] = []
+        self.noted = {(run, task_id) for run, task_id in self.noted if run in self.live_runs.known}
+        launched = ((site, *each) for site, provision in provisions.items() for each in provision.ahead.items())
+        for site, name, begin in (*launched, *((each.site, each.name, each.start) for each in self.asked)):
+            run, task_id, index = named(name)
+            text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
+            key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
+            if (run, task_id) not in self.noted:
+                log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
+                found.append(TaskNote(EVENT, key, text))
+                self.noted.add((run, task_id))
+        return found
 
     @property
     def expects_jobs(self) -> bool:
         """Whether a run lives of which jobs may be to come, though none waits."""
-        return self.is_used and bool(self.live_runs.known)
+        is_unread = self.read_at == -math.inf  # jobs may be at work that an earlier controller has placed
+        return self.launches and (is_unread or bool(self.live_runs.known))
 
     def _terms(self) -> dict[str, BudgetTerms]:
         terms = ((run_name(*run), self.budgets(known.tenant)) for run, known in self.live_runs.known.items())

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from lading.executors.gangs.ahead_requests import coming_row
+from lading.executors.columns import hint_columns
 from lading.executors.settings import Settings
-from lading.executors.store import queue
+from lading.executors.store import groups, queue
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.waiting import WaitingJob
+
+# All that waits comes before what is yet to come.
+LAST = -(10**9)
+NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +25,15 @@ class AskingTask:
     """A task that is still to come, as its hints have it.
 
     :param row: as a row of the queue; None: it is not known what it asks for
-    :param job: the same as a job that waits; None: it is not known, or it is not planned by a forecast
+    :param job: the same as a job that waits; None: that is not known
     :param most: how many of its jobs may be at work at a time; ``run_most``: of its run; None: any number
     :param hurry: what time is worth to its run; None: what its site says
     :param finish_by: when its run shall have ended; None: at any time
     :param has_budget: whether its run may cost no more than a sum
     :param ahead: whether what it needs is asked for before it has come; None: where its start is certain
+    :param gang: with whose tasks it begins together; None: it is in none
+    :param is_planned: whether a forecast plans where its jobs run; else that is decided when they have come, as of
+        members of gangs and of jobs that share few machines
     """
 
     row: Any = None
@@ -36,6 +44,13 @@ class AskingTask:
     finish_by: FinishBy | None = None
     has_budget: bool = False
     ahead: bool | None = None
+    gang: str | None = None
+    is_planned: bool = True
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Whether it is known what it needs, and a forecast plans that."""
+        return self.job is not None and self.is_planned
 
 
 def asking_task(
@@ -57,12 +72,28 @@ def asking_task(
         hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
-    known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None, hints.ahead)
     row = coming_row(run, task_id, hints, settings, facts)
     if hints.expressions or hints.auto or hints.matching:
         row = last.get(task_id)
-    if row is None:
-        return AskingTask(None, None, *known)
-    # Where members of gangs may start, and jobs that share few machines, is decided when they have come.
-    is_planned = not (hints.gang or hints.attempts or hints.max_instances or hints.run_max_instances)
-    return AskingTask(row, queue.as_waiting(row, by_dag) if is_planned else None, *known)
+    return AskingTask(
+        row,
+        None if row is None else queue.as_waiting(row, by_dag),
+        hints.max_jobs,
+        hints.run_max_jobs,
+        hints.hurry,
+        hints.finish_by,
+        hints.max_usd is not None,
+        hints.ahead,
+        hints.gang,
+        not (hints.gang or hints.attempts or hints.max_instances or hints.run_max_instances),
+    )
+
+
+def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings, facts: Mapping[str, Any]) -> Any:
+    """A task that is still to come as a row of the queue, by its hints alone.
+
+    :param facts: the columns of its jobs that say whose its Dag is
+    """
+    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
+    columns = {**NO_COLUMNS, **facts, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
+    return SimpleNamespace(**columns)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Taken, Tick
 from lading.executors.orchestrator import current
@@ -68,19 +67,16 @@ class GangController:
     :param ways: how places are found for members
     :param read_roster: says which members are still to come; None: the orchestrator does
     :param files: says which files of jobs are still to be brought to where room is held for them
-    :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
 
     def __init__(
         self,
         ways: Ways | None = None,
         read_roster: ReadRoster | None = None,
-        ahead: AheadRequests | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
         self.read_roster = read_roster or current.orchestrator().rosters
-        self.ahead = ahead
         self.files = files
         self.trouble = Trouble(log)
 
@@ -128,11 +124,6 @@ class GangController:
                 active.update(each.token for each in members)
         outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
-        if self.ahead is not None:
-            outlook = self.ahead.look_ahead(session, outcome.sites, now, by_dag=by_dag, database_ahead=database_ahead)
-            outcome.notes += outlook.notes
-            for site, jobs in outlook.wanted.items():
-                outcome.wanted.setdefault(site, []).extend(jobs)
         return outcome
 
 

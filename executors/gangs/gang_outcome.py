@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from lading.executors.decisions import Decision, placement, refused, relaxed
-from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.store import Change, State
 from lading.executors.store.gangs.rows import GangChanges, GangMember
 from lading.executors.store.gangs.tables import GangRow, HoldRow
@@ -33,7 +32,6 @@ class GangOutcome:
     :param dropped: by site and location, the tokens of holds that are given back
     :param saved: gangs as they are now; ``gone``: those that are over
     :param active: the members of gangs that look for room, are to, or have started: for which what is launched is kept
-    :param notes: what event logs of tasks say
     :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
     """
 
@@ -50,7 +48,6 @@ class GangOutcome:
     new_holds: list[HoldRow] = field(default_factory=list)
     gone_holds: set[str] = field(default_factory=set)
     again: list[str] = field(default_factory=list)
-    notes: list[TaskNote] = field(default_factory=list)
     active: frozenset[str] = frozenset()
 
     def added_to(self, decision: Decision) -> Decision:
@@ -67,7 +64,6 @@ class GangOutcome:
             holds=self.asked,
             drops=self.dropped,
             gangs=GangChanges(self.saved, self.gone, self.new_holds, self.gone_holds, self.again),
-            notes=self.notes,
         )
 
     def forget(self, gang: str, members: Iterable[GangMember], holds: Iterable[HoldRow]) -> None:

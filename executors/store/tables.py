@@ -148,8 +148,6 @@ class JobRow(Base):
     # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
     gang: Mapped[str | None] = mapped_column(String(36))
     gang_terms: Mapped[str | None] = mapped_column(Text)
-    # Whether its Dag asks ahead for what later tasks need; None: no.
-    ahead: Mapped[bool | None] = mapped_column(Boolean)
     # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
@@ -220,7 +218,6 @@ class JobRow(Base):
         Index("lading_job_started", "started_at", "site", "dag_id"),
         Index("lading_job_changed", "changed_at"),
         Index("lading_job_gang", "gang", "state"),
-        Index("lading_job_ahead", "ahead", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
         # By these the page finds the youngest of millions (see lading.plugin.ui.queries.explorer). What changes with
         # each step of a job is in none of them: ticks would pay for it.

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import Forecast, RoomWait, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
@@ -34,6 +34,7 @@ class ComingJob:
     :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
     :param location: the name of the machine on which it is at work
     :param pool: Airflow's pool in which it is, None: that is not known; ``pool_slots``: how many slots it takes there
+    :param room_wait: for how long it waits for room that no forecast buys; None: not at all, as far as that is known
     """
 
     name: str
@@ -46,6 +47,19 @@ class ComingJob:
     location: str | None = None
     pool: str | None = None
     pool_slots: int = 1
+    room_wait: RoomWait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoomRequest:
+    """Where room is asked for ahead that no plan provides, and what a job takes there.
+
+    Members of gangs, and jobs that share few machines, find their places together when they have come; and some sites
+    go by no plan.
+    """
+
+    site: str
+    need: PlannedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,8 @@ class ComingTask:
     :param most: how many of its jobs may be at work at a time; None: any number
     :param priority: the higher it is the sooner its jobs get room
     :param ahead: whether what its jobs need is asked for before they have come; None: where their start is certain
+    :param gang: its jobs begin together with those of the other tasks of the same gang; None: it is in none
+    :param request: what is asked for ahead of each of its jobs though no plan provides it; None: nothing
     """
 
     jobs: Sequence[ComingJob]
@@ -66,6 +82,8 @@ class ComingTask:
     most: int | None = None
     priority: int = 1
     ahead: bool | None = None
+    gang: str | None = None
+    request: RoomRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +219,12 @@ def run_at_site(run: ComingRun, site: str) -> RunAtSite:
 
 def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
     """The steps of a run: its jobs, and where all jobs of a task come before others a step without a length that ends
-    with the last of them, for of a thousand jobs before a thousand others each would have a thousand parents."""
+    with the last of them, for of a thousand jobs before a thousand others each would have a thousand parents. A gang
+    begins with such a step, too."""
     steps: dict[str, WorkflowStep] = {}
     ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
+    begins = _begins(run, ends)
+    steps.update((step.job.name, step) for step in begins.values())
     for task_id, task in run.tasks.items():
         upstream = [each for each in task.upstream if each in run.tasks]
         every = tuple(ends[each] for each in upstream)
@@ -218,6 +239,8 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
+            if task.gang is not None and job.begun is None:  # those that have come wait for the others
+                parents = (begins[task.gang].job.name,)
             if task.most and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
             steps[job.name] = _step(run, job, parents, site, task_id, task)
@@ -226,6 +249,20 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             parents = tuple(job.name for job in task.jobs) or every
             steps[ends[task_id]] = WorkflowStep(nothing, 0.0, parents, elsewhere=True)
     return steps
+
+
+def _begins(run: ComingRun, ends: Mapping[str, str]) -> dict[str, WorkflowStep]:
+    """The steps without a length that end when gangs may begin, by the names of these.
+
+    :param ends: the names of the steps whose ends are those of the tasks
+    """
+    before: dict[str, dict[str, None]] = {}
+    for task in run.tasks.values():
+        if task.gang is not None:
+            others = [each for each in task.upstream if each in run.tasks and run.tasks[each].gang != task.gang]
+            before.setdefault(task.gang, {}).update(dict.fromkeys(ends[each] for each in others))
+    names = {gang: PlannedJob(f"{run.name} gang {gang} begin", NO_NEED, run=run.name) for gang in before}
+    return {gang: WorkflowStep(names[gang], 0.0, tuple(some), elsewhere=True) for gang, some in before.items()}
 
 
 def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
@@ -252,6 +289,7 @@ def _step(
             None,
             job.expected.spread,
             elsewhere=True,
+            room_wait=job.room_wait,
             pool=job.pool,
             pool_slots=job.pool_slots,
             alike=task_id,

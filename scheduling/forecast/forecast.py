@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
+from typing import NamedTuple
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import EXACT
@@ -31,6 +32,17 @@ class CycleError(ValueError):
     """Tasks that wait for each other, so that none of them can ever begin."""
 
 
+class RoomWait(NamedTuple):
+    """For how long there is no room for a step that may begin.
+
+    :param seconds: from asking for room until it is there, above zero
+    :param since: when it was asked for, epoch seconds; None: it is when the step may begin
+    """
+
+    seconds: float
+    since: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkflowStep:
     """One job that has not ended: a task instance that runs, waits, or is still to come.
@@ -43,6 +55,7 @@ class WorkflowStep:
     :param location: the name of the machine on which it runs
     :param rest: seconds of the longest way behind it to the end of its run, through steps that are left out
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
+    :param room_wait: of a step that runs elsewhere; None: there is room at once
     :param pool: Airflow's pool in which it is; None: that does not matter
     :param pool_slots: how many slots of it it takes
     :param ahead: whether what it needs is launched before it waits; None: machines if it is known how long steps like
@@ -58,6 +71,7 @@ class WorkflowStep:
     location: str | None = None
     spread: float = 0.0
     elsewhere: bool = False
+    room_wait: RoomWait | None = None
     rest: float = 0.0
     pool: str | None = None
     pool_slots: int = 1
@@ -80,6 +94,17 @@ class WorkflowStep:
         over = math.log(passed / self.seconds) if self.seconds else 0.0
         left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(self.spread, over)), ended))
         return left if passed < self.seconds else MOMENT + left
+
+    def start(self, ready: float) -> float:
+        """When it begins if it may at a moment and there are machines for all, epoch seconds."""
+        if self.room_wait is None:
+            return ready
+        seconds, since = self.room_wait
+        return max(ready, (ready if since is None else since) + seconds)
+
+    def waits_for_room(self, now: float) -> bool:
+        """Whether it waits for room, and has not for longer than is expected."""
+        return self.room_wait is not None and self.room_wait.since is not None and self.start(now) > now
 
 
 @dataclass(frozen=True)
@@ -137,9 +162,13 @@ class Forecast:
         :param ended: see :meth:`WorkflowStep.left`
         """
         found: dict[str, float] = {}
+        with_wait: dict[str, float] = {}
         for name in reversed(self.order):
             step = self.steps[name]
-            found[name] = step.left(now, ended) + max((found[each] for each in self.children[name]), default=step.rest)
+            behind = max((with_wait[each] for each in self.children[name]), default=step.rest)
+            found[name] = with_wait[name] = step.left(now, ended) + behind
+            if step.room_wait is not None and step.room_wait.since is None:
+                with_wait[name] += step.room_wait.seconds
         return found
 
     def soonest(self, now: float) -> dict[str, float]:
@@ -149,7 +178,7 @@ class Forecast:
         for name in self.order:
             step = self.steps[name]
             ready = max((ends[each] for each in step.parents if each in ends), default=now)
-            starts[name] = now if step.begun is not None else ready
+            starts[name] = now if step.begun is not None else step.start(ready)
             ends[name] = starts[name] + step.left(now)
         return starts
 

@@ -267,7 +267,7 @@ class Builder:
             return  # what it waits for fits nothing
         ready = max((ends[each] for each in before), default=self.now)
         if step.elsewhere:
-            best, home = (0.0, self._slots.earliest(step, ready)), None
+            best, home = (0.0, self._slots.earliest(step, step.start(ready))), None
         else:
             find = self._soonest if terms.fleet else self._cheapest
             if terms.before is not None and name in terms.before:

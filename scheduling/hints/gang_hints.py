@@ -16,8 +16,6 @@ ON_FAILURE = ("cancel", "leave")
 TASKS = "gang_tasks"
 # What Airflow lets run of its tasks at the same time: the smallest limit of each that has one, and how many that are.
 LIMITS = "gang_limits"
-# The tasks that come right before a task whose Dag asks ahead.
-AFTER = "ahead_after"
 
 # Tried at 0, 15, 30, 60 and 120 minutes: after 15 minutes twice, after 30 once, after an hour once.
 PAUSES = (900, 900, 1800, 3600)
@@ -59,13 +57,6 @@ def parse_limits(value: object) -> Mapping[str, tuple[str, int]]:
     if not all(isinstance(each, (list, tuple)) and len(each) == 2 and type(each[1]) is int for each in limits):
         raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
     return {str(task): (str(name), most) for task, (name, most) in dict(value).items()}  # type: ignore[call-overload]
-
-
-def parse_after(value: object) -> tuple[str, ...]:
-    """:raises UnitError: it is not what the task policy writes"""
-    if not isinstance(value, (list, tuple)):
-        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
-    return tuple(map(str, value))
 
 
 def misplaced(values: Mapping[str, Any]) -> Iterator[str]:

@@ -87,7 +87,6 @@ class Hints:
     :param gang_limits: how many jobs of a task of the gang Airflow lets run at once, and what its limit is called
     :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted;
         None: where its start is certain
-    :param ahead_after: the tasks that come right before it, where its Dag, or the task, asks ahead
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
     :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
@@ -125,7 +124,6 @@ class Hints:
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gang_limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ahead: bool | None = None
-    ahead_after: tuple[str, ...] | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None

@@ -173,7 +173,6 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     gang_hints.TASKS: gang_hints.parse_tasks,
     gang_hints.LIMITS: gang_hints.parse_limits,
     "ahead": gang_hints.parse_flag,
-    gang_hints.AFTER: gang_hints.parse_after,
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
@@ -182,7 +181,7 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 RANGES = ("cpus", "memory", "disk", "gpus", "nodes")
 
 # What an author may write; the run's limits are written as those of the Dag.
-UNWRITTEN = (*OF_THE_RUN.values(), gang_hints.TASKS, gang_hints.LIMITS, gang_hints.AFTER)
+UNWRITTEN = (*OF_THE_RUN.values(), gang_hints.TASKS, gang_hints.LIMITS)
 HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 
 

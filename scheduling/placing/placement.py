@@ -92,7 +92,7 @@ def assign(
             kinds.append(its_own)
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    used = used_by_groups(jobs, at_work, by_name)
+    used = used_by_groups([*jobs, *(job for some in wanted.values() for job in some)], at_work, by_name)
     this_pass = PlacementPass(
         jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.foreseen, choice.coming
     )

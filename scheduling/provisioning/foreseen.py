@@ -42,6 +42,7 @@ class ForeseenActions:
     :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
     :param not_ahead: steps for which nothing is bought before they wait: Airflow could have queued them and has not, or
         it is not known what their runs have cost
+    :param begins: when steps are planned to begin that are still to come, by their names, epoch seconds
     """
 
     actions: Actions
@@ -51,6 +52,7 @@ class ForeseenActions:
     homes: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
     not_ahead: frozenset[str] = frozenset()
+    begins: Mapping[str, float] = field(default_factory=dict)
 
 
 def decide(
@@ -99,7 +101,18 @@ def decide(
         spare=frozenset(each.name for each in live if each.name in found.spare and each.name not in needed),
         waits={**found.waits, **not_launched},
         awaits={name: reason for name, reason in awaits.items() if name not in not_launched and name not in dropped},
+        ahead=dict(first for first in (first_to_come(each, foreseen.begins) for each in paid) if first is not None),
     )
+
+
+def first_to_come(launch: Launch, begins: Mapping[str, float]) -> tuple[str, float] | None:
+    """The step that begins first of those for which is launched, and when, if it is still to come; else None.
+
+    :param begins: of those that are, epoch seconds
+    """
+    if not all(name in begins for name in launch.jobs):
+        return None
+    return min(((name, begins[name]) for name in launch.jobs), key=lambda step: (step[1], step[0]), default=None)
 
 
 def wanted(

@@ -77,7 +77,7 @@ class Provision:
     :param refused: jobs that are too large for all that can be launched, each with the reason
     :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
     :param awaits: what jobs wait for that have a place in a forecast, by their names
-    :param ahead: when jobs are to begin that are still to come and for which allocations are launched now, epoch
+    :param ahead: when jobs are to begin that are still to come and for which something is launched now, epoch
         seconds, by their names
     """
 

@@ -10,7 +10,6 @@ from sqlalchemy import and_, delete, func, or_, select, update
 
 from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
 from lading.executors.store.fair_queue import FairTurns
-from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import WaitingJob
@@ -105,11 +104,11 @@ class GangChanges:
 
 
 def any_gang(session: Session) -> bool:
-    """Whether there is a gang, a job that is to be one, or one whose Dag asks ahead."""
+    """Whether there is a gang, or a job that is to be one."""
     if session.scalar(select(GangRow.token).limit(1)) is not None:
         return True
     waits = select(JobRow.token).where(JobRow.gang.is_not(None), JobRow.state == State.QUEUED).limit(1)
-    return session.scalar(waits) is not None or runs.any_live(session)
+    return session.scalar(waits) is not None
 
 
 def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0, fair: FairTurns | None = None) -> GangRecords:

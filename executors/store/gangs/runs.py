@@ -14,8 +14,6 @@ from lading.scheduling.gangs.gang import Stage
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-LIVE_AHEAD = (JobRow.ahead.is_(True), JobRow.state.in_(LIVE), JobRow.task_id.is_not(None))
-
 
 class DagRunKey(NamedTuple):
     """A run of a Dag."""
@@ -24,32 +22,15 @@ class DagRunKey(NamedTuple):
     run_id: str
 
 
-def any_live(session: Session) -> bool:
-    """Whether a job of such a run lives."""
-    return session.scalar(select(JobRow.token).where(*LIVE_AHEAD).limit(1)) is not None
-
-
-def live(session: Session) -> dict[DagRunKey, list[Any]]:
-    """The live jobs of such runs, with ``wake_at`` of the gang that sleeps."""
-    columns = (
-        JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.state, JobRow.site, JobRow.location, JobRow.queued_at,
-        JobRow.started_at, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.nodes,
-        func.coalesce(JobRow.queue, JobRow.queue_hint).label("queue"),
-    )  # fmt: skip
-    asleep = (GangRow.token == JobRow.gang) & (GangRow.stage == Stage.ATTEMPTED)
-    found: dict[DagRunKey, list[Any]] = {}
-    for row in session.execute(select(*columns, GangRow.wake_at).outerjoin(GangRow, asleep).where(*LIVE_AHEAD)):
-        found.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
-    return found
-
-
 def live_jobs(session: Session) -> list[Any]:
-    """All live jobs, as rows of the queue, with where they are and since when."""
+    """All live jobs, as rows of the queue, with where they are and since when, and ``wake_at`` of a gang that sleeps
+    until its next attempt."""
     columns = (
         *groups.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
-        JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs,
+        JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs, GangRow.wake_at,
     )  # fmt: skip
-    return list(session.execute(select(*columns).where(JobRow.state.in_(LIVE))))
+    asleep = (GangRow.token == JobRow.gang) & (GangRow.stage == Stage.ATTEMPTED)
+    return list(session.execute(select(*columns).outerjoin(GangRow, asleep).where(JobRow.state.in_(LIVE))))
 
 
 def first_queued(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, float]:

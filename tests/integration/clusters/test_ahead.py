@@ -23,7 +23,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
-from lading.executors.gangs import ahead_requests
+from lading.executors.forecast import live_runs
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
@@ -31,7 +31,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
-from tests.clusters.dag_runs import add_run, job, task
+from tests.clusters.dag_runs import add_run, job, store_dag, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, make_settings
@@ -53,11 +53,15 @@ PATIENCE = 120.0
 
 @dataclass
 class Run:
-    """A run whose first task runs on this machine, and whose second one needs what is launched at ``there``."""
+    """A run whose first task runs on this machine, and whose second one needs what is launched at ``there``.
+
+    :param hints: of the second task
+    """
 
     house: House
     engine: Engine
     api: ExecutionApi
+    hints: dict[str, Any]
     first: JobRow | None = None
 
     def begin(self) -> None:
@@ -66,9 +70,10 @@ class Run:
         with Session(self.engine) as session:
             add_run(session)
             task(session, "a", state="queued", time=SECONDS, cpus=1, site="local")
-            task(session, "b", "a", cpus=2, memory=300, site="there")
+            task(session, "b", "a", cpus=2, memory=300, site="there", **self.hints)
+            store_dag(session)
             session.commit()
-        self._queue("a", cpus=1.0, site_hint="local")
+        self._queue("a", cpus=1.0, site_hint="local", time_limit=SECONDS)
         assert wait_until(lambda: self._is("a", State.RUNNING), PATIENCE, 0.1), self.house.by_token()
         self.first = self.house.by_token()["a"]
         self._airflow("a", "running", start_date=datetime.now(timezone.utc))
@@ -94,7 +99,7 @@ class Run:
         if state is State.SUCCEEDED:
             self._airflow("a", "success")
             self._airflow("b", "queued")
-            self._queue("b", cpus=2.0, site_hint="there")
+            self._queue("b", cpus=2.0, site_hint="there", **self.hints)
         else:
             self._airflow("a", "failed")
             self._airflow("b", "upstream_failed")
@@ -137,7 +142,9 @@ class Run:
             session.commit()
 
 
-MakeRun = Callable[[Site[Any]], Run]
+MakeRun = Callable[..., Run]
+# For what no plan provides is asked, too.
+NO_PLAN: dict[str, Any] = {"max_instances": 1}
 
 
 @pytest.fixture
@@ -147,13 +154,14 @@ def make_run(
     """Makes a run over this machine and a site called ``there``."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
     monkeypatch.setenv(PATIENT, "600")
-    monkeypatch.setattr(ahead_requests, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
+    monkeypatch.setattr(live_runs, "SECONDS_BETWEEN_LOOKS", 1.0)
     made: list[House] = []
 
-    def make(site: Site[Any]) -> Run:
+    def make(site: Site[Any], **hints: Any) -> Run:
         local = LocalSite("local", LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2), tmp_path / "local")
         made.append(House(airflow_database, make_settings(tmp_path / "state"), [local, site]))
-        return Run(made[-1], airflow_database, api)
+        return Run(made[-1], airflow_database, api, hints)
 
     yield make
     for gate in api.gates.values():
@@ -181,8 +189,11 @@ def hpc(
     return small_slurm(account, api.url, idle_seconds=20)("there", tmp_path / "there")
 
 
-def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
-    run = make_run(hpc)
+@pytest.mark.parametrize("hints", [{}, NO_PLAN], ids=["planned", "not planned"])
+def test_an_allocation_is_asked_for_while_the_first_task_runs(
+    make_run: MakeRun, hpc: Site[Any], slurm: Slurm, hints: dict[str, Any]
+) -> None:
+    run = make_run(hpc, **hints)
     run.begin()
     launched = run.asked()
     run.end_first(State.SUCCEEDED)
@@ -190,8 +201,11 @@ def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun,
     run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
 
 
-def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
-    run = make_run(hpc)
+@pytest.mark.parametrize("hints", [{}, NO_PLAN], ids=["planned", "not planned"])
+def test_an_allocation_is_abandoned_when_the_first_task_fails(
+    make_run: MakeRun, hpc: Site[Any], slurm: Slurm, hints: dict[str, Any]
+) -> None:
+    run = make_run(hpc, **hints)
     run.begin()
     run.asked()
     run.api.refusals[HEALTH] = 500
@@ -199,9 +213,18 @@ def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun,
     run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
 
 
-@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+@pytest.mark.parametrize(
+    ("state", "hints"),
+    [(State.SUCCEEDED, {}), (State.SUCCEEDED, NO_PLAN), (State.FAILED, {}), (State.FAILED, NO_PLAN)],
+    ids=["planned", "not planned", "planned and failed", "not planned and failed"],
+)
 def test_a_machine_is_asked_for_while_the_first_task_runs(
-    make_run: MakeRun, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: State
+    make_run: MakeRun,
+    api: ExecutionApi,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    state: State,
+    hints: dict[str, Any],
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
@@ -218,7 +241,7 @@ def test_a_machine_is_asked_for_while_the_first_task_runs(
             "idle_seconds": 20,
             "expected_boot_time": WAIT,
         }
-        run = make_run(EC2Site("there", EC2Config(**table), tmp_path / "there"))
+        run = make_run(EC2Site("there", EC2Config(**table), tmp_path / "there"), **hints)
         run.begin()
         launched = run.asked()
         if state is State.FAILED:

@@ -95,7 +95,7 @@ def queue(house: House, task_id: str, limit: int = LIMIT) -> None:
     with Session(house.engine) as session:
         words = json.dumps(probe.workload())
         columns: dict[str, Any] = {"cpus": 1.0, "memory": 300, "time_limit": limit, "site_hint": "there"}
-        job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), ahead=False, **columns)
+        job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), **columns)
         session.commit()
 
 

@@ -66,7 +66,7 @@ class House:
     """A Dag ``d``: a >> b >> c, a >> branch >> c, a >> empty >> last, many (mapped) after b."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
-        self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways())
+        self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways(), PastWaits())
         with DAG("d", schedule=None, start_date=datetime(2020, 1, 1, tzinfo=ZONE), max_active_tasks=7) as dag:
             tasks = {each: BashOperator(task_id=each, bash_command=":") for each in ("a", "b", "branch", "c", "last")}
             many = BashOperator.partial(task_id="many").expand(bash_command=["1", "2"])
@@ -223,7 +223,7 @@ def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: Hous
     assert run.tasks["c"].jobs[0].site is None, "on which machines it may be is decided when it has come"
     assert run.tasks["last"].jobs[0].site is None, "what it asks for is not known"
     house.job("last", State.SUCCEEDED, "old", cpus=1.5, started_at=NOW - 100, ended_at=NOW - 70)
-    later = LiveRuns(house.live_runs.settings, Ways())
+    later = LiveRuns(house.live_runs.settings, Ways(), PastWaits())
     house.live_runs = later
     [last] = house.jobs(NOW + 1)["last"]
     assert last.need is not None

@@ -16,6 +16,7 @@ from lading.scheduling.forecast.coming import (
     run_at_site,
     site_forecast,
 )
+from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
@@ -122,3 +123,30 @@ def test_what_its_pool_never_lets_begin_is_not_queued_for_another_reason() -> No
     part = run_at_site(ComingRun("r", 5.0, {"a": task([job("a", pool="closed", pool_slots=1)])}), "cloud")
     assert site_forecast([part], {"closed": 0}).unqueued() == ["a"]
     assert site_forecast([part], {"closed": 1}).unqueued() == ["a"], "as all that could be queued"
+
+
+def test_a_gang_begins_when_all_before_any_of_its_tasks_has_ended() -> None:
+    found = run(
+        a=task([job("a", begun=0.0)]),
+        b=task([job("b")]),
+        head=ComingTask([job("head")], ("a",), gang="g"),
+        half=ComingTask(mapped("half", 2), ("b", "head"), gang="g"),
+        last=task([job("last")], "half"),
+    ).forecast
+    steps, begin = found.steps, "r gang g begin"
+    assert (steps[begin].parents, steps[begin].seconds, steps[begin].elsewhere) == (("a", "b"), 0.0, True)
+    assert {steps[name].parents for name in ("head", "half0", "half1")} == {(begin,)}, "head is before none of its gang"
+    starts = found.soonest(0.0)
+    assert {starts[name] for name in ("head", "half0", "half1")} == {SECONDS}
+
+
+def test_members_that_have_come_wait_for_the_others_and_those_at_work_for_none() -> None:
+    members = [job("half0", index=0, token="t"), job("half1", index=1), job("half2", index=2, begun=5.0, token="u")]
+    steps = run(a=task([job("a")]), half=ComingTask(members, ("a",), gang="g")).forecast.steps
+    assert [steps[each.name].parents for each in members] == [("r gang g begin",), ("r gang g begin",), ()]
+
+
+def test_what_runs_elsewhere_waits_for_its_room() -> None:
+    waits = RoomWait(30.0)
+    steps = run(a=task([job("a", room_wait=waits)]), b=task([job("b", site=None, room_wait=waits)])).forecast.steps
+    assert (steps["a"].room_wait, steps["b"].room_wait) == (None, waits), "here a plan provides it"

@@ -17,6 +17,7 @@ from lading.scheduling.forecast.forecast import (
     MOST_SPREAD,
     CycleError,
     Forecast,
+    RoomWait,
     WorkflowStep,
     censored_shift,
 )
@@ -157,6 +158,26 @@ def test_what_runs_on_makes_the_mean_no_less_and_less_than_the_longest_might(
     assert 0 <= found <= len(passed) / measured * (max([0.0, *passed]) + 2 * spread)
     assert censored_shift([each + more for each in passed], measured, spread) >= found - 1e-2 * max(1.0, found)
     assert censored_shift(passed, measured + 1, spread) <= found + 1e-2 * max(1.0, found)
+
+
+@pytest.mark.parametrize(
+    ("room_wait", "starts", "waits"),
+    [
+        (None, 100.0, False),
+        (RoomWait(30.0), 130.0, False),
+        (RoomWait(30.0, since=90.0), 120.0, True),
+        (RoomWait(30.0, since=-500.0), 100.0, False),
+    ],
+    ids=["there is room", "it will be asked for", "it was asked for", "it waits for longer than expected"],
+)
+def test_elsewhere_a_step_begins_when_there_is_room(room_wait: RoomWait | None, starts: float, waits: bool) -> None:
+    first = step("a", 100.0, begun=0.0)
+    behind = replace(step("b", 10.0, "a"), elsewhere=True, room_wait=room_wait)
+    found = forecast_of(first, behind, step("c", 1.0, "b"))
+    assert found.soonest(0.0) == {"a": 0.0, "b": starts, "c": starts + 10.0}
+    assert behind.waits_for_room(100.0) == waits
+    seconds = 30.0 if room_wait == RoomWait(30.0) else 0.0
+    assert found.rests(0.0) == {"a": 100.0 + seconds + 11.0, "b": 11.0, "c": 1.0}, "what waits already is passed soon"
 
 
 def test_tasks_that_wait_for_each_other_are_named() -> None:

@@ -76,6 +76,13 @@ def test_what_the_plan_launches_is_launched_also_for_what_is_to_come() -> None:
     assert [(each.kind, each.jobs) for each in found.launches] == [("small", ("a",)), ("small", ("to come",))]
 
 
+def test_what_is_launched_ahead_says_which_step_begins_first_there() -> None:
+    begins = {"b": NOW + 90, "c": NOW + 60, "d": NOW + 70}
+    found = decided([job("a")], [], ahead([("b", "c"), ("a", "d")], begins=begins))
+    assert len(found.launches) == 2
+    assert found.ahead == {"c": NOW + 60}, "for the other one a job waits"
+
+
 def test_what_is_not_needed_goes_at_once_and_what_is_needed_stays() -> None:
     found = decided([], [machine("up"), machine("spare")], ahead(releases=["spare"], needed=["up"]))
     assert found.releases == {"spare": GOES}

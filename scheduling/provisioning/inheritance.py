@@ -1,24 +1,23 @@
-"""Inheritance: the room that comes free for a partition because those before it end, and is not asked for. Pure."""
+"""Inheritance: the room that comes free for a job because those before it end, and is not asked for. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lading.scheduling.gangs.room import Where
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 
-class PartitionShare(NamedTuple):
-    """What a partition takes somewhere.
+class JobShare(NamedTuple):
+    """What a job takes somewhere.
 
     :param is_there: whether it counts as used where it is; else it is to come there
     """
 
-    partition: str
+    job: str
     resources: Resources
     is_there: bool
 
@@ -34,42 +33,44 @@ class Spot:
     site: str
     location: Location | None = None
     free: Resources = Resources()
-    parts: list[PartitionShare] = field(default_factory=list)
+    shares: list[JobShare] = field(default_factory=list)
 
     def left(self, before: Collection[str]) -> Resources:
-        """What is free when these partitions have ended."""
+        """What is free when these jobs have ended."""
         free = self.free
-        for part in self.parts:
-            if part.is_there and part.partition in before:
-                free += part.resources
-            elif not part.is_there and part.partition not in before:
-                free -= part.resources
+        for share in self.shares:
+            if share.is_there and share.job in before:
+                free += share.resources
+            elif not share.is_there and share.job not in before:
+                free -= share.resources
         return free
 
 
 class Inheritance:
     """The room of one run.
 
-    :param locations: by site and name
-    :param at_work: the partition, the place and the resources of each job of the run that has a place
+    :param locations: by the names of their sites, and their own
+    :param at_work: the name, the place and the resources of each job of the run that has a place
     """
 
-    def __init__(self, locations: dict[Where, Location], at_work: Iterable[tuple[str, Where, Resources]]) -> None:
-        there: dict[Where, Spot] = {}
-        for partition, where, resources in at_work:
+    def __init__(
+        self,
+        locations: Mapping[tuple[str, str], Location],
+        at_work: Iterable[tuple[str, tuple[str, str], Resources]],
+    ) -> None:
+        there: dict[tuple[str, str], Spot] = {}
+        for job, where, resources in at_work:
             location = locations.get(where)
             if location is None or location.draining or location.stacked or location.max_jobs is not None:
                 continue
             spot = there.setdefault(where, Spot(where[0], location, location.capacity - location.used))
-            spot.parts.append(PartitionShare(partition, resources, is_there=True))
+            spot.shares.append(JobShare(job, resources, is_there=True))
         self.spots = list(there.values())
 
-    def missing(
-        self, partition: str, before: Collection[str], site: str, jobs: Sequence[PlannedJob], start: float
-    ) -> list[PlannedJob]:
-        """Those of a partition's jobs for which nothing comes free; for the others it is kept.
+    def missing(self, before: Collection[str], site: str, jobs: Sequence[PlannedJob], start: float) -> list[PlannedJob]:
+        """Those of some jobs for which nothing comes free; for the others it is kept.
 
-        :param before: all partitions that come before it
+        :param before: the names of all jobs that come before them
         :param jobs: as they are at the site
         :param start: epoch seconds
         """
@@ -79,12 +80,12 @@ class Inheritance:
                 there = spot.location
                 suits = there is None or (there.suits(job) and there.lasts(job.time, start))
                 if spot.site == site and suits and job.resources.fits(spot.left(before)):
-                    spot.parts.append(PartitionShare(partition, job.resources, is_there=False))
+                    spot.shares.append(JobShare(job.name, job.resources, is_there=False))
                     break
             else:
                 left.append(job)
         return left
 
-    def asked(self, partition: str, site: str, jobs: Iterable[PlannedJob]) -> None:
+    def asked(self, site: str, jobs: Iterable[PlannedJob]) -> None:
         """Room is asked for these jobs."""
-        self.spots += [Spot(site, parts=[PartitionShare(partition, job.resources, is_there=True)]) for job in jobs]
+        self.spots += [Spot(site, shares=[JobShare(job.name, job.resources, is_there=True)]) for job in jobs]
