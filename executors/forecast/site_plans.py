@@ -169,8 +169,9 @@ class SitePlans:
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.asked = ()
-        if not self.launches:
+        if not (by_forecast or allocating):
             self._note(session, {})
+        if not self.launches:
             return Foreseen()
         begun = time.monotonic()
         if not (by_forecast or self.ahead.runs) and begun < self.due_at:
@@ -209,8 +210,8 @@ class SitePlans:
             starts.update(some.starts)
             for run, end in some.ends.items():
                 ends[run] = max(end, ends.get(run, end))
-        is_bought_by_it = bool(by_forecast or allocating)
-        self._note(session, self.live_runs.forecasts(ends) if is_bought_by_it else {}, starts)
+        if by_forecast or allocating:
+            self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming, self.ahead.wanted(sites, self.terms, now))
 

@@ -414,7 +414,9 @@ def test_an_interrupt_that_snakemake_loses_ends_the_workflow(make: Make) -> None
 def test_a_lock_that_is_never_released_keeps_no_interrupted_workflow_from_its_end(make: Make) -> None:
     """The thread that checks the active jobs waits for it: it writes the end of a job into the log."""
     flow = make(COUNTS.replace('input: "all.txt"', 'input: "all.txt", "bad.txt"') + FAILS_WITH_A_LOCK)
-    snakemake = flow.start()
+    # Room for all three: Snakemake submits them in any order, and two of them run until the end.
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 3\nmemory = "8 GiB"\n')
+    snakemake = flow.start("--lading-sites-file", "sites.toml")
     wait_until(lambda: begun(flow) == 2 and ("bad", "failed", "error") in flow.jobs())
     snakemake.send_signal(signal.SIGINT)
     snakemake.communicate(timeout=120)
