@@ -14,6 +14,7 @@ from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
+from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
@@ -354,6 +355,27 @@ def test_what_is_held_up_and_all_behind_it_is_not_planned(known: dict[str, Any])
     here.job("a", token="t", seconds=5)
     assert here.look(NOW + 60).planned == {"t"}
     assert here.plan.planner.open == {"a", "b", "c"}
+
+
+def test_behind_a_wait_in_another_queue_a_machine_boots_in_time() -> None:
+    """What waits there for as long as is expected is not held up, and what waits for longer is."""
+    here = House()
+    here.job("a")
+    waiting = replace(here.jobs["a"].jobs[0], site="hpc", token="t", room_wait=RoomWait(300.0, since=NOW))
+    here.jobs["a"] = ComingTask([waiting])
+    here.job("b", "a")
+    here.job("c", token="c", begun=NOW, location="up", seconds=5000)
+    here.machine("up", used=Resources(2, 1024), jobs=1)
+    launches = {seconds: len(here.look(NOW + seconds).actions.launches) for seconds in (0, 30, 290)}
+    assert launches == {0: 0, 30: 0, 290: 0}
+    here.jobs["a"] = ComingTask([replace(waiting, begun=NOW + 295)])
+    assert [len(here.look(NOW + seconds).actions.launches) for seconds in (296, 330, 335)] == [0, 0, 1], (
+        "less a boot"
+    )
+    here.jobs["a"] = ComingTask([waiting])
+    assert here.look(NOW + 301).not_ahead == {"a", "b"}
+    here.look(NOW + 301 + SECONDS_UNTIL_HELD_UP)
+    assert here.plan.planner.open == {"c"}
 
 
 def test_while_something_is_held_up_idle_machines_stay() -> None:
