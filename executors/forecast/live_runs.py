@@ -374,27 +374,24 @@ class LiveRuns:
             # Nothing is known of what comes after the jobs of a Dag that cannot be read.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
-            # What a run may still cost is decided when its jobs wait.
-            ahead, request = False if ask.has_budget else ask.ahead, None
+            request: RoomRequest | None = None
             known.asked.pop(task_id, None)
             if rest and known.structure is not None and task_id not in doomed:
                 of = TaskToCome(run, task_id, task, known.past, self._expected(ask), known.tenant.team)
-                if ask.job is not None and self.may_look_ahead:
-                    place = first_sites.find(ask.job, together=ask.gang is not None)
-                    if place is not None and ask.is_planned:
-                        of = replace(of, site=place.site, need=place.need)
-                    if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
-                        of = replace(of, room_wait=first_sites.room_wait(place.site, ask.row))
-                        if ahead and of.room_wait is not None and first_sites.sites[place.site].market is not None:
-                            request = RoomRequest(place.site, place.need)
-                            known.asked[task_id] = place.asked
+                place = None if ask.job is None else self._place_ahead(ask, ask.job, first_sites)
+                if place is not None and ask.is_planned:
+                    of = replace(of, site=place.site, need=place.need)
+                if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
+                    of = replace(of, room_wait=first_sites.room_wait(place.site, ask.row))
+                    if ask.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
+                        request, known.asked[task_id] = RoomRequest(place.site, place.need), place.asked
                 jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
                 most = min(limits, default=None)
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, most, task.priority, ahead, ask.gang, request
+                    jobs, task.upstream, task.by_index, most, task.priority, ask.may_ask_ahead, ask.gang, request
                 )
         of_run = [each.run_most for each in known.asks.values()]
         limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]
@@ -412,6 +409,10 @@ class LiveRuns:
             min((each for each in limits_of_run if each is not None), default=None),
             min(moments, default=None),
         )
+
+    def _place_ahead(self, ask: AskingTask, job: WaitingJob, first_sites: FirstSites) -> FirstPlace | None:
+        """Where the jobs of a task go first that is still to come."""
+        return first_sites.find(job, together=ask.gang is not None) if self.may_look_ahead else None
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:
         """The tasks of which nothing comes any more, for they have failed, or one before them has."""
@@ -536,6 +537,10 @@ class FirstSites:
         """Whether what is to come at a site of this name is planned."""
         market = self.sites[site].market
         return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
+
+    def launches(self, site: str) -> bool:
+        """Whether something can be launched at a site of this name."""
+        return self.sites[site].market is not None
 
     def room_wait(self, site: str, row: Any, since: float | None = None) -> RoomWait | None:
         """For how long a job is expected to wait for room at a site; None: not at all, as far as that is known.

@@ -30,7 +30,7 @@ class AskingTask:
     :param hurry: what time is worth to its run; None: what its site says
     :param finish_by: when its run shall have ended; None: at any time
     :param has_budget: whether its run may cost no more than a sum
-    :param ahead: whether what it needs is asked for before it has come; None: where its start is certain
+    :param ahead: what its hint ``ahead`` says; None: it has none
     :param gang: with whose tasks it begins together; None: it is in none
     :param is_planned: whether a forecast plans where its jobs run; else that is decided when they have come, as of
         members of gangs and of jobs that share few machines
@@ -46,6 +46,12 @@ class AskingTask:
     ahead: bool | None = None
     gang: str | None = None
     is_planned: bool = True
+
+    @property
+    def may_ask_ahead(self) -> bool | None:
+        """Whether what it needs is asked for before it has come; None: where its start is certain. What a run with a
+        limit may still cost is decided when its jobs wait."""
+        return False if self.has_budget else self.ahead
 
     @property
     def is_foreseen(self) -> bool:

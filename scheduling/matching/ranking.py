@@ -9,6 +9,7 @@ is known of that, else by the share of their nodes that is idle.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -74,7 +75,8 @@ def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
 
 @dataclass(slots=True)
 class QueueWaits:
-    """For how long jobs have waited in queues, by site, queue and size."""
+    """For how long jobs have waited in queues, by site, queue and size: the shortest first, as each of thousands of jobs
+    may ask for what is to be expected."""
 
     seconds: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ class QueueWaits:
         :param cpus: of all its nodes together
         """
         for key in ((site, queue, size(cpus)), (site, queue)):
-            self.seconds.setdefault(key, []).append(seconds)
+            insort(self.seconds.setdefault(key, []), seconds)
 
     def expected(self, site: str, queue: str | None, cpus: float) -> float | None:
         """Seconds that three of four jobs have waited at most: those of about its size, else of the queue.
@@ -93,7 +95,7 @@ class QueueWaits:
         """
         for key in ((site, queue, size(cpus)), (site, queue)):
             if len(known := self.seconds.get(key, ())) >= FEWEST_WAITS:
-                return sorted(known)[math.ceil(QUANTILE * len(known)) - 1]
+                return known[math.ceil(QUANTILE * len(known)) - 1]
         return None
 
 
