@@ -378,7 +378,7 @@ class LiveRuns:
             known.asked.pop(task_id, None)
             if rest and known.structure is not None and task_id not in doomed:
                 of = TaskToCome(run, task_id, task, known.past, self._expected(ask), known.tenant.team)
-                place = None if ask.job is None else self._place_ahead(ask, ask.job, first_sites)
+                place = self._place_ahead(ask, first_sites)
                 if place is not None and ask.is_planned:
                     of = replace(of, site=place.site, need=place.need)
                 if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
@@ -410,9 +410,11 @@ class LiveRuns:
             min(moments, default=None),
         )
 
-    def _place_ahead(self, ask: AskingTask, job: WaitingJob, first_sites: FirstSites) -> FirstPlace | None:
-        """Where the jobs of a task go first that is still to come."""
-        return first_sites.find(job, together=ask.gang is not None) if self.may_look_ahead else None
+    def _place_ahead(self, ask: AskingTask, first_sites: FirstSites) -> FirstPlace | None:
+        """Where the jobs of a task go first that is still to come; None: nowhere, as far as that is known."""
+        if ask.job is None or not self.may_look_ahead:
+            return None
+        return first_sites.find(ask.job, together=ask.gang is not None)
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:
         """The tasks of which nothing comes any more, for they have failed, or one before them has."""
