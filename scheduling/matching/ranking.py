@@ -75,8 +75,10 @@ def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
 
 @dataclass(slots=True)
 class QueueWaits:
-    """For how long jobs have waited in queues, by site, queue and size: the shortest first, for thousands of jobs may ask
-    what is to be expected."""
+    """For how long jobs have waited in queues, by site, queue and size.
+
+    The shortest come first, for thousands of jobs may ask what is to be expected.
+    """
 
     seconds: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
 
