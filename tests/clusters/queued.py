@@ -29,6 +29,8 @@ class QueuedSite(BoughtSite):
     ) -> None:
         super().__init__(folder, market, clock, seconds, "greedy")
         self.queue, self.node_boots = queue, node_boots
+        self.cpus: list[float] = []
+        """Of each allocation, in the order of their launches."""
         self.busy_at: dict[str, float] = {}
         """When something was at work in an allocation last."""
 
@@ -48,6 +50,7 @@ class QueuedSite(BoughtSite):
             )
             self.machines[order.name] = Machine(order, location, starts + self.node_boots)
             self.names.append(order.name)
+            self.cpus.append(launch.capacity.cpus)
             self.diary.launches.append((self.clock.now, launch.kind, ""))
 
     def advance(self) -> None:

@@ -55,10 +55,12 @@ class RunResult:
 
     :param usd: what the machines have cost, from launch to end, each for a minute at least
     :param seconds: from the first run's start until the last job had ended
+    :param cpu_hours: of the allocations, from the start of each to its end
     :param ticks: seconds that each tick of the controller took
     """
 
     usd: float
+    cpu_hours: float
     seconds: float
     launches: int
     ticks: list[float] = field(default_factory=list)
@@ -232,14 +234,16 @@ class WorkflowRuns:
             self.clock.now = max(self.clock.now, min([self.clock.now + TICK, *ends, *ups, *begins]))
             assert self.clock.now - start < LONGEST, "it does not come to its end"
         launches, released = self.site.diary.launches, self.site.diary.released
-        usd = 0.0
-        # Allocations have no price.
-        for number in range(launched, len(launches) if isinstance(self.site.on_sale, MachineMarket) else launched):
+        usd = cpu_hours = 0.0
+        for number in range(launched, len(launches)):
             at, kind, capacity_type = launches[number]
+            if isinstance(self.site, QueuedSite):  # allocations have no price
+                cpu_hours += self.site.cpus[number] * max(0.0, released[number] - at - self.site.queue) / 3600
+                continue
             offerings = self.site.machines_on_sale.catalogue.types[kind].offerings
             price = next(each.usd_per_hour for each in offerings if each.capacity_type == capacity_type)
             usd += max(LEAST_SECONDS, released[number] - at) / 3600 * price
-        return RunResult(usd, last_end - start, len(launches) - launched, ticks)
+        return RunResult(usd, cpu_hours, last_end - start, len(launches) - launched, ticks)
 
     def _is_over(self) -> bool:
         with Session(self.engine) as session:
