@@ -369,9 +369,7 @@ def test_behind_a_wait_in_another_queue_a_machine_boots_in_time() -> None:
     launches = {seconds: len(here.look(NOW + seconds).actions.launches) for seconds in (0, 30, 290)}
     assert launches == {0: 0, 30: 0, 290: 0}
     here.jobs["a"] = ComingTask([replace(waiting, begun=NOW + 295)])
-    assert [len(here.look(NOW + seconds).actions.launches) for seconds in (296, 330, 335)] == [0, 0, 1], (
-        "less a boot"
-    )
+    assert [len(here.look(NOW + seconds).actions.launches) for seconds in (296, 330, 335)] == [0, 0, 1], "less a boot"
     here.jobs["a"] = ComingTask([waiting])
     assert here.look(NOW + 301).not_ahead == {"a", "b"}
     here.look(NOW + 301 + SECONDS_UNTIL_HELD_UP)
