@@ -73,8 +73,7 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
     for name, each in requests.items():
         steps[name] = replace(steps[name], room_wait=RoomWait(each.wait, asked_at.get(name, now)))
     forecast = Forecast(steps)
-    retried = [job.name for task in run.tasks.values() for job in task.jobs if job.retries]
-    left = (requests.keys() & forecast.without(retried).steps.keys()) - after_unknown(forecast)
+    left = (requests.keys() & forecast.without(_retried(run)).steps.keys()) - after_unknown(forecast)
     room, before = _room(run, sites), dict[tuple[str, ...], frozenset[str]]()
     found: list[AskedJob] = []
     looks = MOST_JOBS
@@ -102,6 +101,12 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
         return found
     admitted = _at_once(steps, run.most_at_once, asked_at, now)
     return [each for each in found if each.name in admitted]
+
+
+def _retried(run: ComingRun) -> list[str]:
+    """The jobs that wait for a retry, and the members of gangs that begin with such a one."""
+    gangs = {task.gang for task in run.tasks.values() if any(job.retries for job in task.jobs)} - {None}
+    return [job.name for task in run.tasks.values() for job in task.jobs if job.retries or task.gang in gangs]
 
 
 def _at_once(steps: Mapping[str, WorkflowStep], most: int, asked_at: Mapping[str, float], now: float) -> set[str]:

@@ -115,6 +115,8 @@ def test_what_waits_for_a_retry_is_not_asked_for_nor_what_comes_after_it() -> No
     group = {"a": running("a", 100.0), "b": b, "c": coming("c", "b", size=2, cpus=16, by_index=frozenset("b"))}
     long_ago = dict.fromkeys(("b0", "b1", "c0", "c1"), NOW - WAIT)
     assert asked(NOW, long_ago, **group) == {"b1": 100.0, "c1": 160.0}
+    gang = {"a": running("a", 100.0), "b": replace(b, gang="g"), "d": coming("d", gang="g"), "e": coming("e", "d")}
+    assert asked(NOW, {**long_ago, "d": NOW - WAIT, "e": NOW - WAIT}, **gang) == {}, "the others begin with it"
 
 
 def test_many_jobs_take_no_more_looks_at_the_room_of_each_other_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
