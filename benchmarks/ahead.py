@@ -52,7 +52,7 @@ def main() -> None:
     sites = [SiteView(name="hpc", possible=[Location("node", NODE)], market=market, launched=[there])]
     now = time.time()
     runs = [run(number, options.tasks, now) for number in range(options.dag_runs)]
-    ahead = AheadRequests(lambda run, task_id: JOB)
+    ahead = AheadRequests(lambda run: {f"t{number}": JOB for number in range(options.tasks)})
 
     def tick() -> int:
         nonlocal now

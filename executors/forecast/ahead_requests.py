@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.executors.forecast.live_runs import named
-from lading.executors.store.gangs.runs import DagRunKey
+from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.coming import ComingRun
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
@@ -15,6 +15,9 @@ from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_TO_BEGIN
 from lading.scheduling.provisioning.asked_ahead import AskedJob, asked_ahead
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 
+log = logging.getLogger(__name__)
+
+TROUBLE = "It is not known for which jobs of run {run!r} room is to be asked for ahead, so it is when they have come"
 # What is asked for of a run is found out anew after so many seconds, and when anything of it has changed, of so many
 # runs in a tick. What has come since is not asked for any more at once.
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -40,12 +43,12 @@ class AheadRequests:
     """The room that is asked for ahead of jobs for which no plan provides it: members of gangs, jobs that share few
     machines, and what goes to sites that go by no plan.
 
-    :param asked: says what a job of a task of a run asks for at the site to which it goes first; None: that is not
-        asked for ahead any more
+    :param asked: says what the jobs of tasks of a run, by its name, ask for at the sites to which they go first; those
+        for which room is not asked for ahead any more are left out
     """
 
-    def __init__(self, asked: Callable[[DagRunKey, str], WaitingJob | None]) -> None:
-        self.asked = asked
+    def __init__(self, asked: Callable[[str], Mapping[str, WaitingJob]]) -> None:
+        self.asked, self.trouble = asked, Trouble(log)
         self.runs: dict[str, AskingRun] = {}
 
     def update(
@@ -80,10 +83,22 @@ class AheadRequests:
             known.run, known.looked_at = asking[name], now
             known.found = ()
             if terms.get(name, NO_BUDGETS).may_launch:
-                known.found = asked_ahead(asking[name], sites, known.asked_at, now)
+                known.found = self._found(name, asking[name], sites, known.asked_at, now)
             new += [each for each in known.found if each.name not in known.asked_at]
             known.asked_at = {**known.asked_at, **dict.fromkeys((each.name for each in known.found), now)}
         return new
+
+    def _found(
+        self, name: str, run: ComingRun, sites: Sequence[SiteView], asked_at: Mapping[str, float], now: float
+    ) -> Sequence[AskedJob]:
+        trouble = TROUBLE.format(run=name)
+        try:
+            found = asked_ahead(run, sites, asked_at, now)
+        except Exception as error:  # without it room is asked for when the jobs have come
+            self.trouble.begin(trouble, error, traceback=True)
+            return ()
+        self.trouble.end(trouble)
+        return found
 
     def wanted(
         self, sites: Sequence[SiteView], terms: Mapping[str, BudgetTerms], now: float
@@ -98,9 +113,9 @@ class AheadRequests:
             its_terms = terms.get(name, NO_BUDGETS)
             if not known.found or known.run is None or not its_terms.may_launch:
                 continue
+            asked = self.asked(name)
             for each in known.found:
-                run, task_id, _ = named(each.name)
-                if (job := self.asked(run, task_id)) is None:
+                if (job := asked.get(each.task_id)) is None:
                     continue
                 if isinstance(market := markets.get(each.site), Market):
                     job = until_its_end(job, each.start - now, market)

@@ -73,7 +73,8 @@ class KnownRun:
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
-    :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
+    :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then, and
+        ``launching`` of what sites launch, by their names
     :param rests: of its waiting jobs, by token, seconds, when ``rests_of`` was what is to come of it
     """
 
@@ -92,6 +93,7 @@ class KnownRun:
     version: int = 0
     made: tuple[object, ComingRun] | None = None
     learnt: int = 0
+    launching: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     rests_of: ComingRun | None = None
     rests: Mapping[str, float] = field(default_factory=dict)
 
@@ -125,7 +127,17 @@ class TaskToCome:
         """
         its_pool = row.pool, row.pool_slots
         return ComingJob(
-            self.name(index), self.expected, self.site, self.need, index, None, None, None, *its_pool, self.room_wait
+            self.name(index),
+            self.expected,
+            self.site,
+            self.need,
+            index,
+            None,
+            None,
+            None,
+            *its_pool,
+            self.room_wait,
+            row.state == TaskState.UP_FOR_RETRY,
         )
 
 
@@ -142,7 +154,7 @@ class LiveRuns:
         """False: a plugin has ended a controller over a task that is to come, so none is asked about such any more."""
         self.durations, self.dags = Durations(), current.orchestrator().forecaster()
         self.known: dict[DagRunKey, KnownRun] = {}
-        self.needs: dict[str, tuple[str, PlannedJob] | None] = {}
+        self.needs: dict[str, FirstPlace | None] = {}
         self.pools: dict[str, int] = {}
         self.trouble = Trouble(log)
         self.learnt: dict[str | None, int] = {}
@@ -211,10 +223,13 @@ class LiveRuns:
         """The names of the live runs of which it is not known what comes after their jobs."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
-    def asked(self, run: DagRunKey, task_id: str) -> WaitingJob | None:
-        """What a job of a task asks for at the site to which it goes first, where room is asked for ahead though no
-        plan provides it; None: it is not."""
-        return self.known[run].asked.get(task_id) if run in self.known else None
+    def asked(self, name: str) -> Mapping[str, WaitingJob]:
+        """What the jobs of tasks of a run ask for at the sites to which they go first, where room is asked for ahead
+        though no plan provides it.
+
+        :param name: that of the run
+        """
+        return next((known.asked for run, known in self.known.items() if run_name(*run) == name), {})
 
     def try_number(self, run: DagRunKey, task_id: str) -> int:
         """Of a task that is still to come."""
@@ -340,14 +355,16 @@ class LiveRuns:
         self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
     ) -> ComingRun:
         """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
-        only more is known of lengths."""
+        only more is known of lengths or sites."""
         asked, learnt = (frozenset(map(signature, rows)), known.version), self.learnt.get(run.dag_id, 0)
         is_same = known.made is not None and known.made[0] == asked
-        if is_same and known.learnt != learnt and first_sites.more_to_learn > 0:
+        knows_more = known.learnt != learnt or first_sites.know_more(known.launching)
+        if is_same and knows_more and first_sites.more_to_learn > 0:
             first_sites.more_to_learn -= 1
             is_same = False
         if known.made is None or not is_same:
-            known.made, known.learnt = (asked, self._made(run, known, rows, first_sites, now)), learnt
+            known.made = asked, self._made(run, known, rows, first_sites, now)
+            known.learnt, known.launching = learnt, first_sites.launching
         return known.made[1]
 
     def _made(
@@ -382,7 +399,7 @@ class LiveRuns:
                 if place is not None and ask.is_planned:
                     of = replace(of, site=place.site, need=place.need)
                 if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
-                    of = replace(of, room_wait=first_sites.room_wait(place.site, ask.row))
+                    of = replace(of, room_wait=first_sites.wait_at(place))
                     if ask.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
                         request, known.asked[task_id] = RoomRequest(place.site, place.need), place.asked
                 jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
@@ -414,7 +431,7 @@ class LiveRuns:
         """Where the jobs of a task go first that is still to come; None: nowhere, as far as that is known."""
         if ask.job is None or not self.may_look_ahead:
             return None
-        return first_sites.find(ask.job, together=ask.gang is not None)
+        return first_sites.find(ask.job, together=ask.is_held)
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:
         """The tasks of which nothing comes any more, for they have failed, or one before them has."""
@@ -449,6 +466,7 @@ class LiveRuns:
                         index=row.map_index,
                         pool=None if of.task.is_empty else row.pool,
                         pool_slots=row.pool_slots,
+                        retries=row.state == TaskState.UP_FOR_RETRY,
                     )
                 )
             elif row.state in HANDED_OVER or (row.state is None and of.task_id in of.past.skipped and not has_come):
@@ -496,7 +514,7 @@ class FirstPlace(NamedTuple):
 class FirstSites:
     """Where jobs go first, in one tick.
 
-    :param needs: what is known of jobs already, by their tokens: the site, and what they take there; None: nothing
+    :param needs: where jobs of which that is known already go, by their tokens; None: nowhere
     :param waits: for how long jobs have waited in queues, and what was launched has taken until it was up
     :param database_ahead: by how many seconds the database's clock is before ours
     :param is_ours: whether a task becomes a job, by the executor that it names and the team of its Dag
@@ -506,7 +524,7 @@ class FirstSites:
         self,
         sites: Sequence[SiteView],
         ways: Ways,
-        needs: dict[str, tuple[str, PlannedJob] | None],
+        needs: dict[str, FirstPlace | None],
         waits: PastWaits,
         by_dag: bool,
         database_ahead: float,
@@ -518,13 +536,15 @@ class FirstSites:
         self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
         able = [site for site in sites if site.holds]
         self.route_together: Callable[[WaitingJob], Route] = router(able, ways.rules, ways.rank)
+        self.launching = {site.name: launch_facts(site.market) for site in sites if site.market is not None}
+        """What follows from what sites launch, of those that have answered, by their names."""
         self.more_to_learn = MOST_RUNS_TO_LEARN
         self.is_ours = is_ours
 
     def find(self, job: WaitingJob, *, together: bool = False) -> FirstPlace | None:
         """Where a job goes first; None: nowhere, as far as that is known.
 
-        :param together: whether it is of a gang, for which sites hold room
+        :param together: whether sites hold room for it, as for members of gangs and jobs with attempts
         """
         try:
             stop = first_stop(job, (self.route_together if together else self.route)(job), self.ways.filters)
@@ -535,6 +555,10 @@ class FirstSites:
         asked = stop.asked(job)
         return FirstPlace(stop.site, asked, self.sites[stop.site].need(asked))
 
+    def know_more(self, before: Mapping[str, tuple[object, ...]]) -> bool:
+        """Whether something else than before is known of what a site launches; one that is silent says nothing."""
+        return any(facts != before.get(name) for name, facts in self.launching.items())
+
     def is_covered(self, site: str) -> bool:
         """Whether what is to come at a site of this name is planned."""
         market = self.sites[site].market
@@ -544,10 +568,16 @@ class FirstSites:
         """Whether something can be launched at a site of this name."""
         return self.sites[site].market is not None
 
-    def room_wait(self, site: str, row: Any, since: float | None = None) -> RoomWait | None:
+    def wait_at(self, place: FirstPlace, since: float | None = None) -> RoomWait | None:
+        """For how long a job is expected to wait where it goes first; see :meth:`room_wait`."""
+        asked = place.asked
+        return self.room_wait(place.site, asked.queue, asked.resources.cpus * asked.nodes, since)
+
+    def room_wait(self, site: str, queue_name: str | None, cpus: float, since: float | None = None) -> RoomWait | None:
         """For how long a job is expected to wait for room at a site; None: not at all, as far as that is known.
 
-        :param row: the job, as a row of the queue
+        :param queue_name: the queue that it asks for; None: it names none
+        :param cpus: of all its nodes together
         :param since: when it was asked for, epoch seconds; None: it was not
         """
         market, seconds = self.sites[site].market, None
@@ -555,7 +585,7 @@ class FirstSites:
             seconds = market.boot_seconds
         else:
             known = self.waits.known if market is None else self.waits.launches
-            seconds = known.expected(site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1))
+            seconds = known.expected(site, queue_name, cpus)
             if seconds is None and market is not None:
                 seconds = market.queue_seconds
         return RoomWait(seconds, since) if seconds else None
@@ -570,7 +600,7 @@ class FirstSites:
         """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
         is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
         place = self._first_place(row) if is_planned and row.state not in groups.AT_WORK else None
-        return (None, None) if place is None else place
+        return (None, None) if place is None else (place.site, place.need)
 
     def wait_of(self, row: Any) -> RoomWait | None:
         """For how long a job waits for room that no forecast buys; None: not at all, as far as that is known."""
@@ -578,22 +608,29 @@ class FirstSites:
             site = self.sites.get(row.site)
             if row.state != State.PLACED or site is None or not site.is_queue(row.location):
                 return None
-            return self.room_wait(row.site, row, row.placed_at)
+            return self.room_wait(row.site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1), row.placed_at)
         if (place := self._first_place(row)) is None:
             return None
         is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
-        if is_planned and self.is_covered(place[0]):
+        if is_planned and self.is_covered(place.site):
             return None
-        return self.room_wait(place[0], row, row.wake_at or row.queued_at - self.database_ahead)
+        return self.wait_at(place, row.wake_at or row.queued_at - self.database_ahead)
 
-    def _first_place(self, row: Any) -> tuple[str, PlannedJob] | None:
-        """Where a job that waits goes first, and what it takes there; None: nowhere, as far as that is known."""
+    def _first_place(self, row: Any) -> FirstPlace | None:
+        """Where a job that waits goes first; None: nowhere, as far as that is known."""
         if row.sizing is not None:
             return None
         if row.token not in self.needs:
-            place = self.find(queue.as_waiting(row, self.by_dag), together=row.gang is not None)
-            self.needs[row.token] = None if place is None else (place.site, place.need)
+            job = queue.as_waiting(row, self.by_dag)
+            self.needs[row.token] = self.find(job, together=row.gang is not None)
         return self.needs[row.token]
+
+
+def launch_facts(market: Market | MachineMarket) -> tuple[object, ...]:
+    """On what it depends whether, and how long before, room is asked for ahead at a site."""
+    if isinstance(market, MachineMarket):
+        return market.policy, market.boot_seconds
+    return (market.queue_seconds,)
 
 
 def signature(row: Any) -> tuple[Any, ...]:

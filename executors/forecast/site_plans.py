@@ -58,7 +58,6 @@ SECONDS_BETWEEN_NOTES = 3.0
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
-NOT_AHEAD = "It is not known for which jobs room is to be asked for ahead, so it is asked for when they have come"
 NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
 NO_STARTS: Mapping[str, float] = MappingProxyType({})
 
@@ -174,14 +173,17 @@ class SitePlans:
         if not self.launches:
             return Foreseen()
         begun = time.monotonic()
-        if not (by_forecast or self.ahead.runs) and begun < self.due_at:
-            there = (site.name for site in allocating if site.name in self.coming)
-            return Foreseen(coming={name: self.coming[name].without_launches() for name in there})
+        is_early = not by_forecast and begun < self.due_at
+        if is_early and not self.ahead.runs:
+            return Foreseen(coming=self._as_before(allocating))
         runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
-        blind = self.live_runs.without_structure
         self.terms = self._terms()
+        self.asked = self.ahead.update(runs, sites, self.terms, now)
+        wanted = self.ahead.wanted(sites, self.terms, now)
+        if is_early:
+            return Foreseen(coming=self._as_before(allocating), wanted=wanted)
+        blind = self.live_runs.without_structure
         held = self._held()
-        self._look_ahead(runs, sites, now)
         waiting = list(waiting)
         budgets = self._budgets(waiting)
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
@@ -213,16 +215,12 @@ class SitePlans:
         if by_forecast or allocating:
             self._note(session, self.live_runs.forecasts(ends), starts)
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
-        return Foreseen(found, self.coming, self.ahead.wanted(sites, self.terms, now))
+        return Foreseen(found, self.coming, wanted)
 
-    def _look_ahead(self, runs: Sequence[ComingRun], sites: Sequence[SiteView], now: float) -> None:
-        try:
-            self.asked = self.ahead.update(runs, sites, self.terms, now)
-        except Exception as error:  # without it room is asked for when the jobs have come
-            self.trouble.begin(NOT_AHEAD, error, traceback=True)
-            self.ahead = AheadRequests(self.live_runs.asked)
-        else:
-            self.trouble.end(NOT_AHEAD)
+    def _as_before(self, sites: Iterable[SiteView]) -> dict[str, ComingWork]:
+        """What was found last of what is to come at sites of allocations."""
+        there = (site.name for site in sites if site.name in self.coming)
+        return {name: self.coming[name].without_launches() for name in there}
 
     def _coming(
         self,

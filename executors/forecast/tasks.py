@@ -34,6 +34,7 @@ class AskingTask:
     :param gang: with whose tasks it begins together; None: it is in none
     :param is_planned: whether a forecast plans where its jobs run; else that is decided when they have come, as of
         members of gangs and of jobs that share few machines
+    :param is_held: whether its jobs go to sites that hold room alone, as members of gangs and jobs with attempts do
     """
 
     row: Any = None
@@ -46,6 +47,7 @@ class AskingTask:
     ahead: bool | None = None
     gang: str | None = None
     is_planned: bool = True
+    is_held: bool = False
 
     @property
     def may_ask_ahead(self) -> bool | None:
@@ -80,7 +82,7 @@ def asking_task(
         return AskingTask()
     row = coming_row(run, task_id, hints, settings, facts)
     if hints.expressions or hints.auto or hints.matching:
-        row = last.get(task_id)
+        row = None if (known := last.get(task_id)) is None else as_to_come(known, row)
     return AskingTask(
         row,
         None if row is None else queue.as_waiting(row, by_dag),
@@ -92,7 +94,18 @@ def asking_task(
         hints.ahead,
         hints.gang,
         not (hints.gang or hints.attempts or hints.max_instances or hints.run_max_instances),
+        bool(hints.gang or hints.attempts),
     )
+
+
+def as_to_come(last: Any, row: Any) -> Any:
+    """A task that asks for as much as its last job did, as a row of the queue.
+
+    :param row: the task by its hints
+    """
+    columns = {column.key: getattr(last, column.key) for column in groups.COLUMNS}
+    names = ("token", "run_id", "map_index", "priority", "queued_at")
+    return SimpleNamespace(**{**columns, **{name: getattr(row, name) for name in names}})
 
 
 def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings, facts: Mapping[str, Any]) -> Any:

@@ -38,6 +38,7 @@ class TaskState(str, enum.Enum):
     RESTARTING = "restarting"
     DEFERRED = "deferred"
     UP_FOR_RESCHEDULE = "up_for_reschedule"
+    UP_FOR_RETRY = "up_for_retry"
     SUCCESS = "success"
     SKIPPED = "skipped"
     REMOVED = "removed"

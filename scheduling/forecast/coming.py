@@ -35,6 +35,7 @@ class ComingJob:
     :param location: the name of the machine on which it is at work
     :param pool: Airflow's pool in which it is, None: that is not known; ``pool_slots``: how many slots it takes there
     :param room_wait: for how long it waits for room that no forecast buys; None: not at all, as far as that is known
+    :param retries: whether it waits for its next try, so that it is not known when it begins
     """
 
     name: str
@@ -48,6 +49,7 @@ class ComingJob:
     pool: str | None = None
     pool_slots: int = 1
     room_wait: RoomWait | None = None
+    retries: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ as it takes until there is room, but for what comes free where those before it e
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,6 +20,10 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning.coming_work import after_unknown
 from lading.scheduling.provisioning.inheritance import Inheritance
+
+# Of a run so many jobs are looked at, those first for which room is asked for already, then those that start first: the
+# others when they come nearer.
+MOST_JOBS = 1_000
 
 
 class AskedJob(NamedTuple):
@@ -48,7 +53,8 @@ class Request(NamedTuple):
 def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str, float], now: float) -> list[AskedJob]:
     """The jobs of a run for which room is asked for now.
 
-    Of those behind a job of which it is not known how long it takes there are none.
+    Of those behind a job of which it is not known how long it takes there are none, nor of those that wait for a retry
+    or come after it.
 
     :param sites: with what is on them
     :param asked_at: since when it is asked for, by the names of jobs, epoch seconds
@@ -66,13 +72,16 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
     steps = run_steps(run, NO_SITE)
     for name, each in requests.items():
         steps[name] = replace(steps[name], room_wait=RoomWait(each.wait, asked_at.get(name, now)))
-    left = requests.keys() - after_unknown(Forecast(steps))
+    forecast = Forecast(steps)
+    left = (requests.keys() & forecast.without(_retried(run)).steps.keys()) - after_unknown(forecast)
     room, before = _room(run, sites), dict[tuple[str, ...], frozenset[str]]()
     found: list[AskedJob] = []
-    while left:
+    looks = MOST_JOBS
+    while left and looks:
         starts = Forecast(steps).soonest(now)
         due = [name for name in left if name in asked_at or starts[name] <= now + requests[name].wait]
-        left = left.difference(due)
+        due = sorted(due, key=lambda name: (name not in asked_at, starts[name], name))[:looks]
+        left, looks = left.difference(due), looks - len(due)
         inherits = False
         for names in _together(due, starts, steps, requests):
             (task_id, request, _), parents, start = requests[names[0]], steps[names[0]].parents, starts[names[0]]
@@ -88,6 +97,32 @@ def asked_ahead(run: ComingRun, sites: Iterable[SiteView], asked_at: Mapping[str
                 inherits = True
         if not inherits:
             break
+    if run.most_at_once is None:
+        return found
+    admitted = _at_once(steps, run.most_at_once, asked_at, now)
+    return [each for each in found if each.name in admitted]
+
+
+def _retried(run: ComingRun) -> list[str]:
+    """The jobs that wait for a retry, and the members of gangs that begin with such a one."""
+    gangs = {task.gang for task in run.tasks.values() if any(job.retries for job in task.jobs)} - {None}
+    return [job.name for task in run.tasks.values() for job in task.jobs if job.retries or task.gang in gangs]
+
+
+def _at_once(steps: Mapping[str, WorkflowStep], most: int, asked_at: Mapping[str, float], now: float) -> set[str]:
+    """The steps that begin as early as they may with others where so many are at work at a time: those first that start
+    first, and of these what is asked for already."""
+    starts, found, ends = Forecast(steps).soonest(now), set[str](), list[float]()
+
+    def place(name: str) -> tuple[float, bool, bool, str]:
+        return starts[name], steps[name].begun is None, name not in asked_at, name
+
+    for name in sorted((name for name, step in steps.items() if step.seconds), key=place):
+        while ends and ends[0] <= starts[name]:
+            heapq.heappop(ends)
+        if len(ends) < most:
+            heapq.heappush(ends, starts[name] + steps[name].left(now))
+            found.add(name)
     return found
 
 

@@ -45,6 +45,12 @@ class Spot:
                 free -= share.resources
         return free
 
+    def has_room(self, job: PlannedJob, before: Collection[str], start: float) -> bool:
+        """Whether a job has room there from a moment on, epoch seconds, when these jobs have ended."""
+        there = self.location
+        suits = there is None or (there.suits(job) and there.lasts(job.time, start))
+        return suits and job.resources.fits(self.left(before))
+
 
 class Inheritance:
     """The room of one run.
@@ -66,26 +72,31 @@ class Inheritance:
             spot = there.setdefault(where, Spot(where[0], location, location.capacity - location.used))
             spot.shares.append(JobShare(job, resources, is_there=True))
         self.spots = list(there.values())
+        self.asked_for: dict[str, tuple[int, Spot]] = {}
+        """The room that is asked for, by the names of the jobs for which it is, with its number."""
 
     def missing(self, before: Collection[str], site: str, jobs: Sequence[PlannedJob], start: float) -> list[PlannedJob]:
         """Those of some jobs for which nothing comes free; for the others it is kept.
 
         :param before: the names of all jobs that come before them
-        :param jobs: as they are at the site
+        :param jobs: as they are at the site, all alike: what has no room for one has none for those after it
         :param start: epoch seconds
         """
-        left = []
+        # What is asked for comes free when the job has ended for which it is.
+        after = sorted(self.asked_for[name] for name in self.asked_for.keys() & frozenset(before))
+        spots = iter([each for each in (*self.spots, *(spot for _, spot in after)) if each.site == site])
+        spot, left = next(spots, None), list[PlannedJob]()
         for job in jobs:
-            for spot in self.spots:
-                there = spot.location
-                suits = there is None or (there.suits(job) and there.lasts(job.time, start))
-                if spot.site == site and suits and job.resources.fits(spot.left(before)):
-                    spot.shares.append(JobShare(job.name, job.resources, is_there=False))
-                    break
-            else:
+            while spot is not None and not spot.has_room(job, before, start):
+                spot = next(spots, None)
+            if spot is None:
                 left.append(job)
+            else:
+                spot.shares.append(JobShare(job.name, job.resources, is_there=False))
         return left
 
     def asked(self, site: str, jobs: Iterable[PlannedJob]) -> None:
         """Room is asked for these jobs."""
-        self.spots += [Spot(site, shares=[JobShare(job.name, job.resources, is_there=True)]) for job in jobs]
+        for job in jobs:
+            spot = Spot(site, shares=[JobShare(job.name, job.resources, is_there=True)])
+            self.asked_for[job.name] = len(self.asked_for), spot

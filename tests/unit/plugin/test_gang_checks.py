@@ -155,7 +155,7 @@ def test_wrong_hints_are_import_errors(hints: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_dag_that_asks_ahead_says_of_each_task_what_comes_right_before_it() -> None:
+def test_what_a_task_says_of_asking_ahead_goes_before_what_its_dag_says() -> None:
     def build() -> None:
         @task
         def first() -> list[int]:

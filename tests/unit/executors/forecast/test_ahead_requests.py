@@ -23,13 +23,14 @@ from lading.executors.controller import site_threads
 from lading.executors.forecast import ahead_requests, live_runs
 from lading.executors.forecast.ahead_requests import AheadRequests
 from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.forecast.tasks import LAST
 from lading.executors.store import State
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.job import PlannedJob
+from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Match
@@ -37,6 +38,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.provisioning.asked_ahead import AskedJob
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
 from lading.scheduling.shares.who import Tenant, Who
@@ -58,7 +60,7 @@ HPC = SiteView(
     name="hpc", possible=[Location("node", NODE)], market=Market(NODE, 0, 3600.0, 600.0, 9, whole=True), holds=True
 )
 LAB = SiteView(name="lab", possible=[Location("m", NODE)])
-QUEUE = SiteView(name="queue", possible=[Location("q", NODE, max_jobs=9)])
+QUEUE = SiteView(name="queue", possible=[Location("q", NODE, max_jobs=9, hints=frozenset({NATIVE}))])
 
 
 @pytest.fixture
@@ -143,6 +145,15 @@ def test_what_no_plan_provides_is_asked_for_and_nothing_else(
     task(session, "planned", "a")
     assert asks(299, site) == []
     assert asks(300, site) == [f"{site.name} b -1"]
+
+
+@pytest.mark.parametrize("hints", [{"gang": "g"}, {"attempts": {"pauses": ["1h"], "count": 2}}])
+def test_what_sites_hold_room_for_goes_to_no_other_site(
+    session: Session, asks: Requests, hints: dict[str, Any]
+) -> None:
+    running_a(session)
+    task(session, "b", "a", **hints)
+    assert asks(300, QUEUE, PLANNING) == ["cloud b -1"]
 
 
 def test_a_gang_is_asked_for_together_when_all_of_it_may_begin(session: Session, asks: Requests) -> None:
@@ -247,6 +258,7 @@ def test_what_its_own_machine_leaves_is_not_asked_for(session: Session, asks: Re
         ({}, 0, 1),
         ({}, 3, 3),
         ({"max_jobs": 2}, 3, 2),
+        ({"run_max_jobs": 2}, 3, 2),
         ({"max_instances": 1}, 3, 3),
         ({"ahead": False}, 0, 0),
         ({"memory": "auto"}, 0, 0),
@@ -257,7 +269,8 @@ def test_what_its_own_machine_leaves_is_not_asked_for(session: Session, asks: Re
         ({"gang": "ray"}, 2, 0),
     ],
     ids=[
-        "a job", "mapped", "so many at once", "on few machines, for which all of them decide", "not this one",
+        "a job", "mapped", "so many at once", "so many of the run at once",
+        "on few machines, for which all of them decide", "not this one",
         "as earlier tries say", "as its inputs say", "money is decided about later", "nothing is launched there",
         "it fits nowhere", "no site holds room",
     ],
@@ -270,11 +283,13 @@ def test_what_is_asked_for(session: Session, asks: Requests, hints: dict[str, An
 
 def test_what_depends_on_its_inputs_asks_for_as_much_as_in_the_last_run(session: Session, asks: Requests) -> None:
     running_a(session)
-    task(session, "b", "a", cpus="len(samples)")
+    task(session, "b", "a", cpus="len(samples)", run_max_instances=1)
     job(session, "a", State.SUCCEEDED, token="older", run_id="earlier", started_at=NOW - 650, ended_at=NOW - 50)
-    job(session, "b", State.SUCCEEDED, token="old", run_id="earlier", cpus=3.0, started_at=NOW - 9, ended_at=NOW - 5)
+    of_b = {"run_id": "earlier", "cpus": 3.0, "run_max_instances": 1, "started_at": NOW - 9, "ended_at": NOW - 5}
+    job(session, "b", State.SUCCEEDED, token="old", **of_b)
     [wanted] = asks.wanted(400)["cloud"]
     assert (wanted.name, wanted.resources.cpus) == ("d r b -1", 3.0)
+    assert (wanted.run_id, wanted.run, wanted.priority) == ("r", "d r", LAST), "it is of this run, and only to come"
 
 
 def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Requests) -> None:
@@ -297,8 +312,11 @@ def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Request
         ({"state": State.PLACED, "site": "cloud", "location": "i1"}, 0),
         ({"state": State.PLACED, "site": "lab", "location": "m"}, 0),
         ({"state": State.PLACED, "site": "queue", "location": "q", "placed_at": NOW}, 700),
+        ({"state": State.QUEUED, "targets": '[["queue/long"], []]', "queued_at": NOW}, 1700),
     ],
-    ids=["its machine boots", "it sleeps until 900", "about to begin", "at a site without a queue", "900 s in a queue"],
+    ids=["its machine boots", "it sleeps until 900", "about to begin", "at a site without a queue", "900 s in a queue",
+        "1900 s in the queue that its target names",
+    ],
 )  # fmt: skip
 def test_a_first_task_whose_start_has_moved(
     session: Session, asks: Requests, columns: dict[str, Any], first: float
@@ -308,6 +326,10 @@ def test_a_first_task_whose_start_has_moved(
         job(
             session, "a", State.SUCCEEDED, token=f"a{number}", run_id="old", site="queue", submitted_at=NOW - 1100.0,
             started_at=NOW - 200.0, ended_at=NOW - 100.0,
+        )  # fmt: skip
+        job(
+            session, "x", State.SUCCEEDED, token=f"x{number}", run_id="old", site="queue", queue="long",
+            submitted_at=NOW - 2100.0, started_at=NOW - 200.0,
         )  # fmt: skip
     task(session, "a", state="queued", time=100, ahead=False)
     job(session, "a", **{"time_limit": 100, **columns})
@@ -324,6 +346,34 @@ def test_until_what_comes_again_has_come_nothing_is_asked_for_behind_it(session:
     job(session, "x", State.RUNNING)
     task(session, "b", "a")
     assert asks(5000) == []
+
+
+def test_what_comes_again_is_asked_for_when_it_may_begin_and_what_is_behind_it_neither(
+    session: Session, asks: Requests
+) -> None:
+    """A retry may be hours away."""
+    running_a(session)
+    task(session, "b", state="up_for_retry")
+    task(session, "local", state="up_for_retry", site="lab", time=100)
+    task(session, "c", "b local", cpus=1)
+    task(session, "behind", "local")
+    assert asks(0, CLOUD, LAB) == []
+    session.execute(update(TaskInstance).where(TaskInstance.state == "up_for_retry").values(state=None))
+    assert asks(10, CLOUD, LAB) == ["cloud b -1", "cloud behind -1"]
+
+
+def test_what_was_not_known_of_a_site_when_a_run_came_is_found_out_later(session: Session, asks: Requests) -> None:
+    """A site that has not answered says nothing of what it launches, and nothing of the run may change for hours."""
+    running_a(session)
+    task(session, "b", "a")
+    silent = replace(CLOUD, market=None, trouble=because("site_silent", site="cloud", text="no answer"))
+    assert asks(0, silent) == []
+    assert asks(299, CLOUD) == []
+    assert asks(300, CLOUD) == ["cloud b -1"]
+    slow = replace(CLOUD, market=MachineMarket(TYPES, policy="greedy", boot_seconds=500.0))
+    other = Requests(session, Path(asks.live_runs.settings.state_folder))
+    assert other(99, CLOUD) == []
+    assert other(100, slow) == ["cloud b -1"], "boots have been measured since"
 
 
 @pytest.mark.parametrize(("state", "hints"), [("failed", {}), ("running", {"time": None})])

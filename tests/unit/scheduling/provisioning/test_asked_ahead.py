@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning import asked_ahead as asked_ahead_module
 from lading.scheduling.provisioning.asked_ahead import asked_ahead
-from lading.scheduling.provisioning.inheritance import Inheritance
+from lading.scheduling.provisioning.inheritance import Inheritance, Spot
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0
@@ -44,9 +45,13 @@ def coming(name: str, *after: str, size: int = 0, cpus: float = 4, **known: Any)
 
 
 def asked(
-    now: float = NOW, asked_at: Mapping[str, float] = {}, sites: Sequence[SiteView] = (), **tasks: ComingTask
+    now: float = NOW,
+    asked_at: Mapping[str, float] = {},
+    sites: Sequence[SiteView] = (),
+    most: int | None = None,
+    **tasks: ComingTask,
 ) -> dict[str, float]:
-    found = asked_ahead(ComingRun("r", NOW, tasks), sites, asked_at, now)
+    found = asked_ahead(ComingRun("r", NOW, tasks, most_at_once=most), sites, asked_at, now)
     return {each.name: each.start - NOW for each in found}
 
 
@@ -93,6 +98,50 @@ def test_a_gang_is_asked_for_when_all_of_it_may_begin() -> None:
 def test_of_so_many_at_once_the_first_are_asked_for() -> None:
     found = asked(a=running("a", 100.0), b=coming("b", "a", size=5, cpus=8, most=2))
     assert found == {"b0": 200.0, "b1": 200.0}
+
+
+def test_no_more_is_asked_for_than_its_run_may_have_at_work_at_a_time() -> None:
+    tasks = {"a": running("a", 250.0), "b": coming("b", size=5, cpus=8), "c": coming("c", "a", size=2, cpus=8)}
+    assert len(asked(**tasks)) == 5
+    assert asked(most=3, **tasks) == {"b0": 200.0, "b1": 200.0}, "a is at work until they have begun"
+    found = asked(NOW + 50, dict.fromkeys(("b0", "b1"), NOW), most=3, **tasks)
+    assert found.keys() == {"b0", "b1", "b2"}, "a ends when what b2 needs is there"
+    assert asked(NOW + 1, {"b4": NOW}, most=2, **tasks) == {"b4": 200.0}, "what is asked for already goes first"
+
+
+def test_what_waits_for_a_retry_is_not_asked_for_nor_what_comes_after_it() -> None:
+    b = coming("b", "a", size=2, cpus=8)
+    b = replace(b, jobs=[replace(each, retries=each.index == 0) for each in b.jobs])
+    group = {"a": running("a", 100.0), "b": b, "c": coming("c", "b", size=2, cpus=16, by_index=frozenset("b"))}
+    long_ago = dict.fromkeys(("b0", "b1", "c0", "c1"), NOW - WAIT)
+    assert asked(NOW, long_ago, **group) == {"b1": 100.0, "c1": 160.0}
+    gang = {"a": running("a", 100.0), "b": replace(b, gang="g"), "d": coming("d", gang="g"), "e": coming("e", "d")}
+    assert asked(NOW, {**long_ago, "d": NOW - WAIT, "e": NOW - WAIT}, **gang) == {}, "the others begin with it"
+
+
+def test_many_jobs_take_no_more_looks_at_the_room_of_each_other_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand jobs of a task may follow ten thousand others."""
+    looks = 0
+
+    def left(spot: Spot, before: Collection[str], known: Any = Spot.left) -> Resources:
+        nonlocal looks
+        looks += 1
+        return known(spot, before)
+
+    monkeypatch.setattr(Spot, "left", left)
+    number = 100
+    long_ago = {f"{task}{index}": NOW - WAIT for task in "bcde" for index in range(number)}
+    behind = {"c": coming("c", "b", size=number), "e": coming("e", "d", size=number, by_index=frozenset("d"))}
+    tasks = {"a": running("a", 100.0), **{name: coming(name, "a", size=number) for name in "bd"}, **behind}
+    assert asked(NOW, long_ago, **tasks).keys() == {f"{task}{index}" for task in "bd" for index in range(number)}
+    assert looks <= 10 * number
+
+
+def test_of_many_jobs_those_are_looked_at_first_for_which_is_asked_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked_ahead_module, "MOST_JOBS", 3)
+    tasks = {"a": running("a", 100.0), "b": coming("b", "a", size=3, cpus=8), "c": coming("c", size=2, cpus=8)}
+    assert asked(NOW + 50, **tasks).keys() == {"b0", "b1", "b2"}
+    assert asked(NOW + 50, {"c0": NOW, "c1": NOW}, **tasks).keys() == {"c0", "c1", "b0"}
 
 
 def test_in_a_mapped_group_each_is_asked_for_when_its_own_may_begin() -> None:
