@@ -22,13 +22,17 @@ from lading.executors import store
 from lading.executors.controller import site_threads
 from lading.executors.forecast import ahead_requests, live_runs
 from lading.executors.forecast.ahead_requests import AheadRequests
+from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.forecast.site_plans import SitePlans
 from lading.executors.forecast.tasks import LAST
 from lading.executors.store import State
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, RoomRequest
+from lading.scheduling.forecast.forecast import Forecast, RoomWait
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
@@ -37,11 +41,14 @@ from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.plan import FORECAST
-from lading.scheduling.provisioning.asked_ahead import AskedJob
+from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning.asked_ahead import AskedJob, asked_ahead
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.budgets import BudgetTerms, BudgetUse, PeriodBudget, Unit, budget_terms
 from lading.scheduling.shares.who import Tenant, Who
+from tests.clusters.bought import Clock
 from tests.clusters.dag_runs import NOW, add_run, job, store_dag, task
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
@@ -508,3 +515,50 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     assert list(site.given[order.name]) == ["b"]
     assert len(site.ordered) == 1
     house.controller.threads.end()
+
+
+def asking_run(name: str) -> ComingRun:
+    """A run of two tasks, for the second of which room is asked for."""
+    a, b = (f"{name} {task_id} -1" for task_id in "ab")
+    request = RoomRequest("cloud", PlannedJob("b", NODE))
+    coming = ComingTask([ComingJob(b, Prediction(60.0), room_wait=RoomWait(300.0))], ("a",), request=request)
+    return ComingRun(name, NOW, {"a": ComingTask([ComingJob(a, Prediction(60.0), begun=NOW)]), "b": coming})
+
+
+def test_a_run_that_makes_no_sense_costs_itself_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked(run: ComingRun, *others: Any) -> list[AskedJob]:
+        return asked_ahead(run, *others) if run.name == "d r" else 1 // 0  # type: ignore[return-value]
+
+    monkeypatch.setattr(ahead_requests, "asked_ahead", asked)
+    ahead = AheadRequests(lambda name: {"b": WaitingJob(name="b", resources=NODE)})
+    ahead.update([asking_run("d odd"), asking_run("d r")], [CLOUD], {}, NOW)
+    assert [job.name for job in ahead.wanted([CLOUD], {}, NOW)["cloud"]] == ["d r b -1"]
+    assert "It is not known for which jobs of run 'd odd' room is to be asked for ahead" in caplog.text
+
+
+def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked_for_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, clock = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()), Clock(0.0)
+    runs, looks = [asking_run("d r")], list[int]()
+
+    def coming_runs(*_: object, **known: object) -> list[ComingRun]:
+        clock.now += 2.0
+        return runs
+
+    plans.has_noted = False
+    monkeypatch.setattr(plans.live_runs, "coming_runs", coming_runs)
+    plans.ahead.asked = lambda name: {"b": WaitingJob(name="b", resources=NODE)}
+    work = AllocationWork()
+    monkeypatch.setattr(work, "coming_work", lambda *_, **known: looks.append(1) or ComingWork(Forecast({})))
+    plans.work["hpc"] = work
+    monkeypatch.setattr(plans.waits, "read", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", clock)
+    found = [plans.foresee(None, [HPC, CLOUD], [], NOW + number, by_dag=False) for number in range(2)]  # type: ignore[arg-type]
+    assert (len(looks), found[1].coming) == (1, found[0].coming)
+    runs.clear()
+    later = plans.foresee(None, [HPC, CLOUD], [], NOW + 2, by_dag=False)  # type: ignore[arg-type]
+    assert [[job.name for job in each.wanted.get("cloud", ())] for each in (*found, later)] == [["d r b -1"]] * 2 + [[]]
+    plans.close()
