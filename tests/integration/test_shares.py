@@ -22,6 +22,7 @@ from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, share_rows
 from tests.clusters.agents import AgentSite
+from tests.clusters.bought import Clock
 from tests.clusters.sites import make_settings, rest
 from tests.conftest import DATABASES
 
@@ -37,6 +38,8 @@ weight = 2
 team = "b"
 """
 TASKS = 500
+# What passes between two ticks, seconds: shares count time, and how long a tick really takes is no matter of theirs.
+TICK = 1.0
 
 
 @pytest.fixture(params=DATABASES)
@@ -60,6 +63,7 @@ def engine(
 
     for module in (controller, process, housekeeping, leadership):
         monkeypatch.setattr(module, "open_session", open_session)
+    monkeypatch.setattr(time, "time", Clock(time.time()))
     yield engine
     engine.dispose()
 
@@ -97,6 +101,8 @@ class Machine:
 
     def tick(self) -> None:
         """One tick, when the thread of the site has done what it has to."""
+        assert isinstance(time.time, Clock)
+        time.time.now += TICK
         made = self.controller
         made.leadership.leads_until = time.monotonic() + 60
         rest(made.threads)
