@@ -85,7 +85,7 @@ class AheadRequests:
             if terms.get(name, NO_BUDGETS).may_launch:
                 known.found = self._found(name, asking[name], sites, known.asked_at, now)
             new += [each for each in known.found if each.name not in known.asked_at]
-            known.asked_at = {**known.asked_at, **dict.fromkeys((each.name for each in known.found), now)}
+            known.asked_at = {**dict.fromkeys((each.name for each in known.found), now), **known.asked_at}
         return new
 
     def _found(
@@ -111,7 +111,7 @@ class AheadRequests:
         markets, found = {site.name: site.market for site in sites}, dict[str, list[WaitingJob]]()
         for name, known in self.runs.items():
             its_terms = terms.get(name, NO_BUDGETS)
-            if not known.found or known.run is None or not its_terms.may_launch:
+            if not (known.found and its_terms.may_launch):
                 continue
             asked = self.asked(name)
             for each in known.found:

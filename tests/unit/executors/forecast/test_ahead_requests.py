@@ -436,6 +436,11 @@ def test_it_is_asked_for_from_a_moment_on(session: Session, asks: Requests) -> N
     ]
     asks(401)
     assert asks.new == []
+    session.execute(update(store.JobRow).values(ended_at=NOW + 401, state=State.SUCCEEDED))
+    session.execute(update(TaskInstance).where(TaskInstance.task_id == "a").values(state="success"))
+    asks(450)
+    [known] = asks.ahead.runs.values()
+    assert {each.start for each in known.found} == {NOW + 700}, "its machine boots since then, not since the last look"
 
 
 def test_gangs_that_wait_for_each_other_cost_themselves_alone(
