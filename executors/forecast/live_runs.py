@@ -598,8 +598,7 @@ class FirstSites:
 
     def of_waiting(self, row: Any) -> tuple[str | None, PlannedJob | None]:
         """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
-        is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
-        place = self._first_place(row) if is_planned and row.state not in groups.AT_WORK else None
+        place = self._first_place(row) if may_be_planned(row) and row.state not in groups.AT_WORK else None
         return (None, None) if place is None else (place.site, place.need)
 
     def wait_of(self, row: Any) -> RoomWait | None:
@@ -611,8 +610,7 @@ class FirstSites:
             return self.room_wait(row.site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1), row.placed_at)
         if (place := self._first_place(row)) is None:
             return None
-        is_planned = row.gang is None and row.max_instances is None and row.run_max_instances is None
-        if is_planned and self.is_covered(place.site):
+        if may_be_planned(row) and self.is_covered(place.site):
             return None
         return self.wait_at(place, row.wake_at or row.queued_at - self.database_ahead)
 
@@ -624,6 +622,11 @@ class FirstSites:
             job = queue.as_waiting(row, self.by_dag)
             self.needs[row.token] = self.find(job, together=row.gang is not None)
         return self.needs[row.token]
+
+
+def may_be_planned(row: Any) -> bool:
+    """Whether a forecast may plan where a job runs: it is no member of a gang, and shares no few machines."""
+    return row.gang is None and row.max_instances is None and row.run_max_instances is None
 
 
 def launch_facts(market: Market | MachineMarket) -> tuple[object, ...]:
