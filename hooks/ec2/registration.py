@@ -69,7 +69,7 @@ class Registration(FleetPart):
                 self._report_unattended_end(instance)
                 continue
             there.add(machine.name)
-            machine.describe(instance, self.ec2.clock_ahead)
+            machine.describe(instance, self.ec2.clock_ahead, asked_at)
             machine.is_described, machine.missed_at = True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
