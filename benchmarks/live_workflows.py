@@ -5,6 +5,10 @@
     python -m benchmarks.live_workflows --scale 20 rnaseq
     python -m benchmarks.live_workflows --policy hours rnaseq
     python -m benchmarks.live_workflows --queue 120 hic    in allocations of a cluster, which wait 120 s for their start
+    python -m benchmarks.live_workflows --lag 0.5 --latency 0.5 rnaseq
+                                                           a job is half a second on its way to a machine, its end half
+                                                           a second on the way back, and what waits for that is queued
+                                                           half a second later
 
 Each runs twice as a Dag whose tasks are those of the recording: first nothing is known of their lengths, then what the
 first run has shown. Beside the second run stands the simulator's, which knows each length. Boot time 60 s, each machine
@@ -57,23 +61,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--hurry", type=float, default=1.0)
     parser.add_argument("--policy", choices=POLICIES, default=FORECAST)
     parser.add_argument("--queue", type=float, metavar="SECONDS", help="for which allocations wait; no machines then")
+    parser.add_argument("--lag", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS")
     args = parser.parse_args(argv)
     logging.disable(logging.WARNING)
     print(machine())
     for name in args.names or names:
         workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=args.scale)
         if args.names or len(workflow) <= MOST:
-            compare(name, workflow, args.policy, args.hurry, args.queue)
+            compare(name, workflow, args.policy, args.hurry, args.queue, args.lag, args.latency)
     return 0
 
 
-def compare(name: str, workflow: Sequence[Arrival], policy: str, hurry: float, queue: float | None) -> None:
+def compare(
+    name: str,
+    workflow: Sequence[Arrival],
+    policy: str,
+    hurry: float,
+    queue: float | None,
+    lag: float = 0.0,
+    latency: float = 0.0,
+) -> None:
     """Print what a workflow costs by the engine and by the simulator; in allocations how long it takes.
 
     :param queue: seconds for which allocations wait; None: machines are bought
     """
     lengths = expected_lengths(workflow, "known")
-    conditions = Conditions(boot_seconds=BOOT, tick_seconds=0.1)
+    conditions = Conditions(BOOT, lag, latency, tick_seconds=0.1)
     limits = InstanceLimits()
     paper = simulate(workflow, goods(), limits, policy, conditions=conditions, hurry=hurry, lengths=lengths)
     market: MachineMarket | Market
@@ -89,7 +103,8 @@ def compare(name: str, workflow: Sequence[Arrival], policy: str, hurry: float, q
         Base.metadata.create_all(engine)
         store.metadata.create_all(engine)
         patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
-        house = SaidRuns(engine, {"d": workflow}, market, Path(folder), patch, queue=queue or 0.0)
+        delays = {"queue": queue or 0.0, "lag": lag, "latency": latency}
+        house = SaidRuns(engine, {"d": workflow}, market, Path(folder), patch, **delays)
         runs = []
         for number in (1, 2):
             since = house.clock.now

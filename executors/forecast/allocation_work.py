@@ -171,8 +171,9 @@ class AllocationWork:
         planned = foreseen.planned | foreseen.pending
         needed = needed_soon(foreseen.actions, there, waits, now)
         return allocation_plan(
-            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin, foreseen.homes
-        )
+            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin,
+            foreseen.prefetchable,
+        )  # fmt: skip
 
 
 def located(forecast: Forecast, known: Collection[str]) -> Mapping[str, bool]:

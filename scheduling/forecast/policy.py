@@ -13,7 +13,7 @@ from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Sc
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
-from lading.scheduling.prediction import EXACT
+from lading.scheduling.prediction import EXACT, SHORT
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -419,6 +419,28 @@ def act_late(
     steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
     launched = tuple(as_launch(name, machine) for name, machine in due.items())
     return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
+
+
+def find_prefetchable(schedule: Schedule, forecast: Forecast, waiting: Collection[str], now: float) -> dict[str, str]:
+    """The machines that are there to which waiting steps may go a moment before there is room, by the names of the
+    steps.
+
+    An agent begins what it has as soon as there is room, so short steps lose no time on their way. But it may begin one
+    sooner than planned, on what has just come free for a step that is still to come. So none goes there that is to
+    begin after such a step, or so much later that the schedule would not hold.
+    """
+    found = {}
+    for machine in schedule.machines:
+        if machine.location is None or machine.released:
+            continue
+        its = {name: schedule.starts[name] for name in machine.steps if name in forecast.steps}
+        to_come = {name: start for name, start in its.items() if forecast.steps[name].begun is None}
+        last = min((start for name, start in to_come.items() if name not in waiting), default=math.inf)
+        last = min(last, now + SLACK)
+        for name, start in to_come.items():
+            if name in waiting and start <= last and forecast.steps[name].seconds <= SHORT:
+                found[name] = machine.location.name
+    return found
 
 
 def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Collection[str]) -> bool:

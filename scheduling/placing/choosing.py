@@ -27,7 +27,6 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
@@ -94,9 +93,9 @@ class Choice:
             return {}
         given: dict[str, str] = {}
         there, jobs = site.locations, self._in_order(site, jobs)
-        if (homes := self._homes(site)) is not None:
-            planned, places = homes
-            given = self._to_planned(site, jobs, places, limits)
+        if (plan := self._planned(site)) is not None:
+            planned, prefetchable = plan
+            given = fill_planned(site, jobs, prefetchable, limits, self.now)
             there = hours.with_jobs(there, jobs, given)
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
             jobs = [job for job in jobs if job.name not in planned]
@@ -107,28 +106,13 @@ class Choice:
         coming = self.coming.get(site.name)
         return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
 
-    def _homes(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
-        """The jobs that a plan has, or is about to have, and the machines of a site on which it has them; None: there
-        is no plan."""
+    def _planned(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
+        """The jobs that a plan has, or is about to have, and the machines of a site to which they may be prefetched;
+        None: there is no plan."""
         if (foreseen := self.foreseen.get(site.name)) is not None:
-            return foreseen.planned | foreseen.pending, foreseen.homes
+            return foreseen.planned | foreseen.pending, foreseen.prefetchable
         coming = self.coming.get(site.name)
-        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.homes)
-
-    def _to_planned(
-        self, site: SiteView, jobs: Sequence[PlannedJob], homes: Mapping[str, str], limits: InstanceLimits
-    ) -> dict[str, str]:
-        """The location of each short job that is prefetched to the machine on which a plan has it."""
-        by_home: dict[str, list[PlannedJob]] = {}
-        for job in jobs:
-            if (home := homes.get(job.name)) is not None and is_short(job):
-                by_home.setdefault(home, []).append(job)
-        up = {each.name: each for each in machines(site.locations)} if by_home else {}
-        given: dict[str, str] = {}
-        for home, its in by_home.items():
-            if home in up:
-                given |= fill(its, [up[home]], limits, now=self.now)
-        return given
+        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetchable)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""
@@ -149,6 +133,22 @@ class Choice:
         if name is not None:
             self.allocations.put(job.name, JobAllocation(context.site, (name,), "placed", job.resources))
         return name
+
+
+def fill_planned(
+    site: SiteView, jobs: Sequence[PlannedJob], prefetchable: Mapping[str, str], limits: InstanceLimits, now: float
+) -> dict[str, str]:
+    """The location of each job that is prefetched to the machine on which a plan has it, by the job's name."""
+    by_machine: dict[str, list[PlannedJob]] = {}
+    for job in jobs:
+        if (machine := prefetchable.get(job.name)) is not None:
+            by_machine.setdefault(machine, []).append(job)
+    up = {each.name: each for each in machines(site.locations)} if by_machine else {}
+    given: dict[str, str] = {}
+    for name, its in by_machine.items():
+        if name in up:
+            given |= fill(its, [up[name]], limits, now=now)
+    return given
 
 
 def each_by(rooms: Rooms, jobs: Sequence[PlannedJob], choose: Callable[[PlannedJob], str | None]) -> dict[str, str]:

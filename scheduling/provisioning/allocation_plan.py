@@ -143,7 +143,7 @@ def allocation_plan(
     needed: Collection[str],
     market: Market,
     margin: float,
-    homes: Mapping[str, str] = MappingProxyType({}),
+    prefetchable: Mapping[str, str] = MappingProxyType({}),
 ) -> AllocationPlan:
     """What a plan asks for now.
 
@@ -153,7 +153,7 @@ def allocation_plan(
     :param sure: the steps that are still to come and for which may be launched before they have come
     :param needed: the allocations that it needs sooner than another one would come out of its queue
     :param margin: by how many seconds a walltime is longer than what its jobs may take
-    :param homes: the allocations that are there in which waiting jobs have their places, by their tokens
+    :param prefetchable: see :class:`AllocationPlan`
     """
     sizes, launches = parts(market), []
     for machine in actions.launches:
@@ -176,5 +176,5 @@ def allocation_plan(
         {each.job: each.reason for each in actions.waits if each.reason.code == "room_soon"},
         {name: begins[name] for launch in launches for name in launch.jobs if name not in tokens},
         {token: begins[name] for token, name in tokens.items() if name in begins},
-        homes,
+        prefetchable,
     )

@@ -53,7 +53,7 @@ class AllocationPlan:
     :param needed: the allocations that it needs sooner than another one would come out of its queue
     :param releases: the idle ones that it does not, each with the reason
     :param starts: when waiting jobs are to start by it, epoch seconds
-    :param homes: the allocations that are there in which it has them
+    :param prefetchable: the allocations that are there to which they may go before there is room in them
     """
 
     launches: tuple[Launch, ...] = ()
@@ -63,7 +63,7 @@ class AllocationPlan:
     awaits: Mapping[str, Reason] = field(default_factory=dict)
     begins: Mapping[str, float] = field(default_factory=dict)
     starts: Mapping[str, float] = field(default_factory=dict)
-    homes: Mapping[str, str] = field(default_factory=dict)
+    prefetchable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

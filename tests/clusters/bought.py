@@ -31,6 +31,7 @@ class Machine:
     """What was launched.
 
     :param ends: when the jobs end that have begun, by their tokens; ``prefetched``: those that have not
+    :param arrivals: when its agent has each of those that have not begun, by their tokens
     """
 
     order: Order
@@ -38,6 +39,7 @@ class Machine:
     ready_at: float
     ends: dict[str, float] = field(default_factory=dict)
     prefetched: list[Envelope] = field(default_factory=list)
+    arrivals: dict[str, float] = field(default_factory=dict)
     used: Resources = NOTHING
     closing: bool = False
 
@@ -60,6 +62,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
     """Machines that boot, run jobs for as long as the test says, each with an agent of paper, and go when let go.
 
     :param seconds: for which each job runs, by its token
+    :ivar lag: seconds until an agent has a job that was sent to it, and until what has happened is known
     """
 
     kind = "bought"
@@ -76,6 +79,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
         self.needs: dict[str, Resources] = {}
         self.diary = Diary()
         self.events: list[dict[str, Any]] = []
+        self.lag = 0.0
 
     @property
     def machines_on_sale(self) -> MachineMarket:
@@ -104,6 +108,8 @@ class BoughtSite(ElasticSite[SiteConfig]):
     def _begin(self, name: str) -> None:
         machine = self.machines[name]
         for each in [] if machine.ready_at > self.clock.now else list(machine.prefetched):
+            if machine.arrivals[each.token] > self.clock.now:
+                continue
             if not (machine.used + each.resources).fits(machine.location.capacity):
                 return
             machine.prefetched.remove(each)
@@ -119,24 +125,41 @@ class BoughtSite(ElasticSite[SiteConfig]):
         event = {"event": "released", "token": name, "at": self.clock.now, "cause": None, "reason": "it is let go"}
         self.events.append(event)
 
+    def news(self) -> list[dict[str, Any]]:
+        """What is known now of what has happened, and was not observed yet."""
+        return [each for each in self.events if each.get("at", 0.0) + self.lag <= self.clock.now]
+
+    def due(self) -> list[float]:
+        """When something happens next, or is known, epoch seconds."""
+        found = [each["at"] + self.lag for each in self.events if each.get("at", 0.0) + self.lag > self.clock.now]
+        for each in self.machines.values():
+            found += [*each.ends.values(), each.ready_at]
+            found += [each.arrivals[one.token] for one in each.prefetched]
+        return [each for each in found if each > self.clock.now]
+
     def observe(self) -> Observation:
-        told = list(self.events)
+        told, unheard = self.news(), list[str]()
+        if self.lag:
+            unheard = [each["token"] for each in self.events if each["event"] == "finished" and each not in told]
         seen = []
         for name, each in self.machines.items():
             is_up = each.ready_at <= self.clock.now
             state = LocationState.UP if is_up else LocationState.BOOTING
-            known = frozenset([*each.ends, *(one.token for one in each.prefetched)])
+            ended = (token for token in unheard if self.names[self.diary.begun[token][0]] == name)
+            known = frozenset([*each.ends, *(one.token for one in each.prefetched), *ended])
             state = LocationState.DRAINING if each.closing else state
             seen.append(ObservedLocation(each.location, state, known, native_id=f"i-{name}"))
 
         def acknowledge() -> None:
-            del self.events[: len(told)]
+            self.events = [each for each in self.events if each not in told]
 
         return Observation(seen, told, acknowledge, self.on_sale)
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, jobs in envelopes.items():
-            self.machines[name].prefetched += jobs
+            machine = self.machines[name]
+            machine.prefetched += jobs
+            machine.arrivals |= {each.token: self.clock.now + self.lag for each in jobs}
             self._begin(name)
 
     def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:

@@ -31,7 +31,7 @@ from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.forecast import site_plan
-from lading.executors.store import JobRow, State, durations, starts
+from lading.executors.store import JobRow, State, starts
 from lading.executors.store.starts import Accuracy
 from lading.operators import resources
 from lading.scheduling.billing import LEAST_SECONDS
@@ -71,6 +71,8 @@ class WorkflowRuns:
     :param workflows: by the ids of their Dags
     :param queue: seconds for which allocations wait, where they are what is launched; ``node_boots``: seconds from the
         start of one until its agent has begun
+    :param lag: see :class:`BoughtSite`
+    :param latency: seconds from when the end of a task is known until those that wait for it alone are queued
     :param hints: of all tasks, beside what the recording says that they need
     """
 
@@ -84,6 +86,8 @@ class WorkflowRuns:
         *,
         queue: float = 0.0,
         node_boots: float = 0.0,
+        lag: float = 0.0,
+        latency: float = 0.0,
         **hints: Any,
     ) -> None:
         self.engine, self.workflows, self.hints = engine, workflows, hints
@@ -93,7 +97,10 @@ class WorkflowRuns:
             self.site = QueuedSite(folder, market, self.clock, self.lengths, queue, node_boots)
         else:
             self.site = BoughtSite(folder, market, self.clock, self.lengths, market.policy)
+        self.site.lag, self.latency = lag, latency
         self.waiting: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self.ready: dict[tuple[str, str, str], float] = {}
+        """When the tasks that are to be queued wait for no other one any more, epoch seconds."""
         self.numbers = 0
         self.really = time.perf_counter
         with Session(engine) as session:
@@ -104,7 +111,6 @@ class WorkflowRuns:
             session.commit()
         patch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
         patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-        patch.setattr(durations, "SECONDS_UNTIL_STALE", 3600.0)
         patch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
         patch.setattr(time, "time", self.clock)
         patch.setattr(time, "monotonic", self.clock)
@@ -165,7 +171,10 @@ class WorkflowRuns:
                 for each in self.workflows[dag_id]:
                     name = each.job.name
                     if name in left and left[name] <= ended:
-                        del left[name]
+                        ready = self.ready.setdefault((dag_id, run_id, name), self.clock.now)
+                        if left[name] and self.clock.now < ready + self.latency:
+                            continue
+                        del left[name], self.ready[dag_id, run_id, name]
                         self._queue_one(session, dag_id, run_id, each)
                 if not left and len(over) == len(names):
                     ran = DagRun.dag_id == dag_id, DagRun.run_id == run_id
@@ -208,7 +217,7 @@ class WorkflowRuns:
             rest(self.house.threads)
             before = self.numbers
             self._queue()
-            if self.numbers == before and not self.site.events:
+            if self.numbers == before and not self.site.news():
                 return
             self.clock.now += 0.001  # what is to come is read once at one moment
 
@@ -227,11 +236,10 @@ class WorkflowRuns:
             if self.site.events:
                 last_end = max(last_end, *(each["at"] for each in self.site.events if each["event"] == "finished"), 0.0)
             self.tick(ticks)
-            ends = [at for each in self.site.machines.values() for at in each.ends.values()]
-            ups = [each.ready_at for each in self.site.machines.values() if each.ready_at > self.clock.now]
             begins = [start + coming[0][0]] if coming else []
+            queued = [ready + self.latency for ready in self.ready.values()]
             # What ends while a tick looks again and again lies behind it: the clock never goes back.
-            self.clock.now = max(self.clock.now, min([self.clock.now + TICK, *ends, *ups, *begins]))
+            self.clock.now = max(self.clock.now, min([self.clock.now + TICK, *self.site.due(), *queued, *begins]))
             assert self.clock.now - start < LONGEST, "it does not come to its end"
         launches, released = self.site.diary.launches, self.site.diary.released
         usd = cpu_hours = 0.0

@@ -8,7 +8,15 @@ import pytest
 
 from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import MORE_MACHINES, SLACK, Actions, Planner, act, act_late
+from lading.scheduling.forecast.policy import (
+    MORE_MACHINES,
+    SLACK,
+    Actions,
+    Planner,
+    act,
+    act_late,
+    find_prefetchable,
+)
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import PlannedJob
@@ -118,13 +126,13 @@ def test_a_plan_holds_until_something_goes_another_way() -> None:
     assert here.planner.plans == 6
 
 
-def at_one_machine(used: float, **starts: float) -> tuple[Schedule, Forecast]:
+def at_one_machine(used: float, *, seconds: float = 50.0, **starts: float) -> tuple[Schedule, Forecast]:
     """Steps of two cpus that begin at times on a machine of two, of which so many are in use."""
     there = replace(Workflow.location("up"), used=Resources(used, 0))
     machine = PlannedMachine(MachineTimeline((2, 4096, 0, 0), 0.0001, BOOT, 0.0, is_there=True), there)
-    steps = {name: step(name, 50) for name in starts}
+    steps = {name: step(name, seconds) for name in starts}
     machine.steps = list(steps)
-    until = {name: start + 50 for name, start in starts.items()}
+    until = {name: start + seconds for name, start in starts.items()}
     return Schedule([machine], starts, until, dict.fromkeys(starts, machine)), Forecast(steps)
 
 
@@ -202,6 +210,24 @@ def test_room_goes_to_what_is_to_begin_first() -> None:
     actions = act(schedule, ["late", "early"], PROBLEM, forecast, 10.0)
     assert [each.job for each in actions.placements] == ["early"]
     assert [each.job for each in actions.waits] == ["late"]
+
+
+def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room() -> None:
+    """Its agent begins that as soon as something ends; a look of the controller would come a second later."""
+    starts = {"next": 10.0, "soon": 10.0 + SLACK, "later": 10.5 + SLACK}
+    schedule, forecast = at_one_machine(2, seconds=10, **starts)
+    assert find_prefetchable(schedule, forecast, starts, 10.0) == {"next": "up", "soon": "up"}
+    assert find_prefetchable(schedule, forecast, {"soon"}, 11.0) == {}, "the next one is still to come"
+    long, forecast = at_one_machine(2, seconds=11, **starts)
+    assert find_prefetchable(long, forecast, starts, 10.0) == {}, "a more urgent one may come until there is room"
+    schedule.machines[0].released = True
+    assert find_prefetchable(schedule, forecast, starts, 10.0) == {}
+
+
+def test_nothing_is_prefetched_that_could_take_the_room_of_what_is_to_come_before() -> None:
+    """It would begin on a cpu that has just come free, a moment before that comes for which this was to be kept."""
+    schedule, forecast = at_one_machine(2, seconds=10, first=10.0, to_come=10.5, second=10.6)
+    assert find_prefetchable(schedule, forecast, {"first", "second"}, 10.0) == {"first": "up"}
 
 
 def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:

@@ -139,14 +139,15 @@ def test_a_tick_makes_one_plan_for_what_begins_and_for_what_is_bought(monkeypatc
     assert len(plans) > 1, "another question has another answer"
 
 
-def test_short_jobs_are_prefetched_to_the_machine_on_which_a_plan_has_them() -> None:
-    """Its room would stay empty until the next tick each time; a longer one waits for its turn in the store."""
+def test_jobs_are_prefetched_as_a_plan_says() -> None:
+    """How long they take is the plan's to say as well: it learns that from one job of a task."""
     full = replace(IDLE, used=IDLE.capacity, jobs=4, idle_since=None)
     other = replace(IDLE, name="other")
-    jobs = [job("short", time=5.0), job("long"), job("elsewhere", time=5.0)]
+    jobs = [job("next"), job("later", time=5.0), job("elsewhere", time=5.0)]
     names = frozenset(each.name for each in jobs)
     nothing = Actions((), (), (), (), {}, None, {}, {})
-    plan = ForeseenActions(nothing, True, planned=names, homes={"short": "there", "long": "there"})
+    plan = ForeseenActions(nothing, True, planned=names, homes={"next": "there", "later": "there"})
+    plan = replace(plan, prefetchable={"next": "there"})
     site = SiteView(
         name="cloud",
         locations=(full, other),
@@ -155,4 +156,4 @@ def test_short_jobs_are_prefetched_to_the_machine_on_which_a_plan_has_them() -> 
         policy="forecast",
     )
     found = assign(jobs, [site], now=NOW, choice=Choice(NOW, foreseen={"cloud": plan}))
-    assert found.placed == {"short": ("cloud", "there")}
+    assert found.placed == {"next": ("cloud", "there")}
