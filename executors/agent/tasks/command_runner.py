@@ -40,6 +40,19 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     except OSError as error:
         raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
     folder = command.folder or os.environ.get(SCRATCH_VARIABLE)
+    process: subprocess.Popen[bytes] | None = None
+    is_asked = is_passed_on = False
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        nonlocal is_asked, is_passed_on
+        is_asked = True
+        if process is not None and not is_passed_on:  # a second one would end what it has started to tidy up
+            is_passed_on = True
+            # To all of it: a shell does not pass it on to what it waits for.
+            process_tree.send(process_tree.descendants(os.getpid()), number)
+
+    # Before it starts, for from then on it may have something to tidy up.
+    signal.signal(signal.SIGTERM, pass_on)
     try:
         process = subprocess.Popen(
             command.arguments,
@@ -55,14 +68,8 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     finally:
         if log is not None:
             os.close(log)
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        # To all of it: a shell does not pass it on to what it waits for.
-        process_tree.send(process_tree.descendants(os.getpid()), number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    if job.cause() is not None:  # it was asked to end before there was anything to pass that on to
-        pass_on(signal.SIGTERM, None)
+    if is_asked or job.cause() is not None:  # before there was anything to pass that on to
+        signal.raise_signal(signal.SIGTERM)
     code = process.wait()
     # From here on only what it has left running is ended.
     job.task_has_ended()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +108,46 @@ def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None],
     assert agent.wait_for("one")["cause"] == "cancelled"
     assert tidied.exists()
     agent.wait(lambda: not os.path.exists(f"/proc/{pid.read_text().strip()}"))
+
+
+ASKED_WHILE_IT_STARTS = """
+import os, signal, subprocess, sys, time
+from lading.executors.agent.supervisor import AgentJobFailed
+from lading.executors.agent.tasks import command_runner
+from lading.hooks.spool.command import CommandWork
+
+begun, tidied = sys.argv[1:]
+start = subprocess.Popen
+
+class Job:
+    cause = staticmethod(lambda: "cancelled")
+    task_has_ended = staticmethod(lambda: None)
+
+def asked_meanwhile(*given, **options):
+    process = start(*given, **options)
+    while not os.path.exists(begun):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+
+subprocess.Popen = asked_meanwhile
+# A second signal would end what the shell starts to tidy up.
+script = f"trap 'sleep 0.2 && touch {tidied}; exit 3' TERM; touch {begun}; while :; do sleep 0.1; done"
+try:
+    command_runner.run(CommandWork(["sh", "-c", script]).to_workload(), Job())
+except AgentJobFailed as error:
+    sys.exit(error.exit_code)
+"""
+
+
+def test_one_that_is_cancelled_while_it_starts_may_tidy_up(tmp_path: Path) -> None:
+    """Its command may have begun before its process knows that, and the signal comes once."""
+    tidied = tmp_path / "tidied"
+    process = subprocess.run(
+        [sys.executable, "-c", ASKED_WHILE_IT_STARTS, str(tmp_path / "begun"), str(tidied)], timeout=PATIENCE
+    )
+    assert process.returncode == 3
+    assert tidied.exists()
 
 
 def test_an_agent_that_was_killed_has_its_commands_adopted(
