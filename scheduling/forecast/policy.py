@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
-from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
@@ -425,22 +425,29 @@ def find_prefetchable(schedule: Schedule, forecast: Forecast, waiting: Collectio
     """The machines that are there to which waiting steps may go a moment before there is room, by the names of the
     steps.
 
-    An agent begins what it has as soon as there is room, so short steps lose no time on their way. But it may begin one
-    sooner than planned, on what has just come free for a step that is still to come. So none goes there that is to
-    begin after such a step, or so much later that the schedule would not hold.
+    An agent begins what it has as soon as there is room, so short steps lose no time on their way where short ones end.
+    But it may begin one sooner than planned, on what has just come free for a step that is still to come. So none goes
+    there that is to begin after such a step, or so much later that the schedule would not hold.
     """
     found = {}
+    at_work = {step.location for step in forecast.steps.values() if step.begun is not None and is_surely_short(step)}
     for machine in schedule.machines:
-        if machine.location is None or machine.released:
+        # Behind long ones it would gain little, and where their ends are not known it may wait there for long.
+        if machine.location is None or machine.released or machine.location.name not in at_work:
             continue
         its = {name: schedule.starts[name] for name in machine.steps if name in forecast.steps}
         to_come = {name: start for name, start in its.items() if forecast.steps[name].begun is None}
         last = min((start for name, start in to_come.items() if name not in waiting), default=math.inf)
         last = min(last, now + SLACK)
         for name, start in to_come.items():
-            if name in waiting and start <= last and forecast.steps[name].seconds <= SHORT:
+            if name in waiting and start <= last and is_surely_short(forecast.steps[name]):
                 found[name] = machine.location.name
     return found
+
+
+def is_surely_short(step: WorkflowStep) -> bool:
+    """Whether a step is short also where it takes longer than five of six like it."""
+    return step.seconds * math.exp(step.spread) <= SHORT
 
 
 def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Collection[str]) -> bool:

@@ -216,18 +216,29 @@ def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room()
     """Its agent begins that as soon as something ends; a look of the controller would come a second later."""
     starts = {"next": 10.0, "soon": 10.0 + SLACK, "later": 10.5 + SLACK}
     schedule, forecast = at_one_machine(2, seconds=10, **starts)
-    assert find_prefetchable(schedule, forecast, starts, 10.0) == {"next": "up", "soon": "up"}
-    assert find_prefetchable(schedule, forecast, {"soon"}, 11.0) == {}, "the next one is still to come"
-    long, forecast = at_one_machine(2, seconds=11, **starts)
-    assert find_prefetchable(long, forecast, starts, 10.0) == {}, "a more urgent one may come until there is room"
+    here = behind(forecast, 10)
+    assert find_prefetchable(schedule, here, starts, 10.0) == {"next": "up", "soon": "up"}
+    assert find_prefetchable(schedule, here, {"soon"}, 11.0) == {}, "the next one is still to come"
+    assert find_prefetchable(schedule, forecast, starts, 10.0) == {}, "nothing runs there that is about to end"
+    assert find_prefetchable(schedule, behind(forecast, 11), starts, 10.0) == {}, "it loses little behind a long one"
+    long, others = at_one_machine(2, seconds=11, **starts)
+    assert find_prefetchable(long, behind(others, 10), starts, 10.0) == {}, "a more urgent one may come before its turn"
+    unknown = {name: replace(each, spread=0.1) for name, each in here.steps.items()}
+    assert find_prefetchable(schedule, Forecast(unknown), starts, 10.0) == {}, "it may as well be a long one"
     schedule.machines[0].released = True
-    assert find_prefetchable(schedule, forecast, starts, 10.0) == {}
+    assert find_prefetchable(schedule, here, starts, 10.0) == {}
+
+
+def behind(forecast: Forecast, seconds: float) -> Forecast:
+    """What is to come where a step that takes so long runs on the machine."""
+    runs = replace(step("runs", seconds), begun=0.0, location="up")
+    return Forecast({**forecast.steps, "runs": runs})
 
 
 def test_nothing_is_prefetched_that_could_take_the_room_of_what_is_to_come_before() -> None:
     """It would begin on a cpu that has just come free, a moment before that comes for which this was to be kept."""
     schedule, forecast = at_one_machine(2, seconds=10, first=10.0, to_come=10.5, second=10.6)
-    assert find_prefetchable(schedule, forecast, {"first", "second"}, 10.0) == {"first": "up"}
+    assert find_prefetchable(schedule, behind(forecast, 10), {"first", "second"}, 10.0) == {"first": "up"}
 
 
 def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:
