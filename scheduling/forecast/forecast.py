@@ -102,6 +102,11 @@ class WorkflowStep:
         seconds, since = self.room_wait
         return max(ready, (ready if since is None else since) + seconds)
 
+    @property
+    def wait_to_come(self) -> float:
+        """For how long it will wait for room once it may begin, seconds."""
+        return self.room_wait.seconds if self.room_wait is not None and self.room_wait.since is None else 0.0
+
     def waits_for_room(self, now: float) -> bool:
         """Whether it waits for room, and has not for longer than is expected."""
         return self.room_wait is not None and self.room_wait.since is not None and self.start(now) > now
@@ -162,14 +167,17 @@ class Forecast:
         :param ended: see :meth:`WorkflowStep.left`
         """
         found: dict[str, float] = {}
-        with_wait: dict[str, float] = {}
         for name in reversed(self.order):
-            step = self.steps[name]
-            behind = max((with_wait[each] for each in self.children[name]), default=step.rest)
-            found[name] = with_wait[name] = step.left(now, ended) + behind
-            if step.room_wait is not None and step.room_wait.since is None:
-                with_wait[name] += step.room_wait.seconds
+            found[name] = self.steps[name].left(now, ended) + self._behind(name, found)
         return found
+
+    def _behind(self, name: str, rests: Mapping[str, float]) -> float:
+        """The seconds of the longest way from the end of a step to the end of its run.
+
+        :param rests: of the steps that wait for it
+        """
+        ways = (rests[each] + self.steps[each].wait_to_come for each in self.children[name])
+        return max(ways, default=self.steps[name].rest)
 
     def soonest(self, now: float) -> dict[str, float]:
         """When each step begins if there are machines for all, epoch seconds; one that runs: now."""
@@ -198,9 +206,8 @@ class Forecast:
         rests, kept = self.rests(now), dict[str, WorkflowStep]()
         for name, step in self.steps.items():
             if name not in left_out:
-                behind = [rests[each] for each in self.children[name]]
                 is_cut = any(each in left_out for each in self.children[name])
-                kept[name] = replace(step, rest=max(behind)) if is_cut else step
+                kept[name] = replace(step, rest=self._behind(name, rests)) if is_cut else step
         return replace(self, steps=kept)
 
     def by_those_at_work(self, now: float) -> Forecast:
