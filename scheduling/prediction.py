@@ -159,6 +159,14 @@ def is_short(job: Predictable) -> bool:
     return predicted(job).seconds <= SHORT
 
 
+def is_surely_short(seconds: float, spread: float) -> bool:
+    """Whether a job is short also where it takes longer than five of six like it.
+
+    :param seconds: the median of its length; ``spread``: the standard deviation of the logarithm
+    """
+    return seconds * math.exp(spread) <= SHORT
+
+
 def bounded(seconds: float, spread: float, most: float | None, source: str, number: int = 0) -> Prediction:
     """A prediction that the limit bounds."""
     return Prediction(seconds if most is None else min(seconds, most), spread, most, source, number)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.child_processes import ARCHIVE
 from lading.hooks.files.json_model import checked, parsed
@@ -61,12 +62,13 @@ class ContainerRunner:
             self.runner.run(workload, job)
             return
         command = start(job, job.envelope, self.runner.__name__, os.environ)
+        passing = SignalPassing()
         try:
             # Podman's monitor leaves a file called `oom` where it was started.
             process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
         except OSError as error:
             raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
-        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        passing.start(process.send_signal, is_asked=job.cause() is not None)
         try:
             with contextlib.suppress(BrokenPipeError):  # how it ended says more
                 process.communicate(json.dumps(workload).encode())

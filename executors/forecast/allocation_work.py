@@ -70,6 +70,8 @@ class AllocationWork:
         self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
         """Of the allocations in which jobs were: whether these were all of runs of which it is known what comes."""
+        self.prefetched: frozenset[str] = frozenset()
+        """The tokens of the jobs that were prefetched as a plan says, or may be now."""
 
     def coming_work(
         self,
@@ -170,10 +172,12 @@ class AllocationWork:
         tokens = {token: name for name, token in waiting.items()}
         planned = foreseen.planned | foreseen.pending
         needed = needed_soon(foreseen.actions, there, waits, now)
-        return allocation_plan(
-            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin,
-            foreseen.prefetchable,
-        )  # fmt: skip
+        given = {job.name for each in site.launched for job in each.prefetched}
+        self.prefetched = self.prefetched.intersection(given).union(foreseen.prefetch_to)
+        found = allocation_plan(
+            foreseen.actions, planned, forecast, tokens, begins, sure, needed, market, coming.margin
+        )
+        return replace(found, prefetch_to=foreseen.prefetch_to, prefetched=self.prefetched)
 
 
 def located(forecast: Forecast, known: Collection[str]) -> Mapping[str, bool]:

@@ -19,7 +19,7 @@ from lading.executors.forecast.held_up import HeldUpSteps
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.policy import Actions, Planner, act_late, find_prefetchable
+from lading.scheduling.forecast.policy import Actions, Planner, act_late, find_prefetches
 from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
@@ -176,7 +176,7 @@ class SitePlan:
         withheld = self.planner.withheld(forecast)
         schedule = self.planner.schedule
         known = {} if schedule is None else schedule.starts
-        prefetchable = {} if schedule is None else find_prefetchable(schedule, forecast, planned, now)
+        prefetch_to = {} if schedule is None else find_prefetches(schedule, forecast, planned, now, withheld)
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
         # When that goes on is not known.
         unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}
@@ -187,7 +187,7 @@ class SitePlan:
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
-            {tokens[name]: place for name, place in prefetchable.items()},
+            {tokens[name]: place for name, place in prefetch_to.items()},
             not_ahead=not_ahead,
             begins={
                 name: known[name]

@@ -53,7 +53,7 @@ class EC2Machine:
     :param has_answered: whether it was ever ready
     :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
     :param pending_since: when EC2 said first that it is pending, on the monotonic clock; None: it never did
-    :param pending_until: when it was asked for the last time that it said so, likewise
+    :param pending_until: until when that is known, likewise
     :param never_ran: whether it has ended while it was pending
     :param is_adopted: whether it was found, and may have jobs that are not known yet
     """
@@ -88,20 +88,20 @@ class EC2Machine:
     obstacle: Reason | None = None
     features: frozenset[str] = frozenset()
 
-    def describe(self, instance: EC2Instance, clock_ahead: float = 0.0, asked_at: float | None = None) -> None:
+    def describe(self, instance: EC2Instance, clock_ahead: float = 0.0, as_of: float | None = None) -> None:
         """Know what EC2 says of it now.
 
         :param clock_ahead: seconds by which AWS's clock is ahead of ours
-        :param asked_at: when EC2 was asked, on the monotonic clock: an answer that comes late is no news of how long
-            it is pending; None: just now
+        :param as_of: when EC2 was asked, on the monotonic clock, for its answer may take long; None: now
         """
         self.clock_ahead = clock_ahead
+        now = time.monotonic()
+        as_of = now if as_of is None else as_of
         if instance.state == PENDING:
-            now = time.monotonic()
             self.pending_since = self.pending_since or now
-            self.pending_until = max(self.pending_since, now if asked_at is None else asked_at)
+            self.pending_until = max(self.pending_since, as_of)
         elif not instance.lives and self._is_pending:
-            self.never_ran = time.monotonic() - self.pending_until < SECONDS_UNSEEN
+            self.never_ran = as_of - self.pending_until < SECONDS_UNSEEN
         self.instance = instance
         self.heard_at = time.time() if self.heard_at is None else self.heard_at
 
@@ -115,7 +115,7 @@ class EC2Machine:
         that is not known.
 
         AWS says when it was launched, in whole seconds. How long it was pending is what was seen of that here, which
-        is too little by a poll at most.
+        is too little by a poll at most, and by what EC2 takes for its answers.
         """
         if self.instance is None or self.instance.launched_at is None or self._is_pending or self.never_ran:
             return None

@@ -168,16 +168,16 @@ class Forecast:
         """
         found: dict[str, float] = {}
         for name in reversed(self.order):
-            found[name] = self.steps[name].left(now, ended) + self._behind(name, found)
+            found[name] = self.steps[name].left(now, ended) + self.behind(name, found)
         return found
 
-    def _behind(self, name: str, rests: Mapping[str, float]) -> float:
+    def behind(self, name: str, rests: Mapping[str, float]) -> float:
         """The seconds of the longest way from the end of a step to the end of its run.
 
-        :param rests: of the steps that wait for it
+        :param rests: see :meth:`rests`, of the steps that wait for it
         """
         ways = (rests[each] + self.steps[each].wait_to_come for each in self.children[name])
-        return max(ways, default=self.steps[name].rest)
+        return max((self.steps[name].rest, *ways))
 
     def soonest(self, now: float) -> dict[str, float]:
         """When each step begins if there are machines for all, epoch seconds; one that runs: now."""
@@ -207,7 +207,7 @@ class Forecast:
         for name, step in self.steps.items():
             if name not in left_out:
                 is_cut = any(each in left_out for each in self.children[name])
-                kept[name] = replace(step, rest=self._behind(name, rests)) if is_cut else step
+                kept[name] = replace(step, rest=self.behind(name, rests)) if is_cut else step
         return replace(self, steps=kept)
 
     def by_those_at_work(self, now: float) -> Forecast:

@@ -8,12 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
-from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
-from lading.scheduling.prediction import EXACT, SHORT
+from lading.scheduling.prediction import EXACT, is_surely_short
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -421,33 +421,36 @@ def act_late(
     return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
 
 
-def find_prefetchable(schedule: Schedule, forecast: Forecast, waiting: Collection[str], now: float) -> dict[str, str]:
-    """The machines that are there to which waiting steps may go a moment before there is room, by the names of the
-    steps.
+def find_prefetches(
+    schedule: Schedule, forecast: Forecast, waiting: Collection[str], now: float, withheld: Collection[str] = ()
+) -> dict[str, str]:
+    """The machines that are there to which waiting steps go a moment before there is room, by the names of the steps.
 
     An agent begins what it has as soon as there is room, so short steps lose no time on their way where short ones end.
-    But it may begin one sooner than planned, on what has just come free for a step that is still to come. So none goes
-    there that is to begin after such a step, or so much later that the schedule would not hold.
+    But it may begin one sooner than planned, on what has just come free for another one that it does not have: one that
+    is still to come, or a long one, which waits for its turn elsewhere. So none goes there that is to begin after such
+    a step, or so much later that the schedule would not hold.
+
+    :param withheld: steps that wait for a launch which is not allowed now
     """
+    steps = forecast.steps
+    short = {name for name, step in steps.items() if is_surely_short(step.seconds, step.spread)}
+    # Behind long ones it would gain little, and where their ends are not known it may wait there for long.
+    at_work = [steps[name] for name in short if steps[name].begun is not None]
+    turning = {step.location for step in at_work if now <= (step.begun or 0.0) + step.seconds + SLACK}
     found = {}
-    at_work = {step.location for step in forecast.steps.values() if step.begun is not None and is_surely_short(step)}
     for machine in schedule.machines:
-        # Behind long ones it would gain little, and where their ends are not known it may wait there for long.
-        if machine.location is None or machine.released or machine.location.name not in at_work:
+        if machine.location is None or machine.released:
             continue
-        its = {name: schedule.starts[name] for name in machine.steps if name in forecast.steps}
-        to_come = {name: start for name, start in its.items() if forecast.steps[name].begun is None}
-        last = min((start for name, start in to_come.items() if name not in waiting), default=math.inf)
-        last = min(last, now + SLACK)
-        for name, start in to_come.items():
-            if name in waiting and start <= last and is_surely_short(forecast.steps[name]):
-                found[name] = machine.location.name
+        names = (name for name in machine.steps if name in steps and steps[name].begun is None)
+        begins = {name: schedule.starts[name] for name in names if name not in withheld}
+        going = {name: start for name, start in begins.items() if name in waiting and name in short}
+        # What begins there now may have ended when there is another look.
+        if machine.location.name in turning or any(start <= now + SOON for start in going.values()):
+            others = (start for name, start in begins.items() if name not in going and steps[name].seconds > SOON)
+            last = min([now + SLACK, *others])
+            found.update({name: machine.location.name for name, start in going.items() if start <= last})
     return found
-
-
-def is_surely_short(step: WorkflowStep) -> bool:
-    """Whether a step is short also where it takes longer than five of six like it."""
-    return step.seconds * math.exp(step.spread) <= SHORT
 
 
 def may_be_launched(machine: PlannedMachine, forecast: Forecast, not_ahead: Collection[str]) -> bool:

@@ -36,9 +36,8 @@ class ProbableEnds:
         self.runs: dict[str | None, dict[str, Uncertain]] = {}
         for name, step in forecast.steps.items():
             if step.spread > EXACT and step.measured and step.begun is None:
-                behind = max((rests[child] for child in forecast.children[name]), default=step.rest)
-                self.steps[name] = Uncertain(step.seconds, step.spread)
-                self.runs.setdefault(step.job.run, {})[name] = Uncertain(step.seconds, step.spread, behind)
+                self.steps[name] = its = Uncertain(step.seconds, step.spread)
+                self.runs.setdefault(step.job.run, {})[name] = its._replace(behind=forecast.behind(name, rests))
 
     def of_run(self, run: str | None, starts: Mapping[str, float], planned: float) -> float:
         """When a run has ended half of the time, and not before it is planned to.

@@ -94,8 +94,8 @@ class Choice:
         given: dict[str, str] = {}
         there, jobs = site.locations, self._in_order(site, jobs)
         if (plan := self._planned(site)) is not None:
-            planned, prefetchable = plan
-            given = fill_planned(site, jobs, prefetchable, limits, self.now)
+            planned, prefetch_to = plan
+            given = fill_planned(site, jobs, prefetch_to, limits, self.now)
             there = hours.with_jobs(there, jobs, given)
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
             jobs = [job for job in jobs if job.name not in planned]
@@ -110,9 +110,9 @@ class Choice:
         """The jobs that a plan has, or is about to have, and the machines of a site to which they may be prefetched;
         None: there is no plan."""
         if (foreseen := self.foreseen.get(site.name)) is not None:
-            return foreseen.planned | foreseen.pending, foreseen.prefetchable
+            return foreseen.planned | foreseen.pending, foreseen.prefetch_to
         coming = self.coming.get(site.name)
-        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetchable)
+        return None if coming is None or coming.plan is None else (coming.plan.planned, coming.plan.prefetch_to)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""
@@ -136,12 +136,12 @@ class Choice:
 
 
 def fill_planned(
-    site: SiteView, jobs: Sequence[PlannedJob], prefetchable: Mapping[str, str], limits: InstanceLimits, now: float
+    site: SiteView, jobs: Sequence[PlannedJob], prefetch_to: Mapping[str, str], limits: InstanceLimits, now: float
 ) -> dict[str, str]:
     """The location of each job that is prefetched to the machine on which a plan has it, by the job's name."""
     by_machine: dict[str, list[PlannedJob]] = {}
     for job in jobs:
-        if (machine := prefetchable.get(job.name)) is not None:
+        if (machine := prefetch_to.get(job.name)) is not None:
             by_machine.setdefault(machine, []).append(job)
     up = {each.name: each for each in machines(site.locations)} if by_machine else {}
     given: dict[str, str] = {}

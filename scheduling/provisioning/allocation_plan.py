@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.forecast.forecast import Forecast
@@ -143,7 +142,6 @@ def allocation_plan(
     needed: Collection[str],
     market: Market,
     margin: float,
-    prefetchable: Mapping[str, str] = MappingProxyType({}),
 ) -> AllocationPlan:
     """What a plan asks for now.
 
@@ -153,7 +151,6 @@ def allocation_plan(
     :param sure: the steps that are still to come and for which may be launched before they have come
     :param needed: the allocations that it needs sooner than another one would come out of its queue
     :param margin: by how many seconds a walltime is longer than what its jobs may take
-    :param prefetchable: see :class:`AllocationPlan`
     """
     sizes, launches = parts(market), []
     for machine in actions.launches:
@@ -176,5 +173,4 @@ def allocation_plan(
         {each.job: each.reason for each in actions.waits if each.reason.code == "room_soon"},
         {name: begins[name] for launch in launches for name in launch.jobs if name not in tokens},
         {token: begins[name] for token, name in tokens.items() if name in begins},
-        prefetchable,
     )

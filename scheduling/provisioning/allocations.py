@@ -21,7 +21,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import is_short, predicted
+from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning import coming_work
 from lading.scheduling.provisioning.allocation_plan import shaped
 from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
@@ -74,8 +74,7 @@ def decide(
         launches = needs.launches
         if plan is not None:
             # What is prefetched is at work in a plan.
-            given = {job.name for each in live for job in each.prefetched if job.run in near.known and is_short(job)}
-            left_to_plan = plan.planned | given | _just_come(wanting, near.known, since, now)
+            left_to_plan = plan.planned | plan.prefetched | _just_come(wanting, near.known, since, now)
             launches = tuple(each for each in launches if not left_to_plan.issuperset(each.jobs))
             if any(not left_to_plan.isdisjoint(each.jobs) for each in launches):
                 others = [job for job in wanting if job.name not in left_to_plan]

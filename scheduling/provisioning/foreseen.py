@@ -39,7 +39,7 @@ class ForeseenActions:
     :param planned: the waiting jobs that have a place in it
     :param pending: those for which a plan is being made, so that nothing is bought for them otherwise
     :param homes: the machines that are there on which waiting jobs have their places, by the names of the jobs
-    :param prefetchable: those of these machines to which jobs may go before there is room on them, likewise
+    :param prefetch_to: those of these machines to which jobs may go before there is room on them, likewise
     :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
     :param not_ahead: steps for which nothing is bought before they wait: Airflow could have queued them and has not, or
         it is not known what their runs have cost
@@ -51,7 +51,7 @@ class ForeseenActions:
     planned: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
-    prefetchable: Mapping[str, str] = field(default_factory=dict)
+    prefetch_to: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
     not_ahead: frozenset[str] = frozenset()
     begins: Mapping[str, float] = field(default_factory=dict)

@@ -53,7 +53,8 @@ class AllocationPlan:
     :param needed: the allocations that it needs sooner than another one would come out of its queue
     :param releases: the idle ones that it does not, each with the reason
     :param starts: when waiting jobs are to start by it, epoch seconds
-    :param prefetchable: the allocations that are there to which they may go before there is room in them
+    :param prefetch_to: the allocations that are there to which they may go before there is room in them
+    :param prefetched: those that were prefetched so, too
     """
 
     launches: tuple[Launch, ...] = ()
@@ -63,7 +64,8 @@ class AllocationPlan:
     awaits: Mapping[str, Reason] = field(default_factory=dict)
     begins: Mapping[str, float] = field(default_factory=dict)
     starts: Mapping[str, float] = field(default_factory=dict)
-    prefetchable: Mapping[str, str] = field(default_factory=dict)
+    prefetch_to: Mapping[str, str] = field(default_factory=dict)
+    prefetched: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ import os
 import signal
 import sys
 import traceback
-from types import FrameType
 from typing import Any
 
-from lading.executors.agent import process_tree
+from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob
 from lading.executors.agent.tasks import command_runner
-from lading.executors.agent.tasks.command_runner import failure, open_log
+from lading.executors.agent.tasks.command_runner import failure, open_log, send_to_all
 from lading.hooks.spool.command import CommandWork
 
 # What a job's Snakemake imports on its way; found by comparing sys.modules in one.
@@ -63,30 +62,27 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     log = open_log(command)
     sys.stdout.flush()
     sys.stderr.flush()
+    passing = SignalPassing()
     pid = os.fork()
     if pid == 0:
-        _become(command, log)
+        _become(command, log, passing)
     if log is not None:
         os.close(log)
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        process_tree.send(process_tree.descendants(os.getpid()), number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    if job.cause() is not None:  # it was asked to end before there was anything to pass that on to
-        pass_on(signal.SIGTERM, None)
+    passing.start(send_to_all, is_asked=job.cause() is not None)
     _, status = os.waitpid(pid, 0)
     job.task_has_ended()
     if (code := os.waitstatus_to_exitcode(status)) != 0:
         raise failure(code)
 
 
-def _become(command: CommandWork, log: int | None) -> None:
+def _become(command: CommandWork, log: int | None, passing: SignalPassing) -> None:
     """Turn this fork into ``python -m snakemake``. Never returns."""
     code = 1
     try:
         gc.enable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if passing.is_asked:  # which has come to this process since it is one of its own, or before
+            signal.raise_signal(signal.SIGTERM)
         if log is not None:
             os.dup2(log, 1)
             os.dup2(log, 2)

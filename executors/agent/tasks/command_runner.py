@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
+from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
@@ -40,19 +40,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     except OSError as error:
         raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
     folder = command.folder or os.environ.get(SCRATCH_VARIABLE)
-    process: subprocess.Popen[bytes] | None = None
-    is_asked = is_passed_on = False
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        nonlocal is_asked, is_passed_on
-        is_asked = True
-        if process is not None and not is_passed_on:  # a second one would end what it has started to tidy up
-            is_passed_on = True
-            # To all of it: a shell does not pass it on to what it waits for.
-            process_tree.send(process_tree.descendants(os.getpid()), number)
-
-    # Before it starts, for from then on it may have something to tidy up.
-    signal.signal(signal.SIGTERM, pass_on)
+    passing = SignalPassing()
     try:
         process = subprocess.Popen(
             command.arguments,
@@ -68,13 +56,17 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     finally:
         if log is not None:
             os.close(log)
-    if is_asked or job.cause() is not None:  # before there was anything to pass that on to
-        signal.raise_signal(signal.SIGTERM)
+    passing.start(send_to_all, is_asked=job.cause() is not None)
     code = process.wait()
     # From here on only what it has left running is ended.
     job.task_has_ended()
     if code != 0:
         raise failure(code)
+
+
+def send_to_all(number: int) -> None:
+    """Send a signal to all that this process has started: a shell does not pass it on to what it waits for."""
+    process_tree.send(process_tree.descendants(os.getpid()), number)
 
 
 def failure(code: int) -> AgentJobFailed:

@@ -141,7 +141,7 @@ except AgentJobFailed as error:
 
 
 def test_one_that_is_cancelled_while_it_starts_may_tidy_up(tmp_path: Path) -> None:
-    """Its command may have begun before its process knows that, and the signal comes once."""
+    """Its command may have begun before its process has the pid; and a second signal would end what tidies up."""
     tidied = tmp_path / "tidied"
     process = subprocess.run(
         [sys.executable, "-c", ASKED_WHILE_IT_STARTS, str(tmp_path / "begun"), str(tidied)], timeout=PATIENCE

@@ -332,3 +332,25 @@ def test_an_idle_allocation_that_stays_is_not_planned_again_in_each_tick() -> No
     found = [here.tick(float(now), **jobs) for now in range(10)]
     assert here.made == [0.0]
     assert not any(each.plan is None or each.plan.releases for each in found)
+
+
+def test_what_a_plan_has_next_is_prefetched_and_stays_known_as_such() -> None:
+    """Else another allocation would be asked for it, for it waits in the one that is there."""
+    whole = replace(MARKET.capacity, cpus=4.0)
+    full = Location("a", whole, instance_type=NEED.instance_type, jobs=1, used=whole, ends_at=3e3)
+    here = Cluster(full)
+    jobs = {"a": step("a", 2.0, begun=0.0, token="t-a", location="a"), "b": step("b", 3.0, token="t-b")}
+    plan = here.tick(1.0, **jobs).plan
+    assert plan is not None
+    assert plan.prefetch_to == {"t-b": "a"}
+    assert plan.prefetched == {"t-b"}
+    given = PlannedJob("t-b", Resources(4, 500), run="r")
+    here.launched = [full.given([given])]
+    placed = {"a": jobs["a"], "b": step("b", 3.0, begun=1.0, token="t-b", location="a")}
+    plan = here.tick(1.5, **placed).plan
+    assert plan is not None
+    assert (plan.prefetch_to, plan.prefetched) == ({}, {"t-b"})
+    here.launched = [replace(full, used=given.resources)]
+    plan = here.tick(2.0, b=placed["b"]).plan
+    assert plan is not None
+    assert plan.prefetched == frozenset(), "it has begun"

@@ -443,3 +443,13 @@ def test_a_boot_takes_as_long_as_those_of_its_type_have() -> None:
     assert here.look(market=market).actions.launches == ()
     assert here.look(NOW + 299, market=market).actions.launches == ()
     assert [each.instance_type for each in here.look(NOW + 300, market=market).actions.launches] == ["small"]
+
+
+def test_short_jobs_go_to_the_machine_on_which_the_plan_has_them_before_there_is_room() -> None:
+    here = House()
+    here.machine("up", jobs=1, used=Resources(2, 1024))
+    here.job("runs", seconds=5.0, token="t-runs", begun=NOW - 4, location="up")
+    here.job("next", seconds=3.0, token="t-next")
+    found = here.look()
+    assert found.homes.keys() >= {"t-next"}
+    assert found.prefetch_to == {"t-next": "up"}

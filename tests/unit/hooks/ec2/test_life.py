@@ -217,13 +217,13 @@ def test_what_is_pending_is_not_billed_by_whatever_clock_aws_has(clock: Clock) -
         assert found.billed_from == 50_020.0, "LaunchTime, and what was seen of its pending"
 
 
-def test_an_answer_that_comes_late_is_no_news_of_how_long_it_is_pending(clock: Clock) -> None:
+def test_how_long_it_is_pending_does_not_depend_on_how_long_answers_take(clock: Clock) -> None:
     found = a_member()
     found.describe(launched("pending"))
     for asked_at, answered_at in ((999.0, 1004.0), (1010.0, 1019.0)):
         clock.now = answered_at
-        found.describe(launched("pending"), asked_at=asked_at)
-    found.describe(launched("running"), asked_at=1019.0)
+        found.describe(launched("pending"), as_of=asked_at)
+    found.describe(launched("running"), as_of=1019.0)
     assert found.billed_from == 50_010.0
 
 

@@ -193,6 +193,9 @@ def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
     assert found.steps.keys() == {"runs", "a", "d"}
     assert found.rests(100.0) == {"runs": 60, "a": 13, "d": 50}
     assert whole.nearest(4, 100.0) is whole
+    # Of what follows a step only a part was left out.
+    both = forecast_of(step("p", 1), step("q", 5, "p"), step("r", 9, "p"), step("long", 1000, "r"))
+    assert both.nearest(2, 100.0).rests(100.0)["p"] == both.rests(100.0)["p"] == 1010
     waits = {**whole.steps, "b": replace(whole.steps["b"], room_wait=RoomWait(40.0))}
     assert Forecast(waits).nearest(2, 100.0).rests(100.0)["a"] == 5 + 40 + 8, "for which it waits elsewhere as well"
 

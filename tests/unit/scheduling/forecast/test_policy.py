@@ -15,7 +15,7 @@ from lading.scheduling.forecast.policy import (
     Planner,
     act,
     act_late,
-    find_prefetchable,
+    find_prefetches,
 )
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.forecast.timeline import MachineTimeline
@@ -212,33 +212,53 @@ def test_room_goes_to_what_is_to_begin_first() -> None:
     assert [each.job for each in actions.waits] == ["late"]
 
 
-def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room() -> None:
-    """Its agent begins that as soon as something ends; a look of the controller would come a second later."""
-    starts = {"next": 10.0, "soon": 10.0 + SLACK, "later": 10.5 + SLACK}
-    schedule, forecast = at_one_machine(2, seconds=10, **starts)
-    here = behind(forecast, 10)
-    assert find_prefetchable(schedule, here, starts, 10.0) == {"next": "up", "soon": "up"}
-    assert find_prefetchable(schedule, here, {"soon"}, 11.0) == {}, "the next one is still to come"
-    assert find_prefetchable(schedule, forecast, starts, 10.0) == {}, "nothing runs there that is about to end"
-    assert find_prefetchable(schedule, behind(forecast, 11), starts, 10.0) == {}, "it loses little behind a long one"
-    long, others = at_one_machine(2, seconds=11, **starts)
-    assert find_prefetchable(long, behind(others, 10), starts, 10.0) == {}, "a more urgent one may come before its turn"
-    unknown = {name: replace(each, spread=0.1) for name, each in here.steps.items()}
-    assert find_prefetchable(schedule, Forecast(unknown), starts, 10.0) == {}, "it may as well be a long one"
-    schedule.machines[0].released = True
-    assert find_prefetchable(schedule, here, starts, 10.0) == {}
-
-
-def behind(forecast: Forecast, seconds: float) -> Forecast:
+def behind(forecast: Forecast, seconds: float, begun: float = 5.0) -> Forecast:
     """What is to come where a step that takes so long runs on the machine."""
-    runs = replace(step("runs", seconds), begun=0.0, location="up")
+    runs = replace(step("runs", seconds), begun=begun, location="up")
     return Forecast({**forecast.steps, "runs": runs})
 
 
-def test_nothing_is_prefetched_that_could_take_the_room_of_what_is_to_come_before() -> None:
+def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room() -> None:
+    """Its agent begins that as soon as something ends; a look of the controller would come a second later."""
+    starts = {"next": 11.0, "soon": 10.0 + SLACK, "later": 10.5 + SLACK}
+    schedule, forecast = at_one_machine(2, seconds=10, **starts)
+    here = behind(forecast, 10)
+    assert find_prefetches(schedule, here, starts, 10.0) == {"next": "up", "soon": "up"}
+    assert find_prefetches(schedule, here, {"soon"}, 11.0) == {}, "the next one is still to come"
+    assert find_prefetches(schedule, here, {"soon"}, 11.0, withheld={"next"}) == {"soon": "up"}
+    assert find_prefetches(schedule, forecast, starts, 10.0) == {}, "nothing runs there that is about to end"
+    assert find_prefetches(schedule, behind(forecast, 11), starts, 10.0) == {}, "it loses little behind a long one"
+    assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0) == {}, "which takes longer than expected"
+    long, others = at_one_machine(2, seconds=11, **starts)
+    assert find_prefetches(long, behind(others, 10), starts, 10.0) == {}, "a more urgent one may come before its turn"
+    unknown = {name: replace(each, spread=0.1) for name, each in here.steps.items()}
+    assert find_prefetches(schedule, Forecast(unknown), starts, 10.0) == {}, "it may as well be a long one"
+    schedule.machines[0].released = True
+    assert find_prefetches(schedule, here, starts, 10.0) == {}
+
+
+def test_what_begins_now_and_is_short_may_have_ended_before_there_is_another_look() -> None:
+    schedule, forecast = at_one_machine(0, seconds=0.1, first=10.0, second=10.1, third=10.2, late=12.1)
+    assert find_prefetches(schedule, forecast, forecast.steps, 10.0).keys() == {"first", "second", "third"}
+
+
+@pytest.mark.parametrize(("seconds", "is_waiting"), [(10.0, False), (300.0, False), (300.0, True)])
+def test_nothing_is_prefetched_that_could_take_the_room_of_what_is_to_begin_before(
+    seconds: float, is_waiting: bool
+) -> None:
     """It would begin on a cpu that has just come free, a moment before that comes for which this was to be kept."""
-    schedule, forecast = at_one_machine(2, seconds=10, first=10.0, to_come=10.5, second=10.6)
-    assert find_prefetchable(schedule, behind(forecast, 10), {"first", "second"}, 10.0) == {"first": "up"}
+    schedule, forecast = at_one_machine(2, seconds=10, first=10.5, critical=10.6, second=10.7)
+    here = behind(forecast, 10)
+    steps = {**here.steps, "critical": replace(here.steps["critical"], seconds=seconds)}
+    waiting = {"first", "second", *(("critical",) if is_waiting else ())}
+    assert find_prefetches(schedule, Forecast(steps), waiting, 10.0) == {"first": "up"}
+
+
+def test_what_takes_a_moment_itself_keeps_nothing_from_a_machine() -> None:
+    schedule, forecast = at_one_machine(2, seconds=10, coming=10.5, second=10.7)
+    here = behind(forecast, 10)
+    steps = {**here.steps, "coming": replace(here.steps["coming"], seconds=0.1)}
+    assert find_prefetches(schedule, Forecast(steps), {"second"}, 10.0) == {"second": "up"}
 
 
 def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:

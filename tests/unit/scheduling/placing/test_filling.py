@@ -73,7 +73,7 @@ def test_what_a_plan_has_elsewhere_is_not_prefetched() -> None:
     full = replace(x, used=ONE, jobs=1)
     hpc = replace(hpc, locations=[full], launched=[full])
     short = [PlannedJob(name, ONE, time=100.0, expected=Prediction(1.0), queued_at=NOW) for name in ("a", "b", "c")]
-    plan = AllocationPlan(planned=frozenset("ab"), prefetchable={"a": "x"})
+    plan = AllocationPlan(planned=frozenset("ab"), prefetch_to={"a": "x"})
     choice = Choice(NOW, coming={"hpc": ComingWork(Forecast({}), plan=plan)})
     assert choice.prefetch(hpc, short, InstanceLimits()).keys() == {"a", "c"}
     long = [replace(job, expected=Prediction(1000.0)) for job in short]

@@ -147,7 +147,7 @@ def test_jobs_are_prefetched_as_a_plan_says() -> None:
     names = frozenset(each.name for each in jobs)
     nothing = Actions((), (), (), (), {}, None, {}, {})
     plan = ForeseenActions(nothing, True, planned=names, homes={"next": "there", "later": "there"})
-    plan = replace(plan, prefetchable={"next": "there"})
+    plan = replace(plan, prefetch_to={"next": "there"})
     site = SiteView(
         name="cloud",
         locations=(full, other),

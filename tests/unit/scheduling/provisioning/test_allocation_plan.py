@@ -16,7 +16,6 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Objective
-from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.provisioning.allocation_plan import (
     MOST_PARTS,
@@ -240,10 +239,10 @@ def test_what_no_plan_has_gets_no_more_than_it_needs_itself() -> None:
 
 def test_nothing_more_is_asked_for_what_is_prefetched_by_a_plan() -> None:
     small, first = parts(MARKET)["4 cpus, 0 gpus"], step("w", cpus=4).job
-    for seconds, number in ((5.0, 0), (1000.0, 1)):
-        its = replace(first, name="p", expected=Prediction(seconds))
+    for prefetched, number in ((frozenset("p"), 0), (frozenset("q"), 1)):
+        its = replace(first, name="p")
         there = Location("x", small, Resources(8, 2000), KIND, ends_at=NOW + 14000, jobs=2, prefetched=(its,))
-        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan())
+        coming = ComingWork(Forecast({}), known=frozenset(["r"]), plan=AllocationPlan(prefetched=prefetched))
         assert len(decide((), (there,), MARKET, now=NOW, coming=coming).launches) == number
 
 
