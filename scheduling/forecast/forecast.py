@@ -103,6 +103,11 @@ class WorkflowStep:
         return max(ready, (ready if since is None else since) + seconds)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it is known how long steps like it take; else it is expected to take as long as others."""
+        return self.measured > 0 or self.spread <= EXACT
+
+    @property
     def wait_to_come(self) -> float:
         """For how long it will wait for room once it may begin, seconds."""
         return self.room_wait.seconds if self.room_wait is not None and self.room_wait.since is None else 0.0
@@ -278,7 +283,7 @@ class Forecast:
         return frozenset(
             name
             for name, step in self.steps.items()
-            if not (step.ahead if step.ahead is not None else step.measured or step.spread <= EXACT)
+            if not (step.ahead if step.ahead is not None else step.is_measured)
         )
 
     def without(self, names: Iterable[str]) -> Forecast:

@@ -434,7 +434,8 @@ def find_prefetches(
     :param withheld: steps that wait for a launch which is not allowed now
     """
     steps = forecast.steps
-    short = {name for name, step in steps.items() if is_surely_short(step.seconds, step.spread)}
+    known = ((name, step) for name, step in steps.items() if step.is_measured)
+    short = {name for name, step in known if is_surely_short(step.seconds, step.spread)}
     # Behind long ones it would gain little, and where their ends are not known it may wait there for long.
     at_work = [steps[name] for name in short if steps[name].begun is not None]
     turning = {step.location for step in at_work if now <= (step.begun or 0.0) + step.seconds + SLACK}

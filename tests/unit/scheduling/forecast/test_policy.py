@@ -231,8 +231,9 @@ def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room()
     assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0) == {}, "which takes longer than expected"
     long, others = at_one_machine(2, seconds=11, **starts)
     assert find_prefetches(long, behind(others, 10), starts, 10.0) == {}, "a more urgent one may come before its turn"
-    unknown = {name: replace(each, spread=0.1) for name, each in here.steps.items()}
-    assert find_prefetches(schedule, Forecast(unknown), starts, 10.0) == {}, "it may as well be a long one"
+    for known in ({"spread": 0.1, "measured": 1}, {"seconds": 1.0, "spread": 0.5}):
+        unsure = {name: replace(each, **known) for name, each in here.steps.items()}
+        assert find_prefetches(schedule, Forecast(unsure), starts, 10.0) == {}, "it may as well be a long one"
     schedule.machines[0].released = True
     assert find_prefetches(schedule, here, starts, 10.0) == {}
 
