@@ -22,8 +22,8 @@ GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
 MARKET = MachineMarket(GOODS, policy=FORECAST, idle_seconds=120.0, boot_seconds=60.0)
 
 
-def task(name: str, seconds: float, *parents: str, time: float | None = None) -> Arrival:
-    return Arrival(PlannedJob(name, Resources(2, 1024), time=time), 0.0, seconds, parents)
+def task(name: str, seconds: float, *parents: str, time: float | None = None, cpus: float = 2) -> Arrival:
+    return Arrival(PlannedJob(name, Resources(cpus, 1024), time=time), 0.0, seconds, parents)
 
 
 def test_a_chain_has_one_machine_for_its_time_alone(
@@ -71,3 +71,22 @@ def test_jobs_without_a_dag_have_machines_too(
         house.close()
     assert house.site.diary.begun.keys() >= {"x"}
     assert found.launches in (1, 2)
+
+
+def test_what_is_prefetched_takes_no_room_of_what_comes_a_moment_later(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two steps of the chain its cpu is free for a moment, in which the agent could begin another job."""
+    chain = [task("a", 60, cpus=1), task("b", 60, "a", cpus=1), task("c", 60, "b", cpus=1)]
+    others = [task(f"o{number}", 20, cpus=1) for number in range(8)]
+    short = [task(f"s{number}", 0.2, cpus=1) for number in range(12)]
+    wide = [*chain, *others, *short]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": wide}, MARKET, tmp_path, patch, lag=0.5, latency=0.5)
+        house.run([(0.0, "d", "r1")])
+        second = house.run([(0.0, "d", "r2")])
+        house.close()
+    conditions, lengths = Conditions(60.0, 0.5, 0.5, tick_seconds=0.1), expected_lengths(wide, "known")
+    paper = simulate(wide, GOODS, policy=FORECAST, conditions=conditions, lengths=lengths)
+    assert second.usd == pytest.approx(paper.cost, rel=0.05), "as the simulator has it, which prefetches nothing"
+    assert second.seconds == pytest.approx(paper.makespan, rel=0.05)
