@@ -116,11 +116,11 @@ from lading.executors.agent.supervisor import AgentJobFailed
 from lading.executors.agent.tasks import command_runner
 from lading.hooks.spool.command import CommandWork
 
-begun, tidied = sys.argv[1:]
+begun, tidied, cause = sys.argv[1:]
 start = subprocess.Popen
 
 class Job:
-    cause = staticmethod(lambda: "cancelled")
+    cause = staticmethod(lambda: cause or None)
     task_has_ended = staticmethod(lambda: None)
 
 def asked_meanwhile(*given, **options):
@@ -140,12 +140,12 @@ except AgentJobFailed as error:
 """
 
 
-def test_one_that_is_cancelled_while_it_starts_may_tidy_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", ["cancelled", ""])
+def test_one_that_is_cancelled_while_it_starts_may_tidy_up(tmp_path: Path, cause: str) -> None:
     """Its command may have begun before its process has the pid; and a second signal would end what tidies up."""
     tidied = tmp_path / "tidied"
-    process = subprocess.run(
-        [sys.executable, "-c", ASKED_WHILE_IT_STARTS, str(tmp_path / "begun"), str(tidied)], timeout=PATIENCE
-    )
+    given = [str(tmp_path / "begun"), str(tidied), cause]
+    process = subprocess.run([sys.executable, "-c", ASKED_WHILE_IT_STARTS, *given], timeout=PATIENCE)
     assert process.returncode == 3
     assert tidied.exists()
 
