@@ -3,12 +3,20 @@
 Snakemake's own local executor runs such a rule without another Snakemake, and so does this: what comes before is done
 here, and what comes after by the main Snakemake, as for any other job. To start Snakemake in each job costs more than
 many a short job itself.
+
+The command is the one that Snakemake's ``shell()`` would run: the rule's compiled function is called, with the
+arguments that the local executor gives it and with its own globals, which are those of its module. ``job.shellcmd`` is
+what Snakemake prints; it is formatted with the globals of the main Snakefile. Where anything but the function's text
+decides what runs, or the text depends on the machine, the job is left to a Snakemake.
 """
 
 from __future__ import annotations
 
-import shlex
-from typing import Any
+import inspect
+import os
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any, NoReturn
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
@@ -19,11 +27,69 @@ THREADS = (
     "OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
+# Snakemake's default of the resource tmpdir, which is TMPDIR of the job, and the other variables that it sets to it.
+SYSTEM_TMPDIR = "system_tmpdir"
+TMPDIRS = 'export TMP="$TMPDIR" TEMP="$TMPDIR" TEMPDIR="$TMPDIR"; '
+# A file server may show what another machine has written a moment later. In a shell of its own, for its variables.
+WAIT = (
+    '(shift; n=0; for f; do until [ -e "$f" ]; do [ $n -lt {patience} ] || '
+    '{{ echo "Lading: input $f is missing after {patience} s (--latency-wait)" >&2; exit 1; }}; '
+    "sleep 1; n=$((n+1)); done; done) || exit 1; "
+)
+# What Snakemake shows for a value that is known only where and when the job runs.
+UNKNOWN = "<TBD>"
+# The C library's locale is set by Python itself as it starts.
+SET_BY_PYTHON = {b"LC_CTYPE"}
 
 
-def is_direct(job: Any, workflow: Any) -> bool:
-    """Whether a job is its shell command, and nothing else."""
-    if job.is_group() or not job.is_shell or job.rule.shellcmd is None:
+class _InDoubt(Exception):
+    """Only a Snakemake that runs the job can tell its command."""
+
+
+class _Undecided:
+    """The value of a resource that is known only where the job runs: whoever looks at it cannot be answered here."""
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise _InDoubt
+
+    __str__ = __repr__ = __format__ = __bool__ = __eq__ = __getattr__ = __fspath__ = __len__ = __iter__ = _refuse
+    __hash__ = _refuse  # type: ignore[assignment]
+
+
+def find_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]] | None:
+    """Return the program, the arguments and the variables of a job that is its shell command, and nothing else.
+
+    :return: None: what it runs is certain only in a Snakemake
+    """
+    from snakemake.shell import shell
+
+    if not _is_mere_command(job, workflow):
+        return None
+    try:
+        text = _format_command(job, workflow)
+    except Exception:  # whatever the expressions of a Snakefile raise; Snakemake says it where it runs the job
+        return None
+    text = " ".join((shell._get_process_prefix(), text, shell._process_suffix)).strip()
+    files = [str(each) for each in job.input]
+    if UNKNOWN in text or len(os.fsencode(text)) + sum(len(os.fsencode(each)) + 1 for each in files) > MOST_TEXT:
+        return None
+    start = start_command(int(workflow.execution_settings.latency_wait), has_tmpdir="tmpdir" in job.rule.resources)
+    arguments = [*start, shell.get_executable() or "/bin/sh", text, *files]
+    return arguments, dict.fromkeys(THREADS, str(job.threads))
+
+
+def start_command(patience: int, *, has_tmpdir: bool) -> list[str]:
+    """Return what runs a shell, the first argument, with a text, once the files that come after it are there.
+
+    :param patience: how long it waits for them, seconds
+    :param has_tmpdir: whether Snakemake would set all variables that name the folder for temporary files
+    """
+    return ["/bin/sh", "-c", WAIT.format(patience=patience) + (TMPDIRS if has_tmpdir else "") + 'exec "$0" -c "$1"']
+
+
+def _is_mere_command(job: Any, workflow: Any) -> bool:
+    """Whether nothing but its shell command belongs to a job, whatever that is."""
+    if job.is_group() or not job.is_shell:
         return False
     rule, settings = job.rule, workflow.storage_settings
     reasons_against = (
@@ -31,7 +97,7 @@ def is_direct(job: Any, workflow: Any) -> bool:
         job.benchmark,
         job.pipe_or_service_output,
         rule.is_handover,
-        "tmpdir" in rule.shellcmd,  # it is known only where the job runs
+        "tmpdir" in rule.resources and rule.resources["tmpdir"].raw != SYSTEM_TMPDIR,
         job.resources.get("shell_exec") is not None,
         settings.default_storage_provider is not None,
         set(settings.shared_fs_usage) != set(SharedFSUsage),
@@ -41,13 +107,79 @@ def is_direct(job: Any, workflow: Any) -> bool:
         any(each.is_storage or each.is_directory for each in (*job.input, *job.output, *job.log)),
         any("update" in (getattr(each, "flags", None) or {}) for each in job.output),
     )
-    return not any(reasons_against) and _length(job) <= MOST_TEXT
+    return not any(reasons_against)
 
 
-def _length(job: Any) -> int:
-    """Of its command with the names of the files that are waited for, bytes; longer where these are quoted."""
-    files = sum(len(shlex.quote(str(each)).encode()) + 1 for each in job.input)
-    return files if files > MOST_TEXT else files + len(job.shellcmd.encode())
+def _format_command(job: Any, workflow: Any) -> str:
+    """Return what the rule's function gives to ``shell()``, formatted in the function's own frame.
+
+    :raises Exception: it does something else, or needs what is known only where the job runs
+    """
+    from snakemake.shell import shell
+    from snakemake.utils import format as format_in_frame
+
+    run = job.rule.run_func
+    if type(run) is not FunctionType or run.__globals__.get("shell") is not shell:
+        raise _InDoubt
+    found: list[str] = []
+
+    def take(command: str, *, bench_record: None, bench_iteration: None) -> None:
+        # Two frames up from Snakemake's function is the rule's, as for its shell().
+        found.append(format_in_frame(command, stepout=2, bench_iteration=bench_iteration))
+
+    resources = _mark_undecided(job.resources)
+    if any(callable(each) and "resources" in inspect.signature(each).parameters for each in job.rule.params):
+        # job.params may have been made of a value that is not known here.
+        with_undecided = SimpleNamespace(resources=resources)
+        job.rule.expand_params(job.wildcards_dict, job.input, job.output, with_undecided)
+    given = {
+        "input": job.input._plainstrings(),
+        "output": job.output._plainstrings(),
+        "params": job.params,
+        "wildcards": job.wildcards,
+        "threads": job.threads,
+        "resources": resources,
+        "log": job.log._plainstrings(),
+        "rule": job.rule.name,
+        "singularity_args": workflow.deployment_settings.apptainer_args,
+        "use_singularity": False,
+        "jobid": job.jobid,
+        "is_shell": True,
+        "cleanup_scripts": workflow.execution_settings.cleanup_scripts,
+        "conda_base_path": workflow.conda_base_path,
+        "basedir": job.rule.basedir,
+        "sourcecache_path": workflow.sourcecache.cache_path,
+        "runtime_sourcecache_path": workflow.sourcecache.runtime_cache_path,
+        "runtime_paths": workflow.runtime_paths,
+    }
+    names = run.__code__.co_varnames[: run.__code__.co_argcount - len(run.__defaults__ or ())]
+    mine = FunctionType(run.__code__, {**run.__globals__, "shell": take}, run.__name__, run.__defaults__)
+    mine(**{name: given.get(name) for name in names})
+    [command] = found
+    return command
+
+
+def _mark_undecided(resources: Any) -> Any:
+    """Return the resources of a job; those that Snakemake evaluates where the job runs cannot be looked at."""
+    marked = resources._clone()
+    for name, (index, _) in list(marked._get_names()):
+        if marked[index] == UNKNOWN:
+            marked[index] = _Undecided()
+            marked._set_name(name, index)
+    return marked
+
+
+def changed_variables() -> list[str]:
+    """Return the names of the variables that this process has changed since it began, as a Snakefile may.
+
+    Snakemake's commands have them: those of its local executor from this process, and those of a job's Snakemake from
+    the Snakefile, which that has read as well. A command that runs by itself has not.
+    """
+    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    before = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+    now = dict(os.environb)
+    changed = {name for name in {*before, *now} - SET_BY_PYTHON if before.get(name) != now.get(name)}
+    return sorted(map(os.fsdecode, changed))
 
 
 async def prepare(job: Any) -> None:
@@ -59,17 +191,3 @@ async def prepare(job: Any) -> None:
     await job.remove_existing_output()
     for file in (*job.output, *job.log):
         file.prepare()
-
-
-def shell_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]]:
-    """The program and the arguments of a job, and the variables that it has besides those of the run."""
-    from snakemake.shell import shell
-
-    program = shell.get_executable() or "/bin/sh"
-    text = f"{shell._get_process_prefix()} {job.shellcmd} {shell._process_suffix}".strip()
-    patience = int(workflow.execution_settings.latency_wait)
-    if files := [str(each) for each in job.input]:
-        # A file server may show what another machine has written a moment later.
-        wait = f'until [ -e "$f" ] || [ $n -ge {patience} ]; do sleep 1; n=$((n+1)); done'
-        text = f"n=0; for f in {shlex.join(files)}; do {wait}; done\n{text}"
-    return [program, "-c", text], dict.fromkeys(THREADS, str(job.threads))

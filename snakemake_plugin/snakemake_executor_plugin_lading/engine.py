@@ -66,11 +66,13 @@ class JobCommand:
     :param arguments: the program and its arguments
     :param environment: the variables that it has besides those of the run
     :param folder: in which it runs; empty: a scratch folder of its own, for the files of this machine are not there
+    :param is_direct: whether it is the job's shell command; else it is a Snakemake
     """
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
+    is_direct: bool
 
     def key(self, name: str) -> tuple[str, ...]:
         """By what the work of a job is recognized, whichever Snakemake has submitted it.
@@ -209,8 +211,7 @@ class Engine:
             columns = JobRow.token, JobRow.task_id, JobRow.workload, JobRow.queued_at
             for row in session.execute(select(*columns).where(*at_work, killed)):
                 work = json.loads(row.workload)
-                command = JobCommand(work["arguments"], work["environment"], work["folder"])
-                left.setdefault(command.key(row.task_id), []).append((row.token, row.queued_at))
+                left.setdefault(_read_direct(work).key(row.task_id), []).append((row.token, row.queued_at))
             for job in self.workflow.dag.needrun_jobs() if left else ():
                 if job.is_local or len(found := left.pop(_command_key(job, command_of), [])) != 1:
                     continue
@@ -253,7 +254,7 @@ class Engine:
         info.external_jobid = token
         info.aux["log"] = Path(workload["log_folder"], workload["log_path"])
         info.aux["had"] = row.memory_limit, row.time_limit
-        info.aux["command"] = JobCommand(workload["arguments"], workload["environment"], workload["folder"])
+        info.aux["command"] = _read_direct(workload)
         return True
 
     def _clear(self) -> None:
@@ -480,6 +481,11 @@ def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:
     end = {"state": State.CANCELLED, "cause": "cancelled", "reason": reason, "ended_at": time.time()}
     begun = (State.PLACED, State.RUNNING)
     return [Change(token, {"cancel": reason} if state in begun else end) for token, state in jobs]
+
+
+def _read_direct(workload: Mapping[str, Any]) -> JobCommand:
+    """Return the command of a job's row: only those that are their shell commands are taken over."""
+    return JobCommand(workload["arguments"], workload["environment"], workload["folder"], is_direct=True)
 
 
 def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:

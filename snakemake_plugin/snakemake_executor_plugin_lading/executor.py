@@ -42,7 +42,7 @@ class Executor(RemoteExecutor):
         self.interrupts = Interrupts()
         try:
             self.engine: Engine = Engine(self.workflow, self.executor_settings, self.envvars(), self.logger)
-            self.engine.start(lambda job: self.command(job) if self.is_direct(job) else None)
+            self.engine.start(self.direct_command)
         except BaseException as error:
             self.interrupts.close()
             if isinstance(error, EngineError):
@@ -56,27 +56,37 @@ class Executor(RemoteExecutor):
         infos = [SubmittedJobInfo(job, aux={}) for job in jobs]
         new = [info for info in infos if not self.engine.resume(info)]
         for info in new:
-            info.aux["command"] = self.command(info.job)
-            if self.is_direct(info.job):
+            command = self.direct_command(info.job)
+            if command is not None:
                 self.workflow.async_run(direct.prepare(info.job))
+            info.aux["command"] = command or self.snakemake_command(info.job)
         self.engine.submit(new)
         for info in infos:
             self.report_job_submission(info)
 
-    def command(self, job: JobExecutorInterface) -> JobCommand:
-        """What a job runs: its own command where it is a mere shell command, else Snakemake."""
+    def direct_command(self, job: JobExecutorInterface) -> JobCommand | None:
+        """Return the shell command that a job is; None: it is a Snakemake, or what it runs is certain only in one."""
+        from snakemake_executor_plugin_lading.engine import JobCommand
+
+        if self.executor_settings.always_snakemake:
+            return None
+        if changed := direct.changed_variables():
+            self._say_once(
+                f"each job starts a Snakemake, since the workflow has changed the environment: {', '.join(changed)}"
+            )
+            return None
+        if (found := direct.find_command(job, self.workflow)) is None:
+            return None
+        # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
+        return JobCommand(*found, folder=os.getcwd(), is_direct=True)
+
+    def snakemake_command(self, job: JobExecutorInterface) -> JobCommand:
+        """Return the Snakemake that runs a job."""
         from snakemake_executor_plugin_lading.engine import JobCommand, arguments_of
 
-        if self.is_direct(job):
-            # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
-            return JobCommand(*direct.shell_command(job, self.workflow), folder=os.getcwd())
         is_shared = self.workflow.storage_settings.assume_common_workdir
         folder = str(self.workflow.workdir_init) if is_shared else ""
-        return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder)
-
-    def is_direct(self, job: JobExecutorInterface) -> bool:
-        """Whether a job is its shell command, and nothing else."""
-        return not self.executor_settings.always_snakemake and direct.is_direct(job, self.workflow)
+        return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder, is_direct=False)
 
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])
@@ -93,9 +103,8 @@ class Executor(RemoteExecutor):
         if time.monotonic() >= self.next_questions:
             self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
             self.engine.keep_controller()
-            for wait in self.engine.wait_reasons() - self.logged:
-                self.logged.add(wait)
-                self.logger.info(f"Lading: {wait}")
+            for wait in self.engine.wait_reasons():
+                self._say_once(wait)
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
@@ -114,13 +123,18 @@ class Executor(RemoteExecutor):
                 self.report_job_error(info, msg=f"Lading: {end.message}. ", aux_logs=logs)
         if again:
             for info in again:
-                if self.is_direct(info.job):
+                if info.aux["command"].is_direct:
                     await direct.prepare(info.job)  # it may have written a part of its output
             self.engine.submit(again)
             for info in again:
                 yield info
         self.engine.acknowledge(ended)
         self._rest(has_news=has_news)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self.logged:
+            self.logged.add(text)
+            self.logger.info(f"Lading: {text}")
 
     def _heed_interrupt(self) -> None:
         """End the workflow where it was interrupted.
