@@ -11,8 +11,9 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from airflow.executors import workloads
 from airflow.executors.base_executor import BaseExecutor
@@ -23,7 +24,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from airflow.utils.state import State as AirflowState
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import object_session
 
 from lading.executors import retry_credits, spans, store
@@ -48,8 +49,13 @@ if TYPE_CHECKING:
 
 # One sync reports at most so many jobs to Airflow; the rest waits for the next one, a second later.
 REPORTS_PER_SYNC = 100
+# After the first reason for a wait, the event log shows one that has lasted this long; jobs and page show every one.
+SECONDS_BEFORE_EVENT = 60.0
 # How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
 SECONDS_BETWEEN_ADOPTIONS = 5.0
+WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
+# The code of a reason and its limit, by which reasons are the same: other numbers in one are no news.
+WaitKey: TypeAlias = "tuple[str | None, str | None]"
 
 
 class LadingExecutor(BaseExecutor):
@@ -74,6 +80,7 @@ class LadingExecutor(BaseExecutor):
         self.parts: SchedulerParts | None = None
         self.next_adoption = 0.0
         self.dag_facts = DagFacts()
+        self.wait_events = WaitEvents()
         self._settings: Settings | None = None
 
     @property
@@ -161,11 +168,14 @@ class LadingExecutor(BaseExecutor):
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC, self.team_name)
                 retry_credits.accept_reported_success(session, jobs)
-                session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
+                session.add_all(entry for job in jobs if (entry := failure_entry(job)) is not None)
+                waits = self.wait_events.choose(session, jobs, time.monotonic())
+                session.add_all(map(wait_entry, waits))
                 session.add_all(retry_credits.give_back(session, jobs, self.settings.infrastructure_retries))
                 spans.trace_ended(session, jobs)
                 session.flush()
                 session.expunge_all()
+            self.wait_events.keep(jobs, waits, time.monotonic())
             for job in jobs:
                 self._report(job)
             self.reported = jobs
@@ -245,7 +255,9 @@ class LadingExecutor(BaseExecutor):
         self.uncommitted.clear()
 
     def _remember(self, known: dict[str, str]) -> None:
-        self.live.update((token, state) for token, state in known.items() if state in store.LIVE)
+        live = {token: state for token, state in known.items() if state in store.LIVE}
+        self.live.update(live)
+        self.wait_events.adopt(live)
 
     def has_task(self, task_instance: TaskInstance) -> bool:
         return str(task_instance.external_executor_id) in self.live
@@ -333,16 +345,72 @@ def failure_message(job: store.JobRow) -> str:
     return ": ".join(str(part) for part in (job.cause, job.reason) if part)
 
 
-def event_log_entry(job: store.JobRow) -> Log | None:
-    """What a task's event log says of its job: why it waits or failed; None where there is nothing to say.
+class WaitEvents:
+    """Which reasons of jobs that wait go into Airflow's event log, whose rows Airflow keeps for ever: the first one of
+    a wait, and each later one that lasts. The store has all of them."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, WaitKey | None] = {}
+        """The last reason that the event log has, of each job that waits; None: of another scheduler's time."""
+        self.pending: dict[str, tuple[WaitKey, float]] = {}
+        """Those that are not there, and since when each holds, the oldest first."""
+
+    def choose(self, session: Session, news: Sequence[store.JobRow], now: float) -> list[store.JobRow]:
+        """Return the jobs whose reason is to be shown: of the ones with news, and of those that have waited since.
+
+        :param now: by the monotonic clock
+        """
+        first = [job for job in news if is_waiting(job) and job.token not in self.shown]
+        due = takewhile(lambda each: now - each[1][1] >= SECONDS_BEFORE_EVENT, self.pending.items())
+        if not (lasting := dict(islice(due, REPORTS_PER_SYNC))):
+            return first
+        for token in lasting:  # of one that has changed meanwhile there is news to come
+            del self.pending[token]
+        rows = session.scalars(select(store.JobRow).where(store.JobRow.token.in_(lasting)))
+        return first + [row for row in rows if is_waiting(row) and wait_key(row) == lasting[row.token][0]]
+
+    def keep(self, news: Sequence[store.JobRow], shown: Sequence[store.JobRow], now: float) -> None:
+        """Remember what was shown, once it is committed, and what has changed.
+
+        :param shown: what :meth:`choose` has returned
+        """
+        self.shown.update((job.token, wait_key(job)) for job in shown)
+        for job in news:
+            key, (pending, _) = wait_key(job), self.pending.get(job.token, (None, 0.0))
+            if is_waiting(job) and key == pending:
+                continue
+            self.pending.pop(job.token, None)
+            if job.state not in WAITING:
+                self.shown.pop(job.token, None)
+            elif is_waiting(job) and self.shown[job.token] != key:
+                self.pending[job.token] = key, now
+
+    def adopt(self, tokens: Iterable[str]) -> None:
+        """Take the first reason of jobs for shown whose scheduler has died."""
+        for token in tokens:
+            self.shown.setdefault(token, None)
+
+
+def is_waiting(job: store.JobRow) -> bool:
+    """Whether a task's job waits, and it is known why."""
+    return job.state in WAITING and job.reason is not None and isinstance(job_key(job), TaskInstanceKey)
+
+
+def wait_key(job: store.JobRow) -> WaitKey:
+    return job.reason_code, job.reason_limit
+
+
+def wait_entry(job: store.JobRow) -> Log:
+    """Return the entry of a task's event log that says why its job waits."""
+    return Log(event="lading waits", task_instance=job_key(job), extra=str(job.reason))
+
+
+def failure_entry(job: store.JobRow) -> Log | None:
+    """Return the entry of a task's event log that says why its job failed; None: there is nothing to add.
 
     ``BaseExecutor.log_task_event`` would not do: Airflow 3.3's scheduler lets go of the entries before it writes them.
     """
     key = job_key(job)
-    if not isinstance(key, TaskInstanceKey):
+    if not isinstance(key, TaskInstanceKey) or not has_failed(job) or reported_itself(job):
         return None
-    if has_failed(job) and not reported_itself(job):
-        return Log(event=f"lading {job.cause}", task_instance=key, extra=failure_message(job))
-    if job.state in (State.QUEUED, State.ATTEMPTED, State.PLACED) and job.reason:
-        return Log(event="lading waits", task_instance=key, extra=str(job.reason))
-    return None
+    return Log(event=f"lading {job.cause}", task_instance=key, extra=failure_message(job))

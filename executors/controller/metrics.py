@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,13 +15,17 @@ from lading.executors.orchestrator import current
 from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures, share_rows
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import QUEUED
+from lading.hooks.files.addresses import fitting
 from lading.scheduling.reasons import NEW
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# What a tag's value cannot have where StatsD puts it into the metric's name. Three of the longest fit into a name.
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
+LONGEST_VALUE = 64
 # Its name and its tags.
-Gauge = tuple[str, tuple[tuple[str, str], ...]]
+Gauge = tuple[str, tuple[tuple[str, str | None], ...]]
 
 
 class Counted(NamedTuple):
@@ -32,7 +37,7 @@ class Counted(NamedTuple):
 
     token: str
     name: str
-    tags: dict[str, str]
+    tags: dict[str, str | None]
     cpu_seconds: float | None = None
 
 
@@ -60,7 +65,7 @@ class Metrics:
         for change in changes:
             state = change.values.get("state")
             if state in ENDED:
-                tags = {"state": str(state.value), "cause": change.values.get("cause") or "none"}
+                tags = {"state": str(state.value), "cause": change.values.get("cause")}
                 self.counted.append(Counted(change.token, "lading.jobs.ended", tags, change.values.get("cpu_seconds")))
             elif state == State.RUNNING:
                 self.counted.append(Counted(change.token, "lading.jobs.started", {}))
@@ -74,7 +79,7 @@ class Metrics:
         self._counts(session)
         self._waits(session)
         gauges: dict[Gauge, float] = {
-            ("lading.jobs.live", (("site", site or "none"), ("state", state), *of_team(team))): jobs
+            ("lading.jobs.live", (("site", site), ("state", state), *of_team(team))): jobs
             for (site, state, team), jobs in live.items()
         }
         gauges |= {
@@ -90,10 +95,14 @@ class Metrics:
         }
         lately, _ = share_rows.means(session)
         gauges |= {("lading.share.used", (("share", name),)): mean.part for name, mean in lately.items()}
-        self.shown |= gauges.keys()
+        told: dict[Gauge, float] = {}
+        for (name, tags), amount in gauges.items():
+            gauge = name, tuple(as_tags(dict(tags)).items())
+            told[gauge] = max(amount, told.get(gauge, amount))  # of names that differ in nothing else
+        self.shown |= told.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge
-            self.stats.gauge(name, gauges.get(gauge, 0), tags=dict(tags))
+            self.stats.gauge(name, told.get(gauge, 0), tags=dict(tags))
 
     def _counts(self, session: Session) -> None:
         """Count what has started and ended since the last round."""
@@ -104,7 +113,7 @@ class Metrics:
             rows = session.execute(select(JobRow.token, JobRow.team).where(*of_team_alone))
             teams |= {row.token: row.team for row in rows}
         for each in counted:
-            tags = {**each.tags, **dict(of_team(teams.get(each.token)))}
+            tags = as_tags({**each.tags, **dict(of_team(teams.get(each.token)))})
             self.stats.incr(each.name, tags=tags)
             if each.cpu_seconds is not None:
                 self.stats.timing("lading.jobs.cpu", each.cpu_seconds * 1000, tags=tags)
@@ -118,10 +127,10 @@ class Metrics:
             for site, team, queued, submitted, began, since_said, until_said, source in session.execute(
                 select(JobRow.site, JobRow.team, *times, JobRow.said_source).where(JobRow.token.in_(chunk))
             ):
-                tags = {"site": site or "none", **dict(of_team(team))}
+                tags = as_tags({"site": site, **dict(of_team(team))})
                 if began is not None and since_said is not None and until_said is not None:
                     within = "yes" if since_said <= began <= until_said else "no"
-                    self.stats.incr("lading.jobs.expected", tags={"source": source or "none", "within": within})
+                    self.stats.incr("lading.jobs.expected", tags=as_tags({"source": source, "within": within}))
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
                         self.stats.timing(name, 1000 * max(began - at, 0.0), tags=tags)
@@ -130,8 +139,16 @@ class Metrics:
         )
         for site, ordered, ready in session.execute(boots):
             self.stats.timing(
-                "lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site}
+                "lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags=as_tags({"site": site})
             )
+
+
+def as_tags(tags: Mapping[str, str | None]) -> dict[str, str]:
+    """Return tags as every backend takes them: Airflow drops a metric whose name StatsD would refuse.
+
+    :param tags: values as sites, teams and budgets are called; None, and an empty one: ``none``
+    """
+    return {key: fitting(NOT_IN_NAMES.sub("_", value or "none"), LONGEST_VALUE) for key, value in tags.items()}
 
 
 def of_team(team: str | None) -> tuple[tuple[str, str], ...]:

@@ -35,6 +35,7 @@ from tests.clusters.sites import make_settings
 
 OWNER, OTHER = 7, 3
 VERSION = UUID(int=1)
+REASONS = (("site_full", {"site": "lab"}), ("boots", {}), ("paused", {"site": "lab", "by": "me"}))
 
 
 @pytest.fixture
@@ -252,6 +253,61 @@ def test_a_wait_has_its_reason_in_the_event_log_once(engine: Engine, scheduler: 
     assert sync(scheduler) == {}
     sync(scheduler)
     assert entries(engine) == [("lading waits", "waits: site 'lab' has no room")]
+
+
+def test_of_later_reasons_the_event_log_has_those_that_last(
+    engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def wait(token: str, reason: Any, seconds: float, by: LadingExecutor = scheduler, **columns: Any) -> None:
+        change(engine, token, reason=reason, **columns)
+        sync(by)
+        clock[0] += seconds
+        sync(by)
+
+    full, boots, paused = (because(code, **values) for code, values in REASONS)
+    queue(engine, scheduler, "a", "b")
+    wait("a", full, 0.0)
+    wait("b", boots, 0.0)
+    shown = [("lading waits", str(full)), ("lading waits", str(boots))]
+    assert entries(engine) == shown, "the first reason of each"
+    for _ in range(3):
+        wait("a", boots, 50.0)
+        wait("a", full, 50.0)
+    assert entries(engine) == shown, "none lasted"
+    wait("a", boots, 30.0)
+    wait("a", boots, 31.0, state=State.PLACED)
+    shown.append(("lading waits", str(boots)))
+    assert entries(engine) == shown
+    wait("a", boots, 600.0)
+    wait("a", None, 600.0, state=State.RUNNING, started_at=5.0)
+    wait("b", full, 59.0)
+    wait("b", None, 600.0, **ENDED)
+    assert entries(engine) == shown
+    assert (scheduler.wait_events.shown, scheduler.wait_events.pending) == ({}, {})
+
+
+def test_the_next_scheduler_does_not_show_a_first_reason_again(
+    engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    full, _, paused = (because(code, **values) for code, values in REASONS)
+    queue(engine, scheduler, "a")
+    change(engine, "a", reason=full)
+    sync(scheduler)
+    after = new_executor(tmp_path, OTHER)
+    with Session(engine) as session:
+        after.try_adopt_task_instances(session.scalars(select(TaskInstance)).all())
+        session.commit()
+    change(engine, "a", reason=paused)
+    sync(after)
+    assert entries(engine) == [("lading waits", str(full))]
+    clock[0] += 60.0
+    sync(after)
+    assert entries(engine) == [("lading waits", str(full)), ("lading waits", str(paused))]
 
 
 @pytest.mark.parametrize(("exit_code", "is_told"), [(0, False), (1, True), (None, True)])

@@ -7,11 +7,15 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
+from airflow.sdk._shared.observability.metrics.statsd_logger import SafeStatsdLogger
+from airflow.sdk._shared.observability.metrics.validators import stat_name_otel_handler
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -92,12 +96,14 @@ def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:
     assert told == [("lading.jobs.live", 3, tags), ("lading.jobs.live", 0, tags)]
 
 
-def everything(session: Session) -> None:
+def everything(
+    session: Session, site: str = "hpc", team: str = "genes", budget: str = "team a", share: str = "team a"
+) -> None:
     """Have every metric emitted that there is."""
     amounts = {"cpus": 4.0, "memory": 1, "gpus": 0.0}
     session.add(store.Capacity(site="local", name="host", since=0.0, usd_per_hour=0.4, **amounts))
     session.add(
-        store.LocationRow(site="hpc", name="hpc", kind="slurm", seen_at=1.0, disk=0, usd_per_cpu_hour=0.05, **amounts)
+        store.LocationRow(site=site, name="hpc", kind="slurm", seen_at=1.0, disk=0, usd_per_cpu_hour=0.05, **amounts)
     )
     now = time.time()
     job = {"kind": "", "subject": "", "workload": "", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
@@ -106,7 +112,7 @@ def everything(session: Session) -> None:
     store.add_job(
         session,
         token="a",
-        site="hpc",
+        site=site,
         location="hpc",
         state=State.RUNNING,
         cpus=2.0,
@@ -123,12 +129,12 @@ def everything(session: Session) -> None:
         reason=because("paused", site="x", by="y"),
         **job,
     )
-    store.add_job(session, token="c", state=State.QUEUED, queued_at=now, cpus=1.0, team="genes", **job)
+    store.add_job(session, token="c", state=State.QUEUED, queued_at=now, cpus=1.0, team=team, **job)
     metrics = Metrics()
-    order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
+    order = {"site": site, "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
     session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
-    share_rows.save_means(session, {"team a": Mean(0.2, 0.5)}, now)
-    budget = PeriodBudget("team a", Who(team="a"), 10.0)
+    share_rows.save_means(session, {share: Mean(0.2, 0.5)}, now)
+    budget = PeriodBudget(budget, Who(team="a"), 10.0)
     share_rows.save_spending(session, [BudgetUse(budget, 8.0, 1.0, 0.0, now + 60)], now)
     session.flush()
     with metrics.tick():
@@ -146,10 +152,61 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
     ), "what is on a node of the batch system is not on one that is up"  # fmt: skip
     assert found["lading.usd_per_hour", "local"] == 0.4
     assert found["lading.jobs.expected", "forecast", "yes"] == 1
-    assert (found["lading.budget.used", "team a"], found["lading.share.used", "team a"]) == (0.8, 0.4)
+    assert (found["lading.budget.used", "team_a"], found["lading.share.used", "team_a"]) == (0.8, 0.4)
     assert (found["lading.team.cpus", "genes"], found["lading.jobs.live", "none", "queued", "genes"]) == (0, 1)
     waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]
     assert waits == pytest.approx([70_000, 40_000, 31_000])
+
+
+class Client:
+    """A client of StatsD, as Airflow's logger uses it; keeps what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, float] = {}
+
+    def incr(self, stat: str, count: float, rate: float) -> None:
+        self.sent[stat] = count
+
+    def gauge(self, stat: str, value: float, rate: float, delta: bool) -> None:
+        self.sent[stat] = value
+
+    def timing(self, stat: str, delta: float) -> None:
+        self.sent[stat] = delta
+
+    def timer(self, stat: str) -> Mock:
+        self.sent[stat] = 0
+        return Mock()
+
+
+@pytest.mark.parametrize("handler", [None, partial(stat_name_otel_handler, "airflow")], ids=["statsd", "otel"])
+def test_airflow_takes_every_metric_whatever_teams_and_budgets_are_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, session: Session, handler: Any
+) -> None:
+    client = Client()
+    backend = SafeStatsdLogger(
+        client,  # type: ignore[arg-type]
+        influxdb_tags_enabled=handler is None,
+        statsd_influxdb_enabled=handler is None,
+        stat_name_handler=handler,
+    )
+    monkeypatch.setattr(current.orchestrator(), "metrics", lambda: backend)
+    long = 50 * "lång, "
+    everything(session, site="hpc, old", team=f"team genomics={long}", budget="hpc@hpc_genomics", share="")
+    assert caplog.text == "", "a metric that is not taken is logged and lost"
+    sent = {name.split(",")[0].removeprefix("airflow.") for name in client.sent}
+    documented = re.findall(r"^\| `(lading\.[a-z_.]+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert sent == {*documented}
+    if handler is None:
+        assert client.sent["lading.budget.used,budget=hpc_hpc_genomics"] == 0.8
+        assert client.sent["lading.share.used,share=none"] == 0.4
+
+
+def test_names_that_become_the_same_tag_show_the_larger_value(told: list[Any], session: Session) -> None:
+    metrics = Metrics()
+    metrics.round(session, {("local", "running", "team a"): 3, ("local", "running", "team@a"): 2})
+    metrics.round(session, {("local", "running", "team@a"): 2})
+    tags = {"site": "local", "state": "running", "team": "team_a"}
+    assert told == [("lading.jobs.live", 3, tags), ("lading.jobs.live", 2, tags)]
 
 
 def alert_rules() -> list[dict[str, Any]]:
