@@ -151,4 +151,6 @@ def _asked(ran: _Ran) -> Resources:
 
 def _kind(name: str) -> str:
     """What tasks share that do the same: their name without its number."""
-    return re.sub(r"[._-]*(ID)?\d+$", "", name) or name
+    # From its end, where the first character decides; forwards each separator would begin another search.
+    number = re.match(r"\d+(?:DI)?[._-]*", name[::-1])
+    return name if number is None else name[: -number.end()] or name

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.hooks.files.safe_files import make_private, write_atomically
 from lading.hooks.files.version import MixedVersions, check_versions
+from lading.scheduling.text.printable import printable
 from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import NeedsError, check_limits, executor_config, forecast_hints, needs_of
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
@@ -103,8 +104,8 @@ class Engine:
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
         self.run_id = str(uuid.uuid4())
-        self.dag_id = Path(workflow.workdir_init).name[:LONGEST_NAME] or "snakemake"
-        self.workdir = os.getcwd()
+        self.dag_id = printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
+        self.workdir = runs.path_key(os.getcwd())
         # Not that of the process, which another one may have in a container, or later.
         self.owner = secrets.randbelow(MOST_OWNERS)
         self.tries: dict[str, tuple[str | None, int | None, int | None]] = {}

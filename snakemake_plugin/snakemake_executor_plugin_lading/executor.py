@@ -70,12 +70,12 @@ class Executor(RemoteExecutor):
 
         if self.executor_settings.always_snakemake:
             return None
-        if changed := direct.changed_variables():
+        if (found := direct.find_command(job, self.workflow)) is None:
+            return None
+        if changed := direct.changed_variables():  # last: a function of the Snakefile may change one
             self._say_once(
                 f"each job starts a Snakemake, since the workflow has changed the environment: {', '.join(changed)}"
             )
-            return None
-        if (found := direct.find_command(job, self.workflow)) is None:
             return None
         # The folder may be another one than that in which Snakemake was started: the Snakefile may name it.
         return JobCommand(*found, folder=os.getcwd(), is_direct=True)
@@ -119,7 +119,8 @@ class Executor(RemoteExecutor):
                 self.logger.info(f"Lading: job {info.job.jobid} is submitted again: {end.message}")
                 again.append(info)
             else:
-                logs = [str(path) for path in (info.aux["log"],) if os.path.exists(path)]
+                # Relative, as those of rules: Snakemake prints no path whose bytes are no UTF-8.
+                logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
                 self.report_job_error(info, msg=f"Lading: {end.message}. ", aux_logs=logs)
         if again:
             for info in again:

@@ -30,7 +30,7 @@ class WorkflowRunRow(Base):
     run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
     # The number of its Snakemake, as jobs and the folder of presences have it.
     owner: Mapped[int] = mapped_column(Integer)
-    # In which its Snakemake works, absolute.
+    # In which its Snakemake works, see path_key().
     workdir: Mapped[str] = mapped_column(Text)
 
 
@@ -47,6 +47,15 @@ class RuleRow(Base):
     hints: Mapped[str] = mapped_column(Text)
     # The numbers of its jobs that have not ended, as JSON.
     left: Mapped[str] = mapped_column(Text)
+
+
+def path_key(path: str) -> str:
+    """Return what the store has for an absolute path: as text it takes none whose bytes are no UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return json.dumps(path)  # begins with no slash
+    return path
 
 
 def living_owners(schedulers_folder: Path) -> set[int]:

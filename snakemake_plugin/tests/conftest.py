@@ -10,12 +10,12 @@ from flows import Workflow
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str], Workflow]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Workflow]]:
     """Make a workflow; what is left of it is killed."""
     made: list[Workflow] = []
 
-    def workflow(snakefile: str) -> Workflow:
-        made.append(Workflow(tmp_path / f"flow{len(made)}", snakefile))
+    def workflow(snakefile: str, name: str = "flow") -> Workflow:
+        made.append(Workflow(tmp_path / f"{name}{len(made)}", snakefile))
         return made[-1]
 
     yield workflow

@@ -83,7 +83,7 @@ class Workflow:
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                text = path.read_bytes().decode(errors="replace") + os.readlink(path.parent / "cwd")
+                text = os.fsdecode(path.read_bytes()) + os.readlink(path.parent / "cwd")
             except OSError:
                 continue
             if str(self.folder) in text and path.parent.name != str(os.getpid()):

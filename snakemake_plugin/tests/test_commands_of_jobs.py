@@ -270,13 +270,20 @@ rule all:
 def test_commands_have_the_environment_that_a_snakefile_sets(make: Make, tmp_path: Path) -> None:
     text = """
 import os
-os.environ["MARK"] = "set"
+def mark(wildcards):
+    os.environ["MARK"] = "set"
 rule all:
+    input: "first.txt"
     output: "all.txt"
-    shell: "echo $MARK > {output}"
+    params: mark
+    shell: "echo ${{MARK-unset}} > {output}"
+rule first:
+    output: "first.txt"
+    shell: "touch {output}"
 """
     flow, plain = run_both(make, tmp_path, {"Snakefile": text})
     assert (flow.folder / "all.txt").read_text() == (plain / "all.txt").read_text() == "set\n"
+    assert direct_tasks(flow) == ["first"]
 
 
 def test_a_command_whose_input_does_not_appear_fails(tmp_path: Path) -> None:

@@ -315,6 +315,27 @@ rule merge:
     assert list((results / ".snakemake/lading/schedulers").iterdir()) == [], "nothing is left of its Snakemake"
 
 
+def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[..., Workflow]) -> None:
+    flow = make(COUNTS.replace("rule merge:", "rule merge:\n    params: os.getcwd()"), os.fsdecode(b"caf\xe9"))
+    first = flow.start()
+    wait_until(lambda: flow.jobs("state") == 2 * [("running",)] and begun(flow) == 2)
+    first.kill()
+    first.wait()
+    flow.run("--unlock")
+    before = flow.jobs("run_id")
+    second = flow.start()
+    wait_until(lambda: not set(flow.jobs("run_id")) & set(before))
+    (flow.folder / "go").touch()
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0, said
+    assert begun(flow) == 2, "nothing has run twice"
+    (flow.folder / "Snakefile").write_text("rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'")
+    said = flow.run("--show-failed-logs", status=1)
+    assert "Lading: error: the task's process ended with exit code 3" in said
+    assert "what went wrong" in said
+    assert flow.processes() == []
+
+
 def test_a_job_whose_machine_has_failed_begins_without_the_output_that_it_had_written(make: Make) -> None:
     flow = make(
         """

@@ -35,7 +35,7 @@ from tests.clusters.sites import make_settings
 
 OWNER, OTHER = 7, 3
 VERSION = UUID(int=1)
-REASONS = (("site_full", {"site": "lab"}), ("boots", {}), ("paused", {"site": "lab", "by": "me"}))
+REASONS = (("site_full", {"site": "lab"}), ("booting", {"text": "it boots"}), ("paused", {"site": "lab", "by": "me"}))
 
 
 @pytest.fixture

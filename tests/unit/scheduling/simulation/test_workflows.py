@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ def text_of(*tasks: tuple[dict[str, Any], dict[str, Any]], version: str = "1.5")
             }
         }
     )
+
+
+@given(st.text(alphabet="aID12._-٣", max_size=12))
+def test_a_kind_is_a_name_without_its_number(name: str) -> None:
+    without = re.sub(r"[._-]*(ID)?\d+\Z", "", name)
+    assert wfformat._kind(name) == (without or name)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("long", ["_" * 10**6 + "x", "1" * 10**6 + "x", "_ID" * 10**6, "_ID1" * 10**6])
+def test_a_kind_takes_time_in_proportion_to_the_names_length(long: str) -> None:
+    assert len(wfformat._kind(long)) in (len(long), len(long) - 4)
 
 
 def chain(*lengths: float, cpus: float = 2.0) -> list[Arrival]:
