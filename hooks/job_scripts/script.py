@@ -103,6 +103,17 @@ class JobScript:
             warnings.warn(f"{error}; in a body that BatchHook submits it may stay", JobScriptWarning, stacklevel=2)
         return text
 
+    def doubts(self) -> list[str]:
+        """Return what rendering replaces in the body although it may be meant for another program, as sentences."""
+        properties = self.properties.placeholders
+        placeholders, literals = Substitution(properties, {}, COMMON_RESOURCES).doubtful(_with_newlines(self.body))
+        lost = [(f"{{{{{name}}}}}", f"{{{name}}}") for name in literals]
+        return [
+            f"the body has {{{name}}} in quotes, which becomes {shortened(properties[name])}; "
+            f"write {{{{{name}}}}} to keep {{{name}}}"
+            for name in placeholders
+        ] + [f"the body has {text}, which becomes {left}; write {{{text}}} to keep {text}" for text, left in lost]
+
     def _render(self, system: BatchSystem, profile: Profile | None) -> str:
         body = _with_newlines(self.body)
         _refuse_directives(body, system)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +28,13 @@ _PLAIN = re.compile(r"(?:~(?=/|\Z))?[\w@%+=:,./-]*")
 _BARE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 # A longer name that begins alike is another variable. In braces the name may have # or ! before and an operation after.
 _CORE_NAME = rf"(?:CLUSTERJOB|LADING)_(?P<{{}}>{'|'.join(CORE_VARIABLES)})(?![A-Za-z0-9_])"
+# What a shell passes on as it is: text in single quotes and here-documents whose word is quoted. Whatever else quotes
+# or ends a line is matched as well, so that an apostrophe in it begins nothing.
+_PASSED_ON = re.compile(
+    r"""\\. | "(?:\\.|[^"\\])*" | (?<![^\s;&|()])\#[^\n]*
+    | (?P<own>'[^']*' | <<-?[ ]*(?P<quote>['"])(?P<word>\w+)(?P=quote)[^\n]*\n.*?^\t*(?P=word)$)""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
 _CORE = rf"\$(?:{_CORE_NAME.format('bare')}|\{{(?P<before>[#!]?){_CORE_NAME.format('braced')}(?P<close>\}})?)"
 
 
@@ -67,6 +75,20 @@ class Substitution:
     def unknown(self, text: str) -> list[str]:
         """The names in placeholders ``{name!q}`` that are no properties: a shell would take them for plain text."""
         return sorted(set(_QUOTED.findall(text)) - {*self.properties, *self.optional})
+
+    def doubtful(self, text: str) -> tuple[list[str], list[str]]:
+        """Return what :meth:`fill` may replace against the author's will: the names of placeholders that stand where a
+        shell passes text on to another program, whose own they may be, and of literals, which lose a pair of braces."""
+        spans = [match.span() for match in _PASSED_ON.finditer(text) if match["own"]]
+        placeholders, literals = set(), set()
+        for match in self._pattern().finditer(text):
+            if match["literal"]:
+                literals.add(match["literal"])
+            elif match["name"] in self.properties and not match["quoted"]:
+                at = bisect(spans, match.span()) - 1
+                if at >= 0 and match.end() <= spans[at][1]:
+                    placeholders.add(match["name"])
+        return sorted(placeholders), sorted(literals)
 
     def fill(self, text: str) -> SubstitutedText:
         """Put everything in.

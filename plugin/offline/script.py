@@ -80,7 +80,10 @@ def rendered(args: argparse.Namespace) -> str:
     ini = read_ini(Path(args.ini)) if args.ini else JobProperties()
     system = chosen(args.scheduler, site, ini)
     script = JobScript(body).over(call(args.resource).over(ini).over(site.properties))
-    return script.render(system, site.profile)
+    text = script.render(system, site.profile)
+    for doubt in script.doubts():
+        warnings.warn(doubt, JobScriptWarning, stacklevel=2)
+    return text
 
 
 def read_body(path: str) -> str:

@@ -68,7 +68,7 @@ class Workflow:
 
     def jobs(self, columns: str = "task_id, state, cause") -> list[tuple[Any, ...]]:
         """The rows of all jobs, in the order in which they were queued."""
-        database = sqlite3.connect(f"file:{self.lading / 'store.db'}?mode=ro", uri=True, timeout=60)
+        database = sqlite3.connect(f"{(self.lading / 'store.db').as_uri()}?mode=ro", uri=True, timeout=60)
         try:
             return database.execute(f"SELECT {columns} FROM lading_job ORDER BY queued_at, token").fetchall()
         finally:

@@ -329,7 +329,9 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
     said, _ = second.communicate(timeout=120)
     assert second.returncode == 0, said
     assert begun(flow) == 2, "nothing has run twice"
-    (flow.folder / "Snakefile").write_text("rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'")
+    (flow.folder / "Snakefile").write_text(
+        "rule all:\n    output: 'none'\n    shell: 'echo what went wrong >&2; exit 3'"
+    )
     said = flow.run("--show-failed-logs", status=1)
     assert "Lading: error: the task's process ended with exit code 3" in said
     assert "what went wrong" in said

@@ -256,18 +256,18 @@ def test_a_wait_has_its_reason_in_the_event_log_once(engine: Engine, scheduler: 
 
 
 def test_of_later_reasons_the_event_log_has_those_that_last(
-    engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
-    def wait(token: str, reason: Any, seconds: float, by: LadingExecutor = scheduler, **columns: Any) -> None:
+    def wait(token: str, reason: Any, seconds: float, **columns: Any) -> None:
         change(engine, token, reason=reason, **columns)
-        sync(by)
+        sync(scheduler)
         clock[0] += seconds
-        sync(by)
+        sync(scheduler)
 
-    full, boots, paused = (because(code, **values) for code, values in REASONS)
+    full, boots, _ = (because(code, **values) for code, values in REASONS)
     queue(engine, scheduler, "a", "b")
     wait("a", full, 0.0)
     wait("b", boots, 0.0)

@@ -150,6 +150,34 @@ def test_warnings_are_no_errors(folder: Folder) -> None:
     assert folder.fault("--ini", ini, "-r", "nodes=0").startswith("nodes: '0' is not valid")
 
 
+BRACES = r"""docker ps --format '{{.Names}}'  # don't take '{mem}' for the shell's
+jq '{time}' "it's '{queue}'" \' {nodes} $'{ppn}'
+python - <<'END'
+print(f"{jobname} isn't {{mem}}")
+END
+cat <<END
+{threads}
+END
+"""
+
+
+def test_what_may_have_been_meant_for_another_program_is_a_warning(folder: Folder) -> None:
+    body = folder.write("braces.sh", BRACES)
+    given = {"time": "2h", "mem": "1GiB", "queue": "q", "nodes": "2", "ppn": "3", "jobname": "x", "threads": "1"}
+    options = [word for name, value in given.items() for word in ("-r", f"{name}={value}")]
+    status, out, err = folder.run("--body", body, "--scheduler", "slurm", *options)
+    assert status == 0
+    assert "docker ps --format '{{.Names}}'  # don't take '1GiB'" in out
+    assert "jq '2h' \"it's 'q'\" \\' 2 $'3'" in out
+    assert 'print(f"x isn\'t {mem}")' in out
+    assert err == (
+        "warning: the body has {jobname} in quotes, which becomes 'x'; write {{jobname}} to keep {jobname}\n"
+        "warning: the body has {ppn} in quotes, which becomes '3'; write {{ppn}} to keep {ppn}\n"
+        "warning: the body has {time} in quotes, which becomes '2h'; write {{time}} to keep {time}\n"
+        "warning: the body has {{mem}}, which becomes {mem}; write {{{mem}}} to keep {{mem}}\n"
+    )
+
+
 def test_bytes_come_out_as_they_went_in(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     body = folder.write("b.sh", "# caf\udce9\necho é\r\n")
     done = subprocess.run(
