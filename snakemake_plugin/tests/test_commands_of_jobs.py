@@ -23,8 +23,9 @@ REPORT = (
 FIELDS = (
     "{config[k]}", "{config[deep][k]}", "{VALUE}", "{VALUE!r}", "{THING.attribute}", "{LIST}", "{LIST[1]:q}",
     "{LIST:q}", "{params.constant}", "{params.function:q}", "{params.of_input:q}", "{params.of_resources}",
-    "{params.table[x]}", "{params.wild:q}", "{params}", "{wildcards.w:q}", "{input:q}", "{input.given:q}", "{input[0]:q}",
-    "{threads}", "{resources.mem_mb}", "{resources.weight}", "{log:q}", "{rule}", "{{braces}}", "${{VALUE-unset}}", "'$HOME'", "{params.of_attempt}",
+    "{params.table[x]}", "{params.wild:q}", "{params}", "{wildcards.w:q}", "{input:q}", "{input.given:q}",
+    "{input[0]:q}", "{threads}", "{resources.mem_mb}", "{resources.weight}", "{log:q}", "{rule}", "{{braces}}",
+    "${{VALUE-unset}}", "'$HOME'", "{params.of_attempt}",
 )  # fmt: skip
 WILDCARDS = ("a", "it's", 'say "x"', "$HOME", "a b", "ü", "*")
 PARAMS = """

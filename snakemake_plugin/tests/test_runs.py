@@ -318,7 +318,8 @@ rule merge:
 def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[..., Workflow]) -> None:
     flow = make(COUNTS.replace("rule merge:", "rule merge:\n    params: os.getcwd()"), os.fsdecode(b"caf\xe9"))
     first = flow.start()
-    wait_until(lambda: flow.jobs("state") == 2 * [("running",)] and begun(flow) == 2)
+    wait_until(lambda: begun(flow) == 2)
+    wait_until(lambda: flow.jobs("state") == 2 * [("running",)])
     first.kill()
     first.wait()
     flow.run("--unlock")
