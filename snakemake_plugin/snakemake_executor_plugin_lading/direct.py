@@ -53,7 +53,7 @@ class _Undecided:
         raise _InDoubt
 
     __str__ = __repr__ = __format__ = __bool__ = __eq__ = __getattr__ = __fspath__ = __len__ = __iter__ = _refuse
-    __hash__ = _refuse  # type: ignore[assignment]
+    __hash__ = _refuse
 
 
 def find_command(job: Any, workflow: Any) -> tuple[list[str], dict[str, str]] | None:

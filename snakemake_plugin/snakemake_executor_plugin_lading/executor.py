@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from lading.scheduling.text.printable import printable_lines
 from snakemake_executor_plugin_lading import direct
 from snakemake_executor_plugin_lading.interrupts import Interrupts
 
@@ -24,6 +26,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 SECONDS_BETWEEN_QUESTIONS = 1.0
 # How long the end waits for the thread that checks the active jobs, seconds.
 SECONDS_TO_JOIN = 20.0
+# What is shown of the log of a job that has failed.
+MOST_LAST_LINES, MOST_LAST_BYTES = 10, 4096
 
 
 class Executor(RemoteExecutor):
@@ -119,11 +123,14 @@ class Executor(RemoteExecutor):
                 self.logger.info(f"Lading: job {info.job.jobid} is submitted again: {end.message}")
                 again.append(info)
             else:
+                keep_updated(info.job)
                 # Relative, as those of rules: Snakemake prints no path whose bytes are no UTF-8.
                 logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
-                self.report_job_error(info, msg=f"Lading: {end.message}. ", aux_logs=logs)
+                last = "".join(f"\n{last_lines(path)}\n" for path in logs)
+                self.report_job_error(info, msg=f"Lading: {end.message}. {last}", aux_logs=logs)
         if again:
             for info in again:
+                restore_updated(info.job)
                 if info.aux["command"].is_direct:
                     await direct.prepare(info.job)  # it may have written a part of its output
             self.engine.submit(again)
@@ -167,3 +174,36 @@ class Executor(RemoteExecutor):
         self.engine.stop()
         if self.interrupts is not None:
             self.interrupts.close()
+
+
+def last_lines(path: str) -> str:
+    """Return the last lines of a job's log, as a terminal takes them."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()[-MOST_LAST_LINES:]
+    return printable_lines("\n".join(lines))
+
+
+# Of an output that its rule updates() Snakemake keeps a copy while the job runs, and puts it back where the job fails.
+# Where both the job's Snakemake and the main one do that, the second finds no copy, and removes the file as corrupted.
+
+
+def keep_updated(job: Any) -> None:
+    """Before a job has failed for Snakemake: have a copy of each file that it updates, which it puts back."""
+    for path, persistence in _updated(job):
+        if os.path.exists(path) and not persistence._get_backup_path(path).exists():
+            persistence.backup_output(path)  # it is as it was: the job has not begun, or has put it back itself
+
+
+def restore_updated(job: Any) -> None:
+    """Before a job runs anew: have each file that it updates as it was."""
+    for path, persistence in _updated(job):
+        if persistence._get_backup_path(path).exists():
+            persistence.restore_output(path)
+
+
+def _updated(job: Any) -> Iterator[tuple[Path, Any]]:
+    for each in job.jobs if job.is_group() else [job]:
+        for file in each.output:
+            if "update" in (getattr(file, "flags", None) or {}):
+                yield Path(file), each.rule.workflow.persistence

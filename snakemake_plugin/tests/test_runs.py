@@ -127,8 +127,9 @@ def test_jobs_have_what_they_ask_for_and_more_after_too_little_memory(make: Make
 
 def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:
     flow = make(FAILS)
-    said = flow.run("--keep-going", "--show-failed-logs", status=1)
+    said = flow.run("--keep-going", status=1)
     assert "Lading: error: the task's process ended with exit code 3" in said
+    assert ".snakemake/lading/logs/a/" in said
     assert "what went wrong" in said
     assert "Lading: time_limit: " in said
     assert not (flow.folder / "a.txt").exists()
@@ -288,6 +289,40 @@ def test_whose_jobs_are_is_known_until_they_have_ended(tmp_path: Path) -> None:
         session.execute(update(JobRow).values(state=State.CANCELLED))
         runs.forget_killed_runs(session, state)
         assert runs.killed_runs(session, state.schedulers) == []
+
+
+UPDATES = """
+rule all:
+    input: "kept.txt", "cut.txt", "twice.txt"
+rule kept:
+    output: update("kept.txt")
+    shell: "echo half > {output}; exit 3"
+rule cut:
+    output: update("cut.txt")
+    resources: runtime="20s"
+    shell: "echo half > {output}; sleep 600"
+rule twice:
+    output: update("twice.txt")
+    shell: "echo more >> {output}; [ -e again ] || {{ touch again; sleep 600; }}"
+"""
+
+
+def test_a_file_that_a_job_updates_is_as_it_was_where_the_job_fails(make: Make) -> None:
+    flow = make(UPDATES)
+    for name in ("kept", "cut", "twice"):
+        (flow.folder / f"{name}.txt").write_text("mine\n")
+    snakemake = flow.start("--keep-going", "--forceall")
+    wait_until((flow.folder / "again").exists)
+    with contextlib.closing(sqlite3.connect(flow.lading / "store.db", timeout=60)) as database, database:
+        database.execute(
+            "UPDATE lading_job SET state = 'failed', cause = 'node_failure', ended_at = placed_at, unreported = 1 "
+            "WHERE task_id = 'twice'"
+        )
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode == 1, said
+    assert (flow.folder / "kept.txt").read_text() == "mine\n"
+    assert (flow.folder / "cut.txt").read_text() == "mine\n"
+    assert (flow.folder / "twice.txt").read_text() == "mine\nmore\n"
 
 
 def test_jobs_run_in_the_folder_that_the_snakefile_names(make: Make) -> None:
