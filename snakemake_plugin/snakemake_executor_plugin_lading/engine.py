@@ -425,11 +425,13 @@ class Engine:
         left = session.execute(select(JobRow.token, JobRow.state).where(*mine))
         apply(session, _cancellations([(token, state) for token, state in left]))
 
-    def stop(self) -> None:
+    def stop(self, *, waits: bool = True) -> None:
         """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it.
 
         What is left of its jobs is ended: those of a workflow that was interrupted, and those that were taken over and
         never asked for, as something before them has failed. Where this is interrupted itself, it may be called again.
+
+        :param waits: whether this ends the controller and waits for that; else it ends by itself
         """
         from sqlalchemy import exists, select
 
@@ -450,7 +452,7 @@ class Engine:
         if is_launched:
             # It releases them in its own time, and ends a minute after the last one.
             self.logger.info("Lading: the controller goes on until what was launched is released")
-        elif not has_jobs:  # those of a workflow whose Snakemake was killed go on
+        elif waits and not has_jobs:  # those of a workflow whose Snakemake was killed go on
             self.controller.stop()
         self._presence = None
         atexit.unregister(self.stop)

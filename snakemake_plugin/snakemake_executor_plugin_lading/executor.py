@@ -15,7 +15,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from lading.scheduling.text.printable import printable_lines
 from snakemake_executor_plugin_lading import direct
-from snakemake_executor_plugin_lading.interrupts import Interrupts
+from snakemake_executor_plugin_lading.interrupts import Interrupts, ignored_interrupts
 
 if TYPE_CHECKING:
     from snakemake_executor_plugin_lading.engine import EndedJob, Engine, JobCommand
@@ -163,6 +163,18 @@ class Executor(RemoteExecutor):
         self.is_cancelled = True
         # Those that are being asked about at this moment are not among the active ones.
         self.engine.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the jobs and shut down; after another Ctrl-C without waiting until they have ended."""
+        try:
+            super().cancel()
+        except KeyboardInterrupt:
+            with ignored_interrupts():
+                self.logger.info("Lading: interrupted again; the controller ends the jobs that still run")
+                self.wait = False
+                self.engine.stop(waits=False)
+                if self.interrupts is not None:
+                    self.interrupts.close()
 
     def shutdown(self) -> None:
         with self.lock:

@@ -72,3 +72,16 @@ def deferred_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if came:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def ignored_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C in a block that ends soon."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

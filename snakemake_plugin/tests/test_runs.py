@@ -496,6 +496,20 @@ def test_a_second_interrupt_ends_snakemake_and_leaves_nothing(make: Make) -> Non
     assert_nothing_is_left(flow)
 
 
+def test_a_second_interrupt_waits_for_no_job_and_shows_no_traceback(make: Make) -> None:
+    flow = make(COUNTS.replace("echo begin", "trap '' TERM; echo begin"))
+    snakemake = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    snakemake.send_signal(signal.SIGINT)
+    wait_until(lambda: flow.jobs("cancel")[0][0] is not None)
+    snakemake.send_signal(signal.SIGINT)
+    said, _ = snakemake.communicate(timeout=120)
+    assert snakemake.returncode == 1, said
+    assert "Lading: interrupted again" in said
+    assert "Traceback" not in said
+    assert_nothing_is_left(flow)
+
+
 def test_a_workflow_that_is_interrupted_before_its_first_job_leaves_nothing(make: Make) -> None:
     flow = make(COUNTS)
     snakemake = flow.start()
