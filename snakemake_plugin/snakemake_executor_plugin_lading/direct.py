@@ -176,7 +176,8 @@ def changed_variables() -> list[str]:
     the Snakefile, which that has read as well. A command that runs by itself has not.
     """
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    before = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+    # Of a name that is there twice Python has the first value.
+    before = dict(entry.split(b"=", 1) for entry in reversed(entries) if b"=" in entry)
     now = dict(os.environb)
     changed = {name for name in {*before, *now} - SET_BY_PYTHON if before.get(name) != now.get(name)}
     return sorted(map(os.fsdecode, changed))
