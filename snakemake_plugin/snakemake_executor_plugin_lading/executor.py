@@ -126,7 +126,7 @@ class Executor(RemoteExecutor):
                 keep_updated(info.job)
                 # Relative, as those of rules: Snakemake prints no path whose bytes are no UTF-8.
                 logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
-                last = "".join(f"\n{last_lines(path)}\n" for path in logs)
+                last = "".join(f"\n{lines}\n" for path in logs if (lines := last_lines(path)))
                 self.report_job_error(info, msg=f"Lading: {end.message}. {last}", aux_logs=logs)
         if again:
             for info in again:

@@ -299,8 +299,7 @@ rule kept:
     shell: "echo half > {output}; exit 3"
 rule cut:
     output: update("cut.txt")
-    resources: runtime="20s"
-    shell: "echo half > {output}; sleep 600"
+    shell: "echo half > {output}; kill -9 $PPID; sleep 600"
 rule twice:
     output: update("twice.txt")
     shell: "echo more >> {output}; [ -e again ] || {{ touch again; sleep 600; }}"
