@@ -402,7 +402,9 @@ def wait_key(job: store.JobRow) -> WaitKey:
 
 def wait_entry(job: store.JobRow) -> Log:
     """Return the entry of a task's event log that says why its job waits."""
-    return Log(event="lading waits", task_instance=job_key(job), extra=str(job.reason))
+    key = job_key(job)
+    assert isinstance(key, TaskInstanceKey)
+    return Log(event="lading waits", task_instance=key, extra=str(job.reason))
 
 
 def failure_entry(job: store.JobRow) -> Log | None:

@@ -97,7 +97,7 @@ class Metrics:
         gauges |= {("lading.share.used", (("share", name),)): mean.part for name, mean in lately.items()}
         told: dict[Gauge, float] = {}
         for (name, tags), amount in gauges.items():
-            gauge = name, tuple(as_tags(dict(tags)).items())
+            gauge: Gauge = name, tuple(as_tags(dict(tags)).items())
             told[gauge] = max(amount, told.get(gauge, amount))  # of names that differ in nothing else
         self.shown |= told.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
