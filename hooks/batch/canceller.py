@@ -2,6 +2,12 @@
 
 That a command has succeeded says that the batch system has received it, and no more: ``qdel`` of an array whose node
 does not answer exits with 0, and its elements run on.
+
+| read | concluded | until |
+|---|---|---|
+| an order that was received | the job is being ended | it is not shown any more; asked again meanwhile |
+| a job that is not shown, of which the answer says nothing | as it was | the next answer |
+| a note that makes no sense | costs itself alone | it is removed |
 """
 
 from __future__ import annotations

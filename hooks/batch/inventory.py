@@ -2,6 +2,13 @@
 
 A batch system has a :class:`Survey` where one command lists them: the command, and what reads its answer. Pure; the
 readers of the systems that are built in are in the `output` of each family.
+
+| read | concluded | until |
+|---|---|---|
+| a failure, nonsense, or no node | could not ask: what was known stays | the next survey |
+| no queue | any name may be one | the next survey |
+| no number of idle nodes of some | none is known of all | the next survey |
+| no most of a queue | a job may ask for any number of nodes | the next survey |
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The memory of jobs as a batch system writes it: so much for each of something, in a unit that may differ by site."""
+"""The memory of jobs as a batch system writes it: so much for each of something, in a unit that may differ by site.
+
+| read | concluded | until |
+|---|---|---|
+| no unit in what the batch system prints | that of the site's table, which a trial job checks | it prints one |
+| no limit of the trial job, or one within a factor of 32 | the table is right | the next check |
+"""
 
 from __future__ import annotations
 

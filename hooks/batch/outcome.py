@@ -127,8 +127,11 @@ def has_ended(job: NativeJob) -> bool:
 
 
 def is_unclear(job: NativeJob | None) -> bool:
-    """Whether the accounting may know more of a job than the batch system says."""
-    return job is None or job.state != "ended" or not has_cause(job)
+    """Whether the accounting may know more of a job than the batch system says.
+
+    Of one that was cancelled on a node it may know that the node could not launch it.
+    """
+    return job is None or job.state != "ended" or not has_cause(job) or (job.cause == "cancelled" and bool(job.nodes))
 
 
 def _reported_end(facts: Evidence) -> NativeJob | None:

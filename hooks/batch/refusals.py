@@ -1,12 +1,22 @@
 """What the messages mean by which a batch system refuses something.
 
 Each system has a table of such messages of its own.
+
+| read | concluded | until |
+|---|---|---|
+| submission: one id, exit status 0 | accepted | for good |
+| several ids; an id and a failure; exit status 0 or silence without an id | ``transient`` | its name is looked up |
+| a failure whose message is in no table | ``permanent``: the user reads it | for good |
+| question: exit status 0 | it is for the translator to find that it was asked | the next answer |
+| a failure of which each line says that a job is gone | asked | the next answer |
+| any other failure | could not ask | the next answer |
+| order to cancel: exit status 0 | received, no more | the job is gone; repeated till then |
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,13 +116,16 @@ class Wording:
     def submitted(self, answer: CommandResult, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.
 
-        :param line: the whole of the line that has it, as its only group; the last such line counts
-        :raises SubmitError: there is none
+        :param line: the whole of the line that has it, as its only group
+        :raises SubmitError: there is none; or there are several, one of which may be a number that the site prints, and
+            the job is to be looked up by its name
         """
-        matches = [match for each in answer.lines if (match := line.fullmatch(each.strip()))]
-        if answer.status == 0 and matches:
-            return matches[-1][1]
-        if matches:  # a command that fails although it says an id may have submitted the job
+        found = {match[1] for each in answer.lines if (match := line.fullmatch(each.strip()))}
+        if answer.status == 0 and len(found) == 1:
+            return found.pop()
+        if len(found) > 1:
+            raise SubmitError("transient", f"it names several jobs, {' and '.join(sorted(found))}: {answer.message}")
+        if found:  # a command that fails although it says an id may have submitted the job
             raise SubmitError("transient", answer.message)
         raise self.submit_error(answer)
 
@@ -149,13 +162,19 @@ class Wording:
         """The ids that an answer declares gone, and whether it says that without naming a job."""
         # What it prints about the jobs that are there may contain any text.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
-        lines = [self._of_any_server(line) for line in said.splitlines() if self.gone.search(line)]
-        known = {self._of_any_server(id): id for id in ids}
-        return {known[each] for each in _named(lines, list(known))}, any(not re.search(r"\d", line) for line in lines)
+        lines = [line for line in said.splitlines() if self.gone.search(line)]
+        known = _by_bare(ids, self._of_any_server)
+        named = {known[each] for each in _named(list(map(self._of_any_server, lines)), list(known))}
+        return named | _named(lines, ids), any(not re.search(r"\d", line) for line in lines)
 
-    def without_server(self, id: str) -> str:
-        """An id without the name of a server."""
-        return id if self.server is None else self.server.sub("", id)
+    def asked_as(self, ids: Sequence[str]) -> Callable[[str], str]:
+        """What gives an id in an answer as it was asked for, where that names the server in another way."""
+
+        def bare(id: str) -> str:
+            return id if self.server is None else self.server.sub("", id)
+
+        known, named = _by_bare(ids, bare), set(ids)
+        return lambda id: id if id in named else known.get(bare(id), id)
 
     def _of_any_server(self, text: str) -> str:
         return text if self.server is None else self.server.sub(".server", text)
@@ -179,6 +198,14 @@ class Wording:
 
     def _transient(self, text: str) -> bool:
         return bool(self.transient.search(text) or _TRANSIENT.search(text))
+
+
+def _by_bare(ids: Sequence[str], bare: Callable[[str], str]) -> dict[str, str]:
+    """The ids by what is left of each; two of which the same is left are those of different servers."""
+    found: dict[str, list[str]] = {}
+    for id in dict.fromkeys(ids):
+        found.setdefault(bare(id), []).append(id)
+    return {each: alike[0] for each, alike in found.items() if len(alike) == 1}
 
 
 def _named(lines: Sequence[str], ids: Sequence[str]) -> set[str]:

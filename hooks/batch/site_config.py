@@ -100,7 +100,8 @@ class BatchSiteConfig(TableModel):
     )
     lost_after: Seconds = Field(
         default=120,
-        description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
+        description="How long a job may be unknown to the batch system, or in a state that Lading does not know, and "
+        "say nothing, before it counts as lost.",
     )
     cancel_unrunnable_after: Seconds = Field(
         default=900,

@@ -2,6 +2,15 @@
 
 There are three answers for each job, never two: a state, "no such job", or "could not ask". A job that an answer
 neither lists nor declares unknown has the third, for that job alone.
+
+| read | concluded | until |
+|---|---|---|
+| nothing at all, with exit status 0 | could not ask: a wrapper that fails silently says the same | the next answer |
+| a translator raises | could not ask | the next answer |
+| an id neither listed nor declared gone | could not ask for that job | the next answer |
+| a job of the id with another name | another job: the id was given again | ``lost_after`` |
+| no job of a name, in an answer that may lack some | could not ask; else not submitted | a whole answer |
+| no accounting, or none of a job | nothing more is known | exit file, ``lost_after`` |
 """
 
 from __future__ import annotations
@@ -31,11 +40,13 @@ class Statuses:
     :param jobs: all in its answer, which may be more than it was asked for
     :param asked: the native ids that it was asked for
     :param unknown: those of them of which it knows no more than ``jobs``
+    :param is_whole: whether ``jobs`` are all jobs of the user, so that a name that is not among them is no job's
     """
 
     jobs: Sequence[NativeJob]
     asked: Collection[str] = ()
     unknown: Collection[str] = ()
+    is_whole: bool = True
     _by_key: dict[Key, NativeJob] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,19 +106,20 @@ class StatusQuery:
 
         :raises CouldNotAsk: it is no answer, or its translator fails at it
         """
+        if answer.status == 0 and not f"{answer.stdout}{answer.stderr}".strip():
+            # A wrapper or a login shell that fails silently says the same.
+            raise CouldNotAsk("the command has printed nothing, which does not prove that it has asked")
         jobs = self._as_asked(_translated(self.system.statuses, answer))
         listed = self.command == self.system.status(self.user)
         unknown = set(_translated(lambda said: self.system.unknown(said, self.ids, listed=listed), answer))
         if not listed:  # what is there of a job that was named is all of it
             unknown |= {job.id for job in jobs}
-        return Statuses(jobs, self.ids, unknown)
+        return Statuses(jobs, self.ids, unknown, self.system.lists_all(answer))
 
     def _as_asked(self, jobs: list[NativeJob]) -> list[NativeJob]:
         """The jobs with the ids that they were asked for by, where these name the server in another way."""
-        bare = self.system.wording.without_server
-        asked = {**{bare(id): id for id in self.ids}, **{id: id for id in self.ids}}
-        ids = [asked.get(job.id) or asked.get(bare(job.id), job.id) for job in jobs]
-        return [job if job.id == id else replace(job, id=id) for job, id in zip(jobs, ids, strict=True)]
+        asked_as = self.system.wording.asked_as(self.ids)
+        return [job if (id := asked_as(job.id)) == job.id else replace(job, id=id) for job in jobs]
 
 
 def plain_name(job: NativeJob) -> str | None:

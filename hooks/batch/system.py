@@ -52,14 +52,16 @@ class NativeJob:
     :param id: as :meth:`BatchSystem.submitted` has given it; that of the array for its elements
     :param index: of the array element; None: no array
     :param name: as it was submitted; None: not known, or the batch system has cut it
-    :param state: held and requeued jobs are pending; a state that Lading does not know counts as running
+    :param state: held and requeued jobs are pending; a state that Lading does not know counts as running for a while
     :param reason: why it waits or how it ended, as text for the user
-    :param cause: why it failed
+    :param cause: why it failed; of one that waits, why it will never start: ``error``, or ``node_failure`` where a node
+        could not launch it, so that another one may
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it
     :param starts_at: of one that waits: when the batch system expects it to start, epoch seconds by its clock; None: it
         does not say
     :param never: of one that waits: whether it can never start as things are, which an administrator may change
+    :param strange: whether its state is none that Lading knows: after a deadline its files and the accounting decide
     """
 
     id: str
@@ -72,6 +74,7 @@ class NativeJob:
     nodes: str | None = None
     starts_at: float | None = None
     never: bool = False
+    strange: bool = False
 
     @property
     def succeeded(self) -> bool | None:
@@ -82,7 +85,7 @@ class NativeJob:
 
 
 def unknown(system: str, state: str) -> str:
-    """The reason of a job in a state that no table has. It is there, so it counts as running; never as ended."""
+    """The reason of a job in a state that no table has. It is there, so it counts as running for a while."""
     return f"{system} reports its state as {state!r}, which Lading does not know"
 
 
@@ -277,6 +280,10 @@ class BatchSystem(ABC):
             return ids
         named, others = self.wording.declared_gone(answer, ids)
         return ids if others and not self.statuses(answer) else named
+
+    def lists_all(self, answer: CommandResult) -> bool:
+        """Whether an answer to :meth:`lookup` lists all jobs of the user, so that a name that it lacks is no job's."""
+        return True
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -63,10 +63,12 @@ class Conformance:
     :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
         ``unknown`` where the answer says that, or None where it says nothing: that could not be asked
     :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
-    :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone
+    :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone;
+        none of them empty, since that does not prove that the command has asked
     :cvar unreachable: answers to a status query without any knowledge
     :cvar strange: an answer to a status query about one job, in a state that no manual lists
     :cvar hopeless: answers to a status query about one job that can never start, whatever changes
+    :cvar not_launched: the same about one that a node could not start, and that is held for that
     :cvar never: the same about one that can never start as things are, which an administrator may change
     :cvar killed_for_memory: outputs of jobs that were ended for their memory, if its wording has ``memory``
     :cvar cancelled: answers to an order to cancel that was taken, among them jobs that had ended already, and jobs that
@@ -90,6 +92,7 @@ class Conformance:
     unreachable: ClassVar[Sequence[CommandResult]]
     strange: ClassVar[CommandResult]
     hopeless: ClassVar[Sequence[CommandResult]] = ()
+    not_launched: ClassVar[Sequence[CommandResult]] = ()
     never: ClassVar[Sequence[CommandResult]] = ()
     killed_for_memory: ClassVar[Sequence[str]] = ()
     cancelled: ClassVar[Sequence[CommandResult]]
@@ -291,6 +294,8 @@ class Conformance:
                     found = read_answer(call, kind, CommandResult(status, text))
                     assert not found, f"{found} was made of nothing"
                     assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
+            # Nor does it say that there is no such job: the command has to prove that it has asked.
+            raised(CouldNotAsk, StatusQuery(self.system, "a_user", ["1"]).read, CommandResult(0, text))
 
     def test_answers_of_other_systems(self) -> None:
         related = {getattr(each, "name", None) for each in type(self.system).__mro__}
@@ -302,6 +307,7 @@ class Conformance:
     def test_an_unknown_state_is_no_end(self) -> None:
         (job,) = self.system.statuses(self.strange)
         assert job.state != "ended"
+        assert job.strange, "after a deadline its files and the accounting decide"
         assert job.succeeded is None
         assert job.reason
 
@@ -336,7 +342,11 @@ class Conformance:
         assert [job.id.split(".")[0] for job in jobs] == [str(number) for number in range(1, 10_001)]
 
     def test_what_can_never_start_waits_and_says_why(self) -> None:
-        for answers, expected in ((self.hopeless, ("error", False)), (self.never, (None, True))):
+        for answers, expected in (
+            (self.hopeless, ("error", False)),
+            (self.not_launched, ("node_failure", False)),
+            (self.never, (None, True)),
+        ):
             for said in [each for answer in answers for each in dressed(answer)]:
                 (job,) = self.system.statuses(said)
                 assert (job.state, job.cause, job.never) == ("pending", *expected)

@@ -1,4 +1,15 @@
-"""EC2's API, by Airflow's connection to AWS: what we ask of it, and what its errors mean."""
+"""EC2's API, by Airflow's connection to AWS: what we ask of it, and what its errors mean.
+
+| read | concluded | until |
+|---|---|---|
+| no connection, an answer that is cut or makes no sense | ``SILENCE``: it may be done | asked again by its token |
+| an error code in no table | ``PERMANENT``: see ``refusals`` | see there |
+| an instance that cannot be read | costs itself alone, and none counts as missing in that answer | the next answer |
+| an instance in a state that is none of EC2's | lives | a known state; it does not answer |
+| neither ``spot`` nor anything else as its lifecycle | on demand | for good |
+| no time of a launch or an end | not known | EC2 says it |
+| a price, a quota or a subnet that makes no sense | costs itself alone | the next answer |
+"""
 
 from __future__ import annotations
 
@@ -58,8 +69,8 @@ CODES = {
     "ThrottledException|TooManyRequestsException|EC2ThrottledException|RequestThrottledException|SlowDown",
     AWSTrouble.TERMINATED: "IdempotentInstanceTerminated",
     AWSTrouble.MISMATCH: "IdempotentParameterMismatch|IdempotencyParameterMismatch",
-    AWSTrouble.SILENCE: "InternalError|InternalFailure|ServerInternal|ServiceUnavailable|Unavailable|RequestTimeout|"
-    "RequestTimeoutException|5\\d\\d",
+    AWSTrouble.SILENCE: "Internal(?:Error|Failure|Server\\w*|Service\\w*)|ServerInternal|ServiceUnavailable\\w*|"
+    "Unavailable|RequestTimeout|RequestTimeoutException|5\\d\\d",
 }
 
 
@@ -105,7 +116,7 @@ class EC2Error(OSError):
 @contextmanager
 def translated() -> Iterator[None]:
     """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, IncompleteReadError
     from botocore.parsers import ResponseParserError
 
     try:
@@ -114,7 +125,7 @@ def translated() -> Iterator[None]:
         said = error.response.get("Error", {})
         code = str(said.get("Code", ""))
         raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
-    except (HTTPClientError, ResponseParserError) as error:
+    except (HTTPClientError, ConnectionError, IncompleteReadError, ResponseParserError) as error:
         raise EC2Error(AWSTrouble.SILENCE, "", f"AWS does not answer: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
         raise EC2Error(AWSTrouble.PERMANENT, "", str(error)) from error
@@ -173,7 +184,8 @@ class EC2Instance:
 
     @property
     def lives(self) -> bool:
-        return self.state in ("pending", "running")
+        """Whether EC2 has not ended it; one in a state that is none of its known ones lives while it answers."""
+        return self.state not in ("shutting-down", "terminated", "stopping", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +224,8 @@ class EC2:
         self._pictures: dict[str, ImageFacts] = {}
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
+        self.unread = False
+        """Whether an instance in the last description could not be read, so that none is missing in it."""
         self.clock_ahead = 0.0
         """Seconds by which AWS's clock is ahead of ours, as measured in its answers so far; 0: they agree."""
 
@@ -274,11 +288,14 @@ class EC2:
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
         found: list[EC2Instance] = []
-        asked_at = time.time()
+        asked_at, listed = time.time(), 0
         for page in self.reader.get_paginator("describe_instances").paginate(**options):
             self._compare_clocks(page, asked_at)
-            found += read(page.get("Reservations", ()))
+            reservations = page.get("Reservations", ())
+            found += read(reservations)
+            listed += sum(len(each.get("Instances") or ()) if isinstance(each, Mapping) else 1 for each in reservations)
             asked_at = time.time()
+        self.unread = len(found) < listed
         return found
 
     def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:

@@ -1,4 +1,12 @@
-"""The life of a machine from its order to its end: its phases, how long each may take, and why it ends. Pure."""
+"""The life of a machine from its order to its end: its phases, how long each may take, and why it ends. Pure.
+
+| read | concluded | until |
+|---|---|---|
+| a phase for longer than it may take | it is ended, with what kept it from answering | for good |
+| EC2 does not describe it, and it does not answer | gone, after 60 s, or 300 s if it never did | EC2 describes it |
+| ended, and not said to be reclaimed | ``node_failure`` | for good |
+| ended while no controller ran | ``lost``, or ``preempted`` | for good |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""One machine of a fleet, as a controller knows it."""
+"""One machine of a fleet, as a controller knows it.
+
+| read | concluded | until |
+|---|---|---|
+| no instance yet | ordered or not answered: expected, no later than a new one | ``life.LONGEST`` |
+| nothing of its specification | what jobs can use is not known: none are given | it is reached |
+| no price | costs nothing in plans | a price is known |
+| ended when seen pending less than 10 s before | it never ran, and costs nothing | for good |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""How fast EC2 may be asked to launch, and what it has none of at the moment."""
+"""How fast EC2 may be asked to launch, and what it has none of at the moment.
+
+| read | concluded | until |
+|---|---|---|
+| no capacity | the offering has none for 3 min | that time |
+| a quota is reached | nothing that it counts for 3 min | that time; a machine ends |
+| too many requests | no launch for 5, 10, ... 120 s | that time; a launch works |
+| a spent token, or that of another request | nothing else is held | the next order has another |
+| a machine that never answered | its offering for 30 min; after three in a row one at a time | a machine answers |
+| a subnet that is not known | the offering | that time |
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,9 @@ from typing import NamedTuple
 from lading.hooks.ec2.client import STATE_CODE, AWSTrouble, EC2Error
 from lading.hooks.ec2.refusals import (
     FIRST_HOLD,
+    OFFERINGS_UNTIL_HELD,
     PROFILE,
+    SECONDS_HELD,
     SECONDS_WITHOUT_CAPACITY,
     TRANSIENT,
     UNKNOWN,
@@ -99,6 +111,9 @@ class Shortages:
         self.zones: Mapping[str, Sequence[str]] = {}
         """The subnets by their zones, as far as they are known."""
         self._strange: dict[Offering, ReasonedBackoff] = {}
+        self._strange_codes: dict[str, set[Offering]] = {}
+        """The offerings that were refused with each unknown code since a launch has worked."""
+        self._strange_hold: Shortage | None = None
         self._unknown_profile = 0
         self._throttle = ReasonedBackoff(FIRST_THROTTLE, LONGEST_THROTTLE)
         self._refusal = ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD)
@@ -114,7 +129,8 @@ class Shortages:
         kind, _, capacity_type = offering
         if error.trouble is AWSTrouble.PERMANENT:
             return self._refused(offering, refusal(error.code, error.message), said_by(error), subnet)
-        why = because(TRANSIENT[error.trouble], **said_by(error))
+        # A token that is spent concerns that request alone: the next order has another one.
+        why = because(TRANSIENT.get(error.trouble, UNKNOWN.reason), **said_by(error))
         if error.trouble is AWSTrouble.CAPACITY:
             self.reclaimed(offering, why)
         elif error.trouble is AWSTrouble.QUOTA:
@@ -145,6 +161,10 @@ class Shortages:
             pauses = self._strange.setdefault(offering, ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD))
             pauses.failed_for(why)
             self.offerings[offering] = Shortage(time.time() + pauses.left, why)
+            alike = self._strange_codes.setdefault(said["error"], set())
+            alike.add(offering)
+            if len(alike) >= OFFERINGS_UNTIL_HELD:
+                self._strange_hold = Shortage(time.time() + SECONDS_HELD, why)
         elif found.scope is RefusalScope.SUBNET and subnet is not None:
             self.subnets[subnet] = shortage
         elif found.scope is RefusalScope.TYPE:
@@ -197,6 +217,8 @@ class Shortages:
     def launched(self, offering: Offering) -> None:
         """A launch has worked."""
         self._strange.pop(offering, None)
+        self._strange_codes.clear()
+        self._strange_hold = None
         self._unknown_profile = 0
         self._throttle.succeeded()
         self._refusal.succeeded()
@@ -215,7 +237,10 @@ class Shortages:
     @property
     def held(self) -> Reason | None:
         """Why nothing can be launched before an administrator has acted; None: it can."""
-        return self._refusal.reason or self._volumes.reason or self._doubt.reason
+        why = self._refusal.reason or self._volumes.reason or self._doubt.reason
+        if why is None and self._strange_hold is not None and self._strange_hold.until > time.time():
+            return self._strange_hold.why
+        return why
 
     @property
     def reason(self) -> Reason | None:

@@ -1,4 +1,13 @@
-"""What AWS means when it refuses a launch or ends a machine: what each error code concerns, and for how long."""
+"""What AWS means when it refuses a launch or ends a machine: what each error code concerns, and for how long.
+
+| read | concluded | until |
+|---|---|---|
+| a code in the table | what the row says, for its time | that time; a launch that works |
+| a code in no table | the offering is left alone 1, 2, ... 15 min | that time; a launch of it that works |
+| the same such code from three offerings | the account is held for ten minutes | that time; any launch that works |
+| no code: boto3 or the table refuses | the account is held | see ``pace`` |
+| of a machine that has ended, a code in no table | it was silent: see ``pace`` | see there |
+"""
 
 from __future__ import annotations
 
@@ -58,7 +67,8 @@ class AWSRefusal:
 PROFILE = r"Invalid IAM Instance Profile"
 DENIED = "UnauthorizedOperation|AccessDenied|AccessDeniedException"
 UNSUPPORTED = "Unsupported|UnsupportedOperation"
-# The first that meets counts. What none meets concerns the offering, and is left alone ever longer.
+# The first that meets counts. What none meets concerns the offering, and is left alone ever longer; the same code from
+# several offerings concerns the account: see UNKNOWN.
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 REFUSALS = (
@@ -135,6 +145,10 @@ REFUSALS = (
     ),
 )  # fmt: skip
 UNKNOWN = AWSRefusal(".*", RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY)
+# An unknown code with which this many offerings were refused holds the account for so long, seconds: it is the image,
+# the network or a policy, and each further offering would be refused as well.
+OFFERINGS_UNTIL_HELD = 3
+SECONDS_HELD = 600.0
 # The codes of the reasons of refusals that pass by themselves.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",

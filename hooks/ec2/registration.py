@@ -79,7 +79,7 @@ class Registration(FleetPart):
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
         for machine in list(self.machines.values()):
-            if machine.name not in there and machine.instance is not None:
+            if machine.name not in there and machine.instance is not None and not self.ec2.unread:
                 self._miss(machine, now)
         self.is_loaded, self.asked_at = True, asked_at
 
@@ -117,10 +117,12 @@ class Registration(FleetPart):
             return machine
 
     def _miss(self, machine: EC2Machine, now: float) -> None:
-        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed."""
+        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed,
+        nor is what answers: the credentials may be those of another account by now.
+        """
         machine.missed_at = machine.missed_at or now
         patience = life.SECONDS_UNTIL_MISSED if machine.is_described else life.SECONDS_UNTIL_DESCRIBED
-        if now - machine.missed_at > patience:
+        if now - machine.missed_at > patience and (not machine.has_answered or machine.silence() > patience):
             self.termination.end(machine, life.MISSED)
 
     def _report_unattended_end(self, instance: EC2Instance) -> None:

@@ -1,4 +1,12 @@
-"""The last phase of a machine: EC2 is asked to end it, and its end is reported with what it has cost."""
+"""The last phase of a machine: EC2 is asked to end it, and its end is reported with what it has cost.
+
+| read | concluded | until |
+|---|---|---|
+| EC2 does not answer, or is busy | asked again after 30 s | EC2 has taken it |
+| a refusal that names instances | those run on, and are named; the others are ended | asked again within 15 min |
+| it does not know the instance | it is gone | for good |
+| no time of an end | now | for good |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""One look at runs of job scripts at their site: one exchange for all of them, and what follows from its answers."""
+"""One look at runs of job scripts at their site: one exchange for all of them, and what follows from its answers.
+
+| read | concluded | until |
+|---|---|---|
+| the site or its batch system could not be asked | nothing | the next look |
+| files of runs that cannot be read | nothing of any run | the next look |
+| a name in no whole list | its submission was not accepted: tried again | for good |
+| the same in a list that may lack some | nothing | a whole list |
+| a strange state for ``lost_after`` | gone: exit status, accounting, else cancelled and lost | a known state |
+| never launched | taken out; once it is gone submitted again, three times | it begins |
+"""
 
 from __future__ import annotations
 
@@ -105,7 +115,8 @@ class RunLook:
         new |= self._elements(answers)
         jobs = self._jobs(answers.get(("status", "")))
         if jobs is not None:
-            new |= {record.token: looked_up(record, jobs.jobs, self.site.system) for record in self.lost}
+            found = [looked_up(record, jobs.jobs, self.site.system) for record in self.lost]
+            new |= {each.token: each for each in found if each.job_id is not None or jobs.is_whole}
         new |= self._known(jobs, answers)
         outputs = self._outputs(answers.get(("outputs", "")))
         seen = [outputs.get(each.token, RunSighting(each)) for each in self.records]

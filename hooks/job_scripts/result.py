@@ -4,6 +4,9 @@ It is a :class:`concurrent.futures.Future` as well, so ``concurrent.futures.as_c
 
 It also has the names that ``ipyparallel.AsyncResult`` has for the same: ``done``, ``result``, ``abort``, ``elapsed``
 and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
+
+What cannot be asked leaves ``status`` as it was known last; an end is concluded in
+:mod:`lading.hooks.job_scripts.run` alone, and is for good.
 """
 
 from __future__ import annotations

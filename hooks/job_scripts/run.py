@@ -25,6 +25,8 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNDER_WAY = 120.0
 # Seconds between refused submissions: the first, and the longest.
 BACKOFF = (2.0, 60.0)
+# A job that nodes could not launch is submitted again so often.
+MOST_NOT_LAUNCHED = 3
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
 CAUSE_TEXTS = {
@@ -67,6 +69,8 @@ class RunRecord:
         that was seen
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
     :ivar never_since: since when it says that the job can never start, though an administrator may change that
+    :ivar strange_since: since when it reports a state that Lading does not know
+    :ivar not_launched: how often a node could not launch its job
     :ivar waited: whether it waited when the batch system was asked last
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, as text
@@ -93,6 +97,8 @@ class RunRecord:
     ended_at: float | None = None
     gone_since: float | None = None
     never_since: float | None = None
+    strange_since: float | None = None
+    not_launched: int = 0
     waited: bool = False
     given_name: str | None = None
     cancelling: bool = False
@@ -118,9 +124,19 @@ class RunRecord:
         return self.cause is not None and not self.ended
 
     @property
+    def is_held(self) -> bool:
+        """Whether a node could not launch its job, which is taken out of the batch system and submitted again.
+
+        An element of the script's own array cannot be submitted without the others.
+        """
+        is_alone = self.elements is None and "/" not in self.token
+        return is_alone and self.hopeless and self.cause == "node_failure" and self.not_launched < MOST_NOT_LAUNCHED
+
+    @property
     def is_shown_although_cancelled(self) -> bool:
         """Whether it is to be cancelled, and the batch system says that it waits or runs."""
-        return self.cancelling and self.gone_since is None and self.state in ("submitted", "running")
+        is_unwanted = self.cancelling or self.is_held
+        return is_unwanted and self.gone_since is None and self.state in ("submitted", "running")
 
     @property
     def gathering(self) -> bool:
@@ -173,6 +189,20 @@ class RunRecord:
     def by_itself(self) -> RunRecord:
         """The run when it is to be submitted by itself."""
         return replace(self, shared=None, array=None, array_name=None, index=None)
+
+    def again(self) -> RunRecord:
+        """The run when its job is gone, which a node could not launch: it is to be submitted again."""
+        return replace(
+            self.by_itself(),
+            job_id=None,
+            array_id=None,
+            attempt=self.attempt + 1,
+            not_launched=self.not_launched + 1,
+            state="queued",
+            cause=None,
+            gone_since=None,
+            waited=False,
+        )
 
     def accepted(self, id: str, index: int | None, system: BatchSystem) -> RunRecord:
         """The run when the batch system has given it an id.
@@ -303,15 +333,20 @@ def after_question(
     if not facts.asked:
         return record
     native = facts.native
-    if native is not None and native.state != "ended":
+    record = _strange_since(record, native, now)
+    is_strange = record.strange_since is not None and now - record.strange_since >= deadline
+    if native is not None and native.state != "ended" and not is_strange:
         living = _living(record, native, now, cancel_unrunnable_after)
         # What will never start is failed, however often it takes to cancel it.
         return replace(living, cancelling=record.cancelling or (facts.cancelled and not living.hopeless))
-    since = record.gone_since if record.gone_since is not None else now
+    if record.is_held and not (record.cancelling or facts.cancelled or facts.job or facts.sentinel):
+        return record.again()
+    # In a state that is not known it is gone since then; the accounting was not asked yet when that is found.
+    was_gone, since = record.gone_since is not None, record.gone_since or record.strange_since or now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
     ended = decide(
         outcome.Evidence(
-            native=native,
+            native=None if is_strange else native,
             account=facts.account,
             accounting=facts.accounting,
             sentinel=layout.sentinel(facts.sentinel),
@@ -323,11 +358,25 @@ def after_question(
             deadline=deadline,
         )
     )
-    return record if ended is None else _over(record, ended)
+    if ended is None or (is_strange and not was_gone):
+        return record
+    return _over(record, ended, native if is_strange else None)
 
 
-def _over(record: RunRecord, ended: Outcome) -> RunRecord:
-    """The run whose job has ended so."""
+def _strange_since(record: RunRecord, native: NativeJob | None, now: float) -> RunRecord:
+    """The run with since when its state is none that Lading knows."""
+    if native is None or not native.strange:
+        return replace(record, strange_since=None)
+    return replace(record, strange_since=now if record.strange_since is None else record.strange_since)
+
+
+def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRecord:
+    """The run whose job has ended so.
+
+    :param strange: what the batch system still shows of it, in a state that is not known
+    """
+    if ended.cause == "lost" and strange is not None:  # it may still run, and is cancelled
+        return replace(record, cause="lost", reason=strange.reason)
     if ended.cause is None:
         return replace(record, state="succeeded", reason=None, exit_code=0)
     if ended.cause == "lost" and ended.exit_code == 0:
@@ -340,12 +389,12 @@ def _living(record: RunRecord, native: NativeJob, now: float, cancel_unrunnable_
     waits = native.state == "pending"
     since = (record.never_since if record.never_since is not None else now) if waits and native.never else None
     is_over = since is not None and now - since >= cancel_unrunnable_after
-    hopeless = waits and (native.cause == "error" or is_over) and not record.cancelling
+    hopeless = waits and (native.cause is not None or is_over) and not record.cancelling
     return replace(
         record,
         state="submitted" if waits else "running",
         reason=native.reason,
-        cause="error" if hopeless else None,
+        cause=native.cause or "error" if hopeless else None,
         never_since=since,
         nodes=native.nodes or record.nodes,
         gone_since=None,

@@ -202,7 +202,7 @@ class RunSite:
             return [RunSighting(record, more=True) for record in records]
         self.trouble.end(LOOKING)
         self._press([sighting.record for sighting in sightings])
-        hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
+        hopeless = [each.record for each in sightings if each.record.hopeless and not each.record.is_held]
         return self._cancel_unrunnable(sightings, hopeless) if hopeless else sightings
 
     def _press(self, records: Sequence[RunRecord]) -> None:
@@ -217,7 +217,9 @@ class RunSite:
                 self.transport.exchange([Remove(f"{self._work_dir}/{canceller.NOTES}", names)])
             self._noted -= over
         shown = [each.job_id for each in records if each.is_shown_although_cancelled and each.job_id is not None]
-        if not (ids := self._canceller.due(shown)):
+        held = [each.job_id for each in records if each.is_held and each.job_id is not None]
+        new = [id for id in held if not self._canceller.was_asked(id)]
+        if not (ids := [*new, *self._canceller.due([id for id in shown if id not in new])]):
             return
         what = f"site {self.name}: jobs that were cancelled are still there"
         self._canceller.ask(ids)

@@ -25,6 +25,11 @@ class CommandResult:
         return self.stdout.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
     @property
+    def cut_line(self) -> str:
+        """The last line of the standard output if that has no end, as where the answer is cut; empty: it has one."""
+        return self.lines[-1]
+
+    @property
     def message(self) -> str:
         """What is shown to users: the standard error, else the standard output, else the exit status."""
         text = " ".join((self.stderr.strip() or self.stdout.strip()).split())

@@ -26,7 +26,8 @@ from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 NO_NEED = Resources()
-# A machine that should be up and still boots is expected after so many seconds more, again and again.
+# An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
+# never later than a new machine of its kind, which would be bought in its place. Its launch deadline gives it up.
 MORE_SECONDS = 10.0
 
 
@@ -237,7 +238,8 @@ def as_planned(location: Location, market: MachineMarket, now: float) -> Locatio
         return location
     ready_at = now if location.ready_at is None else location.ready_at
     if ready_at <= now:
-        ready_at += MORE_SECONDS * (1 + (now - ready_at) // MORE_SECONDS)
+        more = min(MORE_SECONDS, market.boot_of(location.instance_type) or MORE_SECONDS)
+        ready_at += more * (1 + (now - ready_at) // more)
     kind = market.catalogue.types.get(location.instance_type or "")
     if kind is None:
         return replace(location, ready_at=ready_at)

@@ -43,7 +43,7 @@ esac
 """,
     "sinfo": 'echo x >> "$PAPER/surveys"; cat "$PAPER/nodes"',
     "scontrol": 'cat "$PAPER/partitions"',
-    "squeue": 'cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
+    "squeue": 'echo "JOBID|STATE|NODELIST|REASON|NAME"; cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
     "sacct": 'cat "$PAPER/accounts"',
     "scancel": 'echo "$*" >> "$PAPER/cancelled"',
 }

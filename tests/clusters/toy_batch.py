@@ -31,6 +31,7 @@ echo "job $id"
 LIST = """\
 cd "$TOY" || exit
 if [ -e down ]; then echo "cannot connect" >&2; exit 1; fi
+echo "ID NAME INDEX"
 # A process that has ended lives on as a zombie until init looks, which in a container may take it a second.
 lives() { { read -r line </proc/$1/stat; } 2>/dev/null && line=${line##*) } && [ "${line%% *}" != Z ]; }
 for each in $(ls jobs); do
@@ -92,7 +93,7 @@ class Toy(BatchSystem):
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        rows = [line.split() for line in answer.lines if line.strip()]
+        rows = [line.split() for line in answer.lines if line.strip() and not line.startswith("ID ")]
         return [
             NativeJob(id=row[0], state="running", name=row[1], index=int(row[2][1:]) if row[2:] else None)
             for row in rows
@@ -127,6 +128,11 @@ class ToyCluster(ShellTransport):
     def jobs(self) -> int:
         """How many were submitted."""
         return len(list((self.folder / "jobs").iterdir()))
+
+    @property
+    def listed(self) -> str:
+        """What it lists, without the titles of the columns."""
+        return self.run([["toy-list"]])[0].stdout.partition("\n")[2]
 
     def set(self, name: str, text: str = "") -> None:
         """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array)."""

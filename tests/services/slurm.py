@@ -69,6 +69,7 @@ JobCompLoc={folder}/jobcomp.txt
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
+Prolog={folder}/prolog
 {accounting}
 NodeName=DEFAULT CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} State=UNKNOWN
 {nodes}
@@ -77,6 +78,10 @@ PartitionName=short Nodes=ALL MaxTime=00:05:00 DefaultTime=00:01:00 DefMemPerCPU
 """
 # slurmd 22.05 loads a cgroup plugin in any case; this one does nothing until it is used.
 CGROUP = "CgroupPlugin=cgroup/v1\n"
+PROLOG = """\
+#!/bin/sh
+[ ! -e {folder}/unlaunchable.$SLURMD_NODENAME ]
+"""
 ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
@@ -166,6 +171,7 @@ class Slurm(Service):
             ),
         )
         self._write("cgroup.conf", CGROUP)
+        self._write("prolog", PROLOG.format(folder=self.folder)).chmod(0o755)
         if self._database:
             text = DATABASE.format(**values, database_port=self._database.port)
             self._write("slurmdbd.conf", text).chmod(0o600)
@@ -256,6 +262,14 @@ class Slurm(Service):
         self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
         if wait:
             self._daemons.wait(lambda: self.node_state(node) in _WELL, f"slurmd.{node}")
+
+    def fail_launches(self, node: str, *, failing: bool = True) -> None:
+        """Let a node's prolog fail: SLURM drains it, and holds the job, or cancels it where it may not be requeued."""
+        mark = self.folder / f"unlaunchable.{node}"
+        if failing:
+            mark.touch()
+        else:
+            mark.unlink()
 
     def node_state(self, node: str) -> str:
         """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when silent."""

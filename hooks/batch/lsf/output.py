@@ -3,12 +3,27 @@
 bjobs prints chosen columns, or the plain table.
 
 States: Administering LSF, "Job states"; how jobs have ended: bjobs, "exit_reason"; lsbatch.h, TERM_*.
+
+What follows where an answer does not say it all:
+
+| read | concluded | until |
+|---|---|---|
+| neither a table nor ``No job found`` | could not ask | a table |
+| a row that is cut or cannot be read | could not ask for that id | the next answer |
+| a state in no table | runs, ``strange`` | a known state; ``lost_after``, then exit file and bhist |
+| ``UNKWN``, ``ZOMBI`` | runs: its host does not answer | LSF knows, or what the job reports |
+| ``PDONE``, ``PERR`` | ended, not known how | exit file, bhist |
+| ``EXIT`` without host | cancelled: it has never run | for good |
+| ``EXIT`` without a code or ``TERM_*`` | ``error`` without exit code | exit file, bhist |
+| a ``TERM_*`` in no table | ``error``, with LSF's words | for good |
+| no job in bhist | nothing more is known | ``lost_after`` |
+| hosts without their size | 0 cpus; no host at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -36,6 +51,9 @@ _STATES: dict[str, tuple[State, str | None]] = {
     "ZOMBI": ("running", "its host does not answer, and it is to be ended"),
     "DONE": ("ended", None),
     "EXIT": ("ended", None),
+    # What comes after it has ended, well or not; that says nothing of the job.
+    "PDONE": ("ended", "what was to be done after it is done"),
+    "PERR": ("ended", "what was to be done after it has failed"),
 }
 _CUSTOM = re.compile(r"\s*(\d+)\s*\^")
 _PLAIN = re.compile(r"(\d+)\s+\S+\s+([A-Z_]+)\s+\S+\s+(\S+)\s+")
@@ -62,11 +80,9 @@ def jobs(lines: list[str]) -> list[NativeJob] | None:
     return None if rows is None or (rows and not found) else found
 
 
-def unread(lines: list[str], ids: Iterable[str]) -> set[str]:
-    """Those of the ids that begin rows which cannot be read. The last line may be cut, and within its number."""
-    begun = {id for id, job in _rows(lines) or () if job is None}
-    last = lines[-1].strip()
-    return {id for id in ids if id in begun or (last.isdecimal() and id.startswith(last))}
+def unread(lines: list[str]) -> set[str]:
+    """The ids that begin rows which cannot be read."""
+    return {id for id, job in _rows(lines) or () if job is None}
 
 
 def _rows(lines: list[str]) -> list[_Row] | None:
@@ -159,7 +175,7 @@ def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     if match and (named := whole_number(match[2])) is not None and number in (None, named):
         name, number = match[1], named
     job = NativeJob(id=id.strip(), index=number, state=state, reason=reason, nodes=host.strip() or None)
-    job = replace(job, name=None if name.startswith("*") else name.rstrip() or None)
+    job = replace(job, name=None if name.startswith("*") else name.rstrip() or None, strange=stat not in _STATES)
     if stat == "DONE":
         return replace(job, exit_code=0)
     if stat == "EXIT" and job.nodes is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -253,6 +254,8 @@ class LSF(BatchSystem):
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.jobs(answer.lines)
+        if jobs and answer.cut_line:  # and with it the last name
+            jobs[-1] = replace(jobs[-1], name=None)
         if jobs is not None:
             return jobs
         if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
@@ -260,7 +263,12 @@ class LSF(BatchSystem):
         raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.message}")
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
-        return set(super().unknown(answer, ids, listed=listed)) - output.unread(answer.lines, ids)
+        # Of an answer that is cut it is not known what it lacks.
+        unread = ids if answer.cut_line else output.unread(answer.lines)
+        return set(super().unknown(answer, ids, listed=listed)) - set(unread)
+
+    def lists_all(self, answer: CommandResult) -> bool:
+        return not (answer.cut_line or output.unread(answer.lines))
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["bkill", *ids]

@@ -2,6 +2,22 @@
 
 States: PBS Professional Reference Guide, "Job States"; exit codes: "Job Exit Codes" there, and TORQUE Administrator
 Guide, "Job Exit Status"; substates: job.h of OpenPBS.
+
+What follows where an answer does not say it all:
+
+| read | concluded | until |
+|---|---|---|
+| nothing of an id that was asked for | could not ask for that job | an answer, or ``Unknown Job Id`` with its id |
+| nothing from qselect | no jobs if ``qstat -B`` names the server, else could not ask | the next answer |
+| an id that two servers have, the server's name written in another way | it is neither's | the exact id |
+| a job that is cut before its state | could not ask | the next answer |
+| a state in no table, none, or ``M`` (moved) | runs, ``strange`` | a known state; ``lost_after``, then exit file |
+| ``Unknown Job Id``, also without a history of jobs | gone | ``lost_after``: exit file, else lost |
+| an array without its elements | not known, unless it has ended | its elements |
+| ended without exit status, never started | cancelled; if it had started, not known how | exit file |
+| a negative exit status in no table | ``error``, with its number | for good |
+| ``too many failed attempts to run`` | will never start: ``error`` | it is cancelled |
+| a node that makes no sense | costs itself alone; no node at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -123,7 +139,8 @@ def _job(
     }
     comment = _text(attributes, "comment") or None
     if word not in _STATES:
-        return NativeJob(**common, state=state, reason=unknown("PBS", word))
+        moved = "it was moved to another server, which this one does not ask"
+        return NativeJob(**common, state=state, reason=moved if word == "M" else unknown("PBS", word), strange=True)
     if state == "pending":
         reason = None if index is not None and _is_of_array(comment, array) else comment
         cause: Cause | None = "error" if reason and _START_FAILED.search(reason) else None

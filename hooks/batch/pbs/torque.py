@@ -59,18 +59,25 @@ class TORQUE(PBSPro):
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        # One document for each id that was asked for; one that makes no sense, or is cut, costs its own id alone.
-        documents = [part.partition("</Data>") for part in answer.stdout.split("<Data>")[1:]]
-        pairs, faults = list[tuple[str, dict[str, Any]]](), []
-        for text, end, _ in documents:
-            try:
-                found = list(xml.parse(f"<Data>{text}{end}").iter("Job"))
-                pairs += [(xml.text_of(job, "Job_Id"), _attributes(job)) for job in found]
-            except ValueError as error:
-                faults.append(str(error))
-        if len(faults) == len(documents) and (faults or not answer.status):
+        documents, faults = _documents(answer.stdout)
+        if not documents and (faults or not answer.status):
             raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.message}")
-        return output.jobs(pairs, output.TORQUE_EXIT_CODES)
+        jobs = [job for document in documents for job in document.iter("Job")]
+        return output.jobs(((xml.text_of(job, "Job_Id"), _attributes(job)) for job in jobs), output.TORQUE_EXIT_CODES)
+
+    def lists_all(self, answer: CommandResult) -> bool:
+        return not _documents(answer.stdout)[1]
+
+
+def _documents(text: str) -> tuple[list[Element], list[str]]:
+    """The documents in an answer, and what is wrong with others: one for each id, which costs its own id alone."""
+    documents, faults = list[Element](), list[str]()
+    for inside, end, _ in (part.partition("</Data>") for part in text.split("<Data>")[1:]):
+        try:
+            documents.append(xml.parse(f"<Data>{inside}{end}"))
+        except ValueError as error:
+            faults.append(str(error))
+    return documents, faults
 
 
 def _attributes(job: Element) -> dict[str, Any]:

@@ -1,6 +1,21 @@
 """What ``qstat -xml``, ``qacct -j`` and ``qhost -xml`` of Grid Engine print, as jobs and nodes.
 
 States: qstat(1), "state"; accounting: sge_accounting(5), "failed".
+
+What follows where an answer does not say it all:
+
+| read | concluded | until |
+|---|---|---|
+| no whole ``<job_info>``, or a job without its number | could not ask | the next answer |
+| a job that a whole list lacks | gone | ``lost_after``: exit file, qacct, else lost |
+| letters in no table, or none | runs, ``strange`` | known ones; ``lost_after``, then exit file and qacct |
+| ``E`` among them (``Eqw``) | will never start: ``error`` | it is cleared or cancelled |
+| ``d`` (``dr``, ``dt``) | runs: it is being deleted | it is gone |
+| ``z`` | ended, not known how | exit file, qacct |
+| a record of qacct that is cut, or of another host's process | costs itself alone | the next one |
+| ``failed`` 24, 25 | waits: it is being restarted | another record |
+| ``failed`` in no table | ``error``, with Grid Engine's words | for good |
+| a host without its size | that of its largest queue; no host at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -67,13 +82,13 @@ def accounted(text: str) -> list[NativeJob]:
 
 def _described(letters: str) -> dict[str, Any]:
     """State, reason and cause for letters such as ``hqw``."""
+    if not letters or set(letters) - set("dEhrRsStTqwPNz"):
+        return {"state": "running", "reason": unknown("Grid Engine", letters), "strange": True}
     state, reason, cause = _state(letters)
     return {"state": state, "reason": reason, "cause": cause}
 
 
 def _state(letters: str) -> tuple[State, str | None, Cause | None]:
-    if not letters or set(letters) - set("dEhrRsStTqwPNz"):
-        return "running", unknown("Grid Engine", letters), None
     if "E" in letters:
         return "pending", f"it could not be started and stays in its queue until it is deleted ({letters})", "error"
     if "z" in letters:

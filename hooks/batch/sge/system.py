@@ -147,8 +147,11 @@ def submitted_id(answer: CommandResult) -> str:
     :raises SubmitError: there is none
     """
     # "Unable to run job: warning: ... your job is not allowed to run in any queue": it waits until one lets it.
-    if answer.status and (taken := _TAKEN.search(f"{answer.stderr}\n{answer.stdout}")):
-        return taken[1]
+    taken = set(_TAKEN.findall(f"{answer.stderr}\n{answer.stdout}"))
+    if answer.status and len(taken) == 1:
+        return str(taken.pop())
+    if len(taken) > 1:
+        raise SubmitError("transient", answer.message)
     if answer.status == _TRY_LATER:
         raise SubmitError("limit", answer.message)
     return WORDING.submitted(answer, _SUBMITTED)

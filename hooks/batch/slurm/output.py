@@ -2,6 +2,22 @@
 
 States: squeue, "JOB STATE CODES"; why a job waits: squeue, "JOB REASON CODES". Exit codes ``code:signal``: sacct,
 "ExitCode"; there signal 125 stands for out of memory and 53 for a job that could not be launched.
+
+What follows where an answer does not say it all:
+
+| read | concluded | until |
+|---|---|---|
+| no titles of columns: nothing, an error, a banner | could not ask: nothing of jobs that it lacks | titles are there |
+| titles of some clusters only (``CLUSTER:``) | the same of jobs of the others | theirs are there |
+| a row that is cut, ``7_[1,3,...]`` | the same of that id; of a last line without its end, of all | the next answer |
+| a state in no table, or none | runs, ``strange`` | a known state; ``lost_after``, then exit file and accounting |
+| ``...fail... requeued held``, ``JobHoldMaxRequeue`` | never launched: ``pending``, ``node_failure`` | it is gone |
+| ``CANCELLED by 0``, and no exit code of its batch step | never launched: ``node_failure`` | for good |
+| ``SPECIAL_EXIT``, ``BadConstraints``... | ``never`` starts as things are | released; ``cancel_unrunnable_after`` |
+| any other reason to wait, known or not | waits, with SLURM's words | another reason or state |
+| ``REVOKED`` alone | runs in another cluster | its row there, or what the job reports |
+| ended without exit code; sacct without the job | not known how | exit file, ``lost_after`` |
+| a row of sinfo or scontrol that makes no sense | costs itself alone; no node at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -13,6 +29,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lading.hooks.batch.inventory import Inventory, Nodes, Survey, one_shell
+from lading.hooks.batch.status_query import SHORTEST_BEGINNING
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
 from lading.hooks.ssh.answer import CommandResult, whole_number
 
@@ -24,13 +41,14 @@ SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
 
 Key = tuple[str, int | None]
 _ID = r"(\d+)(?:_(\d{1,18})|_\[([^\]|]*)\])?(\+\d+)?"
-_SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(?:start=([^|]*)\|)?(.*)")
+_SQUEUE = re.compile(rf"{_ID}\|((?:[A-Z_]+(?=[^|]*\|))?)([^|]*)\|([^|]*)\|([^|]*)\|(?:start=([^|]*)\|)?(.*)")
 _ROW = re.compile(rf"{_ID}\|")
+_TITLES = re.compile(r"JOBID\|(?:[^|]*\|){3,4}[^|]*")
 _SIZE = r"(?:\d[\d.]*[KMGTP]?)?"
 _CODE = r"\d{1,9}"
 # Without its two amounts of memory, as it was asked for before.
 _SACCT = re.compile(
-    rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:({_CODE}):({_CODE}))?\|([^|]*)\|([^|]*)\|"
+    rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)([^|]*)\|(?:({_CODE}):({_CODE}))?\|([^|]*)\|([^|]*)\|"
     rf"(?:({_SIZE})\|({_SIZE}[cn]?)\|)?(.*)"
 )
 _UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
@@ -75,49 +93,86 @@ _STATE_TEXTS = {
 def queued(answer: CommandResult) -> list[NativeJob]:
     """The jobs that squeue lists.
 
-    :raises CouldNotAsk: there are lines, but none is a job; or squeue does not know whose jobs it was asked for
+    :raises CouldNotAsk: there is neither a job nor the titles of the columns; or squeue does not know whose jobs it was
+        asked for
     """
     if _NOBODY in answer.stderr.lower():
         raise CouldNotAsk(answer.message)
     jobs: dict[Key, NativeJob] = {}
-    cluster: str | None = None
+    cluster = None
     for line in answer.lines:
         if match := _SQUEUE.fullmatch(line):
-            word, nodes, reason, start, name = match.groups()[4:]
+            word, rest, nodes, reason, start, name = match.groups()[4:]
+            word = word or rest  # a state that is none of SLURM's is one that Lading does not know
             id, indices = _elements(match.groups()[:4], cluster)
-            message, exit_code = explain_reason(reason), 0 if word == "COMPLETED" else None
             for index in indices:
-                job = _job(id, index, word, nodes, name, message, exit_code)
+                job = _job(
+                    id, index, word, nodes, _whole_name(answer, line, name), reason, 0 if word == "COMPLETED" else None
+                )
                 if job.state == "pending":
-                    code = re.split("[,:]", reason.strip())[0]
-                    job = replace(
-                        job,
-                        cause="error" if code in HOPELESS else None,
-                        never=code in NEVER,
-                        starts_at=whole_number(start or ""),
-                    )
+                    job = replace(job, starts_at=whole_number(start or ""))
                 _take(jobs, job, match[4], word)
         elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
-    return _those(jobs, answer, bool(cluster))
+    if not jobs and answer.status == 0 and not _titled(answer):
+        raise CouldNotAsk(f"squeue shows neither jobs nor the titles of its columns: {answer.message}")
+    return list(jobs.values())
+
+
+def _titled(answer: CommandResult) -> dict[str | None, bool]:
+    """The clusters of which an answer has a list, each with whether that has its titles; without them squeue has not
+    asked that cluster, whatever it was started by. None is the own one, whose list has no heading.
+    """
+    found: dict[str | None, bool] = {}
+    cluster: str | None = None
+    for line in answer.lines:
+        if match := _CLUSTER.fullmatch(line.strip()):
+            cluster = match[1]
+            found.setdefault(cluster, False)
+        elif _TITLES.fullmatch(line):
+            found[cluster] = True
+    return found if any(found.values()) else {}
+
+
+def _whole_name(answer: CommandResult, line: str, name: str) -> str:
+    """The name in a row; empty: it is cut with the answer, and too short to tell a job by."""
+    is_cut = line == answer.cut_line and (len(name) < SHORTEST_BEGINNING or name.startswith("start="))
+    return "" if is_cut else name
 
 
 def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
     """Those of the ids of which squeue knows no more than it lists: not those in rows that are cut, nor those of
-    clusters that have not answered.
+    clusters that have not answered. Where all ids are without a cluster and the lists have headings, as the site's
+    environment may have it, they are in any of those.
     """
-    clusters: set[str | None] = {None}
+    if answer.cut_line:
+        return []
+    ids, cut = list(ids), _cut_ids(answer)
+    titled = _titled(answer)
+    told = {cluster for cluster, is_titled in titled.items() if is_titled}
+    if titled and all(titled.values()) and all(split_cluster(id)[1] is None for id in ids):
+        told.add(None)
+    return [id for id in ids if id not in cut and split_cluster(id)[1] in told]
+
+
+def lists_all(answer: CommandResult) -> bool:
+    """Whether an answer lists all jobs of the user."""
+    titled = _titled(answer)
+    return bool(titled) and all(titled.values()) and not answer.cut_line and not _cut_ids(answer)
+
+
+def _cut_ids(answer: CommandResult) -> set[str]:
+    """The ids of which rows cannot be read, or leave out indices."""
     cut: set[str] = set()
     cluster: str | None = None
     for line in answer.lines:
         if match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
-            clusters.add(cluster)
         elif match := _ROW.match(line):
             id, indices = _elements(match.groups(), cluster)
             if not list(indices) or not _SQUEUE.fullmatch(line):
                 cut.add(id)
-    return [id for id in ids if id not in cut and split_cluster(id)[1] in clusters]
+    return cut
 
 
 def accounted(answer: CommandResult) -> list[NativeJob]:
@@ -127,18 +182,26 @@ def accounted(answer: CommandResult) -> list[NativeJob]:
     """
     jobs: dict[Key, NativeJob] = {}
     most: dict[Key, float | None] = {}
+    by_root: set[Key] = set()
     for line in answer.lines:
         if (match := _SACCT.fullmatch(line)) is None:
             continue
-        step, word, code, signal, _end, nodes, used, asked, name = match.groups()[5:]
+        step, word, by, code, signal, _end, nodes, used, asked, name = match.groups()[5:]
         id, indices = _elements(match.groups()[1:5], match[1])
         for index in indices:
             if not step:
                 _take(jobs, _with_exit(_job(id, index, word, nodes, name), code, signal), match[5], word)
+                if word == "CANCELLED" and by.split() == ["by", "0"]:
+                    by_root.add((id, index))
                 most[id, index] = _mib(asked) or most.get((id, index))
+            elif (id, index) in by_root and step == ".batch" and word == "CANCELLED" and code is None:
+                # What slurmd makes of a job that it cannot start, where that may not be requeued; scancel leaves 0:15.
+                jobs[id, index] = replace(jobs[id, index], cause="node_failure", reason="it could not be launched")
             elif (id, index) in jobs:
                 jobs[id, index] = _with_step(jobs[id, index], word, _mib(used), most.get((id, index)))
-    return _those(jobs, answer)
+    if not jobs and answer.stdout.strip():
+        raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).message}")
+    return list(jobs.values())
 
 
 def split_cluster(id: str) -> tuple[str, str | None]:
@@ -189,21 +252,29 @@ def _job(
     word: str,
     nodes: str,
     name: str,
-    reason: str | None = None,
+    reason: str = "",
     exit_code: int | None = None,
 ) -> NativeJob:
-    """The job of a row; what its state says is a better reason than the row's."""
+    """The job of a row. What its state says is a better reason than the row's, unless that ends its waiting."""
     state, cause = _STATES.get(word, ("running", None))
-    reason = (_STATE_TEXTS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
+    text, never = explain_reason(reason), False
+    if state == "pending":
+        cause, never = _verdict(word, reason)
+    if word not in _STATES:
+        text = unknown("SLURM", word)
+    elif cause is None or state == "ended":
+        text = _STATE_TEXTS.get(word) or text
     return NativeJob(
         id=id,
         index=index,
         state=state,
         cause=cause,
-        reason=reason,
+        reason=text,
         name=name,
         nodes=_nodes(nodes),
         exit_code=exit_code,
+        never=never,
+        strange=word not in _STATES,
     )
 
 
@@ -263,12 +334,6 @@ def _take(jobs: dict[Key, NativeJob], job: NativeJob, component: str | None, wor
         jobs[job.id, job.index] = job
 
 
-def _those(jobs: dict[Key, NativeJob], answer: CommandResult, headed: bool = False) -> list[NativeJob]:
-    if not jobs and answer.stdout.strip() and not headed:
-        raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).message}")
-    return list(jobs.values())
-
-
 # Why a job waits.
 
 _REASONS = {
@@ -286,8 +351,8 @@ _REASONS = {
     "JobArrayTaskLimit": "as many elements of its array run as may at once",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "the user holds it",
-    "JobHoldMaxRequeue": "it was requeued as often as it may be, and is held",
-    "launch_failed_requeued_held": "it could not be launched, and is held",
+    "job requeued in held state": "it was requeued and is held",
+    "job requeued in special exit state": "it ended with a special exit code and is held",
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
     "NonZeroExitCode": "it ended with an exit code other than 0",
@@ -309,20 +374,43 @@ _REASONS = {
 }
 # Whatever changes at the cluster, it will not start.
 HOPELESS = frozenset({"DependencyNeverSatisfied"})
-# It will not, unless an administrator changes the partition or the nodes.
-NEVER = frozenset({"BadConstraints", "PartitionTimeLimit"})
+# It will not, unless an administrator changes the partition or the nodes, or releases it.
+NEVER = frozenset({"BadConstraints", "PartitionTimeLimit", "job requeued in special exit state"})
+# A node could not start it, and it is held until somebody releases it: it has never begun. There are "launch failed
+# requeued held", "user env retrieval failed requeued held", "UserEnv retrieval failed, requeued held" and others.
+_NOT_LAUNCHED = re.compile(r"(?:.*fail.*requeued held|JobHoldMaxRequeue)", re.IGNORECASE)
 _LIMIT = re.compile(r"(QOS|Assoc)\w+")
+
+
+def normalised(reason: str) -> str:
+    """The reason that squeue gives, as the tables have it; empty: there is none.
+
+    squeue writes those of several words with blanks, scontrol with underscores, and %R in parentheses.
+    """
+    text = " ".join(re.split(r"[\s_]+", reason.strip()))
+    text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    return "" if text in ("None", "null") else text
 
 
 def explain_reason(reason: str) -> str | None:
     """The reason that squeue gives, as text and in SLURM's own; None: there is none."""
-    code = reason.strip()
-    if code in ("", "None", "(null)"):
+    if not (text := normalised(reason)):
         return None
-    known = _REASONS.get(re.split("[,:]", code)[0])
+    code = re.split("[,:]", text)[0]
+    known = "it could not be launched, and is held" if _NOT_LAUNCHED.fullmatch(text) else _REASONS.get(code)
     if known is None and (match := _LIMIT.fullmatch(code)):
         known = f"a limit of the {'QOS' if match[1] == 'QOS' else 'account'} is reached"
-    return f"{known} ({code})" if known else code
+    said = " ".join(reason.split())
+    return f"{known} ({said})" if known else said
+
+
+def _verdict(word: str, reason: str) -> tuple[Cause | None, bool]:
+    """The cause for which a job that waits will never start, and whether it will not as things are."""
+    text = normalised(reason)
+    code = re.split("[,:]", text)[0]
+    if _NOT_LAUNCHED.fullmatch(text):
+        return "node_failure", False
+    return "error" if code in HOPELESS else None, code in NEVER or word == "SPECIAL_EXIT"
 
 
 # Nodes and partitions: sinfo and scontrol.

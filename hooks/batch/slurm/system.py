@@ -88,6 +88,8 @@ WORDING = Wording(
     ),
     memory=any_of("exceeded (?:job )?memory limit"),
     gone=any_of("invalid job id", "already completing or completed", "no active jobs match"),
+    # Asked for 7, squeue may show it in the list of a cluster that it was not asked for by name.
+    server=any_of(r"(?<=\d);[\w.-]+"),
     account=any_of(
         "invalid account",
         "unknown association",
@@ -153,10 +155,11 @@ class SLURM(BatchSystem):
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         # By user: a single unknown id makes squeue fail, two do not. Without -a, jobs in hidden partitions and those
-        # that another cluster of a federation has are left out. With -M and -h, newer versions name no clusters.
+        # that another cluster of a federation has are left out. Not -h: the titles prove that squeue has asked, and
+        # newer versions name no clusters without them.
         asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
         squeue = ["env", output.TIME_FORMAT, "squeue"]
-        return together([[*squeue, *(clusters(each) or ["-h"]), *asked] for each in by_cluster(ids) or [[]]])
+        return together([[*squeue, *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
@@ -164,6 +167,9 @@ class SLURM(BatchSystem):
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         return output.wholly_told(answer, ids)
+
+    def lists_all(self, answer: CommandResult) -> bool:
+        return output.lists_all(answer)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return output.cancelling(ids)

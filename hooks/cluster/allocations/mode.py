@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -331,7 +332,7 @@ class AllocationStates(ClusterPart):
             is_found, batch = allocation.submission.is_found(found), allocation.batch
             if allocation.over:
                 continue
-            if not is_found:
+            if not is_found and found.is_whole:
                 self._doubt(allocation, asked_at)
             elif batch.key is not None and not found.is_silent(batch.key):
                 self._compare(allocation, batch.found_in(found), asked_at)
@@ -366,7 +367,9 @@ class AllocationStates(ClusterPart):
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
         native = batch.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
-        if batch.see(native, asked_at):
+        # Until its agent was to end, that may still run.
+        may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
+        if batch.see(native, asked_at, math.inf if may_run else self.config.lost_after):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success

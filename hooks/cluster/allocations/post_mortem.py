@@ -1,4 +1,11 @@
-"""The allocations of a cluster that have gone: how the jobs have ended that ran in them."""
+"""The allocations of a cluster that have gone: how the jobs have ended that ran in them.
+
+| read | concluded | until |
+|---|---|---|
+| gone, and nothing known of a job in it | nothing; after ``lost_after`` ``lost`` | for good |
+| a strange state | runs while its agent may; then the same, and it is cancelled | a known state |
+| never launched, and still shown | nothing | it is gone, then another one is asked for |
+"""
 
 from __future__ import annotations
 
@@ -75,6 +82,8 @@ class AllocationPostMortem(ClusterPart):
                 continue
             if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
                 continue
+            if allocation.batch.is_held(known):
+                continue
             native = _native(allocation.batch, accounts)
             seconds = time.monotonic() - allocation.batch.gone_since
             for job in jobs:
@@ -117,6 +126,9 @@ class AllocationPostMortem(ClusterPart):
         """An allocation is over, and all that can be known of that is known."""
         if self._begun(allocation):
             return
+        if native is None and allocation.batch.native is not None and allocation.batch.native.strange:
+            native = allocation.batch.native
+            self.fleet.tracker.cancel_natively(allocation.batch, self.system)  # it may still run
         cause = native.cause if native is not None else None
         log.info("allocation %s has ended: %s", allocation.name, native)
         says = native.reason if native is not None else None
@@ -160,5 +172,5 @@ class AllocationPostMortem(ClusterPart):
 
 def _native(batch: TrackedBatchJob, accounts: Statuses) -> NativeJob | None:
     """What is known of a batch job that has gone, from the batch system or from its accounting."""
-    account = batch.found_in(accounts)
+    account = None if batch.is_hopeless else batch.found_in(accounts)
     return account if account is not None and is_unclear(batch.native) else batch.end_seen

@@ -1,4 +1,11 @@
-"""The event that says how a job of a cluster has ended, and why. Pure."""
+"""The event that says how a job of a cluster has ended, and why. Pure.
+
+| read | concluded | until |
+|---|---|---|
+| a cause without a sentence of its own | what the job has said, else its exit code | for good |
+| nothing of its end but that it is gone | ``lost`` | for good |
+| ``terminated``, and no word of the batch system | ``lost`` | for good |
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class JobMode(ClusterPoller):
     def _read_status(self, found: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
         """Take in what the batch system says now."""
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
-            if not submission.is_found(found):
+            if not submission.is_found(found) and found.is_whole:
                 self._doubt(submission, asked_at)
         for job in live:
             if not job.ended and (key := job.key) is not None and not found.is_silent(key):
@@ -170,7 +170,7 @@ class JobMode(ClusterPoller):
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
         node, native = job.node, job.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
-        if job.see(native, asked_at):
+        if job.see(native, asked_at, self.config.lost_after):
             self.interval.changed(asked_at)
         if native is None:
             return
@@ -183,11 +183,11 @@ class JobMode(ClusterPoller):
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
                 job.started, job.began_at = True, time.time()
                 self._report({"event": "started", "token": job.token, "at": job.began_at}, job)
-        elif job.is_hopeless:
+            return
+        if job.is_hopeless:
             self.tracker.press(job, self.system)
-        elif (
-            native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED
-        ):
+        waits = native.state == "pending" and native.cause != "error"
+        if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             self.event_buffer.add_reason(job, job.submission.waits(queue, native), **self._location_of(job))
             if job.expects(native, time.time()):

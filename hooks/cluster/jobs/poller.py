@@ -3,6 +3,14 @@
 The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
 said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
 submission of which it is not known whether it was accepted is looked up by its name.
+
+| read | concluded | until |
+|---|---|---|
+| the batch system could not be asked | nothing of any job; nothing is submitted (``unasked``) | it answers |
+| a submission without an id, its name in no whole list for 15 s | not accepted: submitted again | for good |
+| the same in a list that may lack some | nothing | a whole list |
+| a survey, notes or accounting that cannot be read | what was known stands | the next look |
+| an event that cannot be read | costs itself alone | for good |
 """
 
 from __future__ import annotations
@@ -358,10 +366,10 @@ class ClusterPoller(ClusterPart, ABC):
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
         """Ask again to end the jobs of job scripts that are still listed; who asked first may have ended."""
         for name, cancellation in cancelled.items():
-            if cancellation.id in known.silent:
+            id, is_shown = cancellation.native_id(self.system), cancellation.is_shown(known.jobs)
+            if not is_shown and known.is_silent((cancellation.id, cancellation.index)):
                 continue
-            id = cancellation.native_id(self.system)
-            if not cancellation.is_shown(known.jobs):
+            if not is_shown:
                 self.tracker.canceller.forget(id)
                 self.tracker.pending.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)

@@ -1,4 +1,13 @@
-"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what follows from that."""
+"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what follows from that.
+
+| read | concluded | until |
+|---|---|---|
+| gone, and neither exit file nor account | nothing; after ``lost_after`` ``lost`` | for good |
+| the same in a strange state | the same, and its batch job is cancelled | for good |
+| never launched, and still shown | nothing: it may be released | it is gone, then it is submitted again |
+| ended by a node or a preemption, no sign of a beginning | submitted again, four times in all | it begins |
+| the batch system says nothing of it in this look | nothing | the next look |
+"""
 
 from __future__ import annotations
 
@@ -62,8 +71,10 @@ class PostMortem(ClusterPart):
         size = len(REMAINS) + 1
         for number, job in enumerate(doubtful):
             silent = job.key is not None and known.is_silent(job.key)
-            if not (job.ended or job.gone_since is None or silent):
-                self._judge(job, remains[size * number : size * (number + 1)], job.found_in(accounts))
+            if not (job.ended or job.gone_since is None or silent or job.is_held(known)):
+                # What could not start was cancelled by us, whatever the accounting calls that.
+                account = None if job.is_hopeless else job.found_in(accounts)
+                self._judge(job, remains[size * number : size * (number + 1)], account)
 
     def forget(self, tokens: Sequence[str]) -> None:
         """These jobs are over."""
@@ -95,6 +106,10 @@ class PostMortem(ClusterPart):
                 return
             if event["cause"] == "error" and event["exit_code"]:
                 self.nodes.died(job.node)
+        if event["cause"] == "lost" and job.native is not None and job.native.strange:
+            # It may still run, and what is started in its place must not run beside it.
+            self.tracker.cancel_natively(job, self.system)
+            event["reason"] = event["reason"].with_also(because("batch_says", text=job.native.reason))
         self.conclude(job, event, job.own_file)
 
     def _facts(
@@ -120,6 +135,8 @@ class PostMortem(ClusterPart):
             self.nodes.failed(job.node, str(end_event.REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
         self.event_buffer.add_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
+        if (id := job.native_id(self.system)) is not None:
+            self.tracker.canceller.forget(id)
         self.tracker.withdraw(job)
 
 

@@ -1,4 +1,13 @@
-"""What a controller knows of the jobs that it has given to a cluster. The cluster's folder has it all."""
+"""What a controller knows of the jobs that it has given to a cluster. The cluster's folder has it all.
+
+| read | concluded | until |
+|---|---|---|
+| no such job | gone: ``gone_since`` | it is shown again; ``lost_after`` |
+| a strange state for ``lost_after`` | gone since it began | a known state |
+| it will never start (``error``, ``node_failure``) | gone, and cancelled | another reason; then the order stands |
+| ``never`` for ``cancel_unrunnable_after`` | as ``error`` | another reason |
+| could not ask | nothing | the next answer |
+"""
 
 from __future__ import annotations
 
@@ -86,6 +95,7 @@ class TrackedBatchJob(JobProgress):
     :param own_file: the file in which it has
     :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
     :param never_since: since when the batch system says that it can never start, on the monotonic clock
+    :param strange_since: since when its state there is none that Lading knows, on the monotonic clock
     :param starts_at: when the batch system expects it to start, as that was reported last, epoch seconds
     :param cancelled_at: when it was asked to end, on the monotonic clock
     """
@@ -103,6 +113,7 @@ class TrackedBatchJob(JobProgress):
     own_file: str | None = None
     gone_since: float | None = None
     never_since: float | None = None
+    strange_since: float | None = None
     starts_at: float | None = None
     cancelled_at: float | None = None
 
@@ -127,11 +138,13 @@ class TrackedBatchJob(JobProgress):
         key = self.key
         return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
 
-    def see(self, native: NativeJob | None, asked_at: float) -> bool:
+    def see(self, native: NativeJob | None, asked_at: float, strange_for: float = math.inf) -> bool:
         """Take in what the batch system says now; returns whether that is another state.
 
         :param native: None: it does not know the job
         :param asked_at: on the monotonic clock
+        :param strange_for: seconds for which it counts as running in a state that Lading does not know; then it counts
+            as gone, so that what it has left and the accounting decide
         """
         if native is None:
             # An answer that was on its way when it was submitted does not count.
@@ -142,8 +155,11 @@ class TrackedBatchJob(JobProgress):
             return False  # we have cancelled it, for what was said of it before
         is_new = self.native is None or native.state != self.native.state
         self.native, self.node = native, native.nodes or self.node
-        if native.state == "ended" or (native.state == "pending" and self.is_hopeless):
+        self.strange_since = (self.strange_since or asked_at) if native.strange else None
+        if native.state == "ended" or self.is_hopeless:
             self.gone_since = self.gone_since or asked_at
+        elif self.strange_since is not None and asked_at - self.strange_since >= strange_for:
+            self.gone_since = self.gone_since or self.strange_since
         elif self.own is None:
             self.gone_since = None
         return is_new
@@ -177,7 +193,14 @@ class TrackedBatchJob(JobProgress):
     @property
     def is_hopeless(self) -> bool:
         """Whether it will never start, and would lie in its queue forever."""
-        return self.native is not None and self.native.state == "pending" and self.native.cause == "error"
+        return self.native is not None and self.native.state == "pending" and self.native.cause is not None
+
+    def is_held(self, known: Statuses) -> bool:
+        """Whether it could not be launched and is not gone yet: only then it is submitted again."""
+        if not self.is_hopeless or self.native is None or self.native.cause == "error":
+            return False
+        native = self.found_in(known)
+        return native is not None and native.state != "ended"
 
     @property
     def end_seen(self) -> NativeJob | None:
@@ -284,7 +307,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         for index, token in enumerate(submission.tokens, 1):
             job = self.jobs[token]
             job.submission, job.index = submission, index
-            job.native = job.node = job.gone_since = job.running_since = None
+            job.native = job.node = job.gone_since = job.running_since = job.strange_since = None
 
     def submit_found(self, submission: Submission, tasks: Iterable[Task], begun: frozenset[str]) -> None:
         """Note a submission of an earlier controller.
@@ -319,7 +342,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         assert job.submission is not None
         self.pending.withdrawals.append((job.submission.name, job.token))
         with self.lock:
-            job.submission = job.native = job.gone_since = job.running_since = None
+            job.submission = job.native = job.gone_since = job.running_since = job.strange_since = None
             if job.envelope is None:
                 del self.jobs[job.token]
 

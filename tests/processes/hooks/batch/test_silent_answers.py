@@ -171,7 +171,7 @@ def test_an_element_that_torque_has_named_is_found_again() -> None:
 def test_a_run_that_another_process_has_cancelled_was_cancelled(tmp_path: Path) -> None:
     site, record = placed_at(tmp_path, Toy())
     site.cancel([record])
-    while site.transport.run([["toy-list"]])[0].stdout:
+    while site.transport.listed:
         time.sleep(0.05)
     now = time.time()
     for seconds in (0, 100, 200):

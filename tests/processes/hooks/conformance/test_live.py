@@ -37,7 +37,7 @@ class FirstAlone(Good):
     """Is queried by ids, and answers for the first alone, as a real one does."""
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        return ["sh", "-c", 'toy-list | { [ $# -eq 0 ] && cat || grep "^$1 " || :; }', "sh", *ids]
+        return ["sh", "-c", 'toy-list | { [ $# -eq 0 ] && cat || grep -e "^ID " -e "^$1 "; }', "sh", *ids]
 
 
 class Mute(Good):
@@ -88,7 +88,7 @@ def failures(said: Sequence[str]) -> str:
 
 
 def living(cluster: ToyCluster) -> str:
-    return cluster.run([["toy-list"]])[0].stdout
+    return cluster.listed
 
 
 def test_all_goes_well(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_what_will_never_start_is_cancelled(cluster: ToyCluster) -> None:
         ("failed", "error", True)
     ] * 2
     assert all((Path(record.folder) / "cancelled").exists() for record in records)
-    while cluster.run([["toy-list"]])[0].stdout:
+    while cluster.listed:
         time.sleep(0.05)
 
 

@@ -453,3 +453,15 @@ def test_short_jobs_go_to_the_machine_on_which_the_plan_has_them_before_there_is
     found = here.look()
     assert found.homes.keys() >= {"t-next"}
     assert found.prefetch_to == {"t-next": "up"}
+
+
+@pytest.mark.parametrize("late", [0.5, 6.0, 17.0, 400.0])
+def test_an_overdue_machine_is_not_bought_a_second_time(late: float) -> None:
+    """EC2 has throttled its launch, and another one would boot in five seconds."""
+    here = House()
+    here.machine("ordered", booting=True, ready_at=NOW)
+    here.job("a", token="t-a", seconds=500)
+    market = replace(MARKET, boot_seconds=5.0, hurry=10.0)
+    assert here.look(NOW - 5, market).actions.launches == ()
+    found = here.look(NOW + late, market)
+    assert (found.is_of_now, found.actions.launches, found.planned) == (True, (), {"t-a"})

@@ -72,5 +72,5 @@ def test_lsf_has_it_in_a_column_where_it_knows_that() -> None:
     assert "estart_time" not in without
     header = "JOBID^JOBINDEX^STAT^EXIT_CODE^EXEC_HOST^EXIT_REASON^PEND_REASON^ESTART_TIME^JOB_NAME"
     rows = ["202^0^PEND^-^-^-^New job is waiting for scheduling;^Nov 26 19:40:05 2026^a^b", "203^0^PEND^-^-^-^-^-^x"]
-    jobs = LSF().statuses(CommandResult(0, "\n".join([header, *rows])))
+    jobs = LSF().statuses(CommandResult(0, "\n".join([header, *rows, ""])))
     assert [(job.name, job.starts_at) for job in jobs] == [("a^b", AT), ("x", None)]

@@ -14,6 +14,8 @@ from lading.hooks.batch.system import CouldNotAsk, NativeJob
 from lading.hooks.ssh.answer import CommandResult
 from tests.clusters.toy_batch import Toy
 
+TITLES = "JOBID|STATE|NODELIST|REASON|start=START_TIME|NAME\n"
+
 
 class ByUser(Toy):
     """Lists all jobs of the user."""
@@ -42,7 +44,7 @@ def silent(found: Statuses, *ids: str) -> list[str]:
     [
         (CommandResult(0, "1 a\n2 b\n3 c\n"), ""),
         (CommandResult(0, "1 a\n"), "23"),
-        (CommandResult(0, ""), "123"),
+        (CommandResult(0, "ID NAME\n"), "123"),
         (CommandResult(1, "1 a\n", "no such job 3\n"), "2"),
         (CommandResult(1, "", "no such job 1\nno such job 2\nno such job 3\n"), ""),
         (CommandResult(1, "", "no such job\n"), ""),
@@ -127,13 +129,33 @@ def test_slurm_with_several_clusters() -> None:
     ids = ("1", "2;far", "3;near")
     command = StatusQuery(SLURM(), "hpc", ids).command
     assert command[:2] == ["sh", "-c"]
-    assert re.search(r"^env \S+ squeue -h .*\nenv \S+ squeue -M far,near (?!.*-h )", command[2], re.MULTILINE), command
-    found = asked(SLURM(), *ids, answer=CommandResult(0, "CLUSTER: near\nJOBID|STATE|NODELIST|REASON|NAME\n"))
-    assert silent(found, *ids) == ["2;far"], "the other cluster has not answered"
+    assert re.search(r"^env \S+ squeue -a .*\nenv \S+ squeue -M far,near -a ", command[2], re.MULTILINE), command
+    near, far = f"CLUSTER: near\n{TITLES}", f"CLUSTER: far\n{TITLES}"
+    for answer, expected in (
+        (TITLES + near, ["2;far"]),
+        (near + far, ["1"]),
+        (f"{TITLES}CLUSTER: far\n{near}", ["2;far"]),
+        (f"{TITLES}CLUSTER: far\nslurm_load_jobs error: Unable to contact slurm controller\n{near}", ["2;far"]),
+        (TITLES + far + near, []),
+    ):
+        assert silent(asked(SLURM(), *ids, answer=CommandResult(0, answer)), *ids) == expected, answer
+
+
+def test_slurm_that_names_the_clusters_of_jobs_without_one() -> None:
+    """As with SLURM_CLUSTERS in the environment of the login node."""
+    row = "1|RUNNING|n1|None|a\n"
+    found = asked(SLURM(), "1", "2", answer=CommandResult(0, f"CLUSTER: near\n{TITLES}{row}CLUSTER: far\n{TITLES}"))
+    assert [job.id for job in found.jobs] == ["1"]
+    assert silent(found, "1", "2") == []
+    found = asked(SLURM(), "1", "2", answer=CommandResult(0, f"CLUSTER: near\n{TITLES}{row}CLUSTER: far\n"))
+    assert (silent(found, "1", "2"), found.is_whole) == (["2"], False)
+    both = CommandResult(0, f"CLUSTER: near\n{TITLES}{row}CLUSTER: far\n{TITLES}{row}")
+    found = asked(SLURM(), "1;near", "1;far", answer=both)
+    assert [job.id for job in found.jobs] == ["1;near", "1;far"]
 
 
 def test_slurm_with_rows_that_are_cut() -> None:
-    rows = "1_[1,3,...]|PENDING||Priority|a\n2|RUNN\n4_2|RUNNING|n1|None|b\n"
+    rows = f"{TITLES}1_[1,3,...]|PENDING||Priority|a\n2|RUNN\n4_2|RUNNING|n1|None|b\n"
     found = asked(SLURM(), "1", "2", "3", "4", answer=CommandResult(0, rows))
     assert silent(found, "1", "2", "3") == ["1", "2"]
     assert found.is_silent(("1", 2))

@@ -19,6 +19,7 @@ from lading.hooks.batch.system import (
     MemoryDialect,
     NativeJob,
     Profile,
+    SubmitError,
     Unsupported,
     WholeNode,
 )
@@ -410,3 +411,23 @@ def test_translators_need_neither_airflow_nor_pytest() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+SUBMITTED = {
+    "slurm": ("7\n", "8\n", "7"),
+    "pbspro": ("7.pbs1\n", "8.pbs1\n", "7.pbs1"),
+    "torque": ("7[].trq1\n", "2026\n", "7[].trq1"),
+    "lsf": ("Job <7> is submitted to queue <q>.\n", "Job <8> is submitted to default queue <q>.\n", "7"),
+    "sge": ("7\n", 'Your job 8 ("x") has been submitted\n', "7"),
+}
+
+
+@pytest.mark.parametrize("name", SUBMITTED)
+def test_two_candidates_for_an_id_are_none(name: str) -> None:
+    """A site that prints a number of its own; the job is looked up by its name."""
+    first, second, id = SUBMITTED[name]
+    assert SYSTEMS[name].submitted(CommandResult(0, first + first)) == id
+    for text in (first + second, second + first):
+        with pytest.raises(SubmitError) as caught:
+            SYSTEMS[name].submitted(CommandResult(0, text))
+        assert caught.value.kind == "transient"

@@ -38,6 +38,11 @@ def _slurm_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
     return CommandResult(0, "".join(f"{number}|RUNNING|n1|None|{name}\n" for number, name in jobs))
 
 
+def _titled(answer: CommandResult) -> CommandResult:
+    """What was recorded without the titles of its columns, with them."""
+    return replace(answer, stdout=f"JOBID|STATE|NODELIST|REASON|NAME\n{answer.stdout}")
+
+
 class TestSLURM(Conformance):
     system = SLURM()
     surveyed = [
@@ -167,19 +172,27 @@ class TestSLURM(Conformance):
         (
             ["1;lading", "2;lading", "3;lading", "1"],
             recorded("slurm/queue_clusters"),
-            {"1;lading": "running", "2;lading": "pending", "3;lading": "unknown", "1": "unknown"},
+            {"1;lading": "running", "2;lading": "pending", "3;lading": "unknown", "1": None},
         ),
         (
             ["1", "5", "6", "7", "99"],
-            recorded("slurm/queue"),
+            _titled(recorded("slurm/queue")),
             {"1": "running", "5": "ended", "6": "pending", "7": "pending", "99": "unknown"},
         ),
-        (["1", "2;far"], CommandResult(0, "1|RUNNING|n1|None|x\n"), {"1": "running", "2;far": None}),
+        (["1", "5", "99"], recorded("slurm/queue"), {"1": "running", "5": "ended", "99": None}),
+        (["1", "2;far"], _titled(CommandResult(0, "1|RUNNING|n1|None|x\n")), {"1": "running", "2;far": None}),
         (["1", "2"], recorded("slurm/queue_empty"), {"1": "unknown", "2": "unknown"}),
     ]
-    nothing = [recorded("slurm/queue_empty"), recorded("slurm/queue_unknown"), CommandResult(0, "CLUSTER: far\n")]
+    nothing = [
+        recorded("slurm/queue_empty"),
+        recorded("slurm/queue_unknown"),
+        CommandResult(0, "CLUSTER: far\nJOBID|STATE|NODELIST|REASON|NAME\n"),
+    ]
     unreachable = [
         recorded("slurm/queue_unreachable"),
+        CommandResult(0),
+        CommandResult(0, "CLUSTER: far\n"),
+        CommandResult(0, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"),
         recorded("slurm/queue_nobody"),
         CommandResult(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation\n"),
         CommandResult(
@@ -188,7 +201,22 @@ class TestSLURM(Conformance):
     ]
     strange = CommandResult(0, "9|HIBERNATING|n1|None|x\n")
     hopeless = [CommandResult(0, "44|PENDING||DependencyNeverSatisfied|a\n")]
-    never = [CommandResult(0, f"44|PENDING||{reason}|a\n") for reason in ("PartitionTimeLimit", "BadConstraints")]
+    not_launched = [
+        CommandResult(0, f"44|{state}||{reason}|a\n")
+        for state, reason in (
+            ("PENDING", "launch failed requeued held"),
+            ("PENDING", "launch_failed_requeued_held"),
+            ("REQUEUE_HOLD", "(launch failed requeued held)"),
+            ("PENDING", "user env retrieval failed requeued held"),
+            ("PENDING", "UserEnv retrieval failed, requeued held"),
+            ("PENDING", "JobHoldMaxRequeue"),
+        )
+    ]
+    never = [
+        *(CommandResult(0, f"44|PENDING||{reason}|a\n") for reason in ("PartitionTimeLimit", "BadConstraints")),
+        CommandResult(0, "44|PENDING||job requeued in special exit state|a\n"),
+        CommandResult(0, "44|SPECIAL_EXIT||job requeued in held state|a\n"),
+    ]
     killed_for_memory = [(FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log")[2]]
     cancelled = [
         recorded("slurm/cancelled"),

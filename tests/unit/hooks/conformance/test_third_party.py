@@ -69,7 +69,7 @@ class Nomad(BatchSystem):
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         rows = [match for line in answer.lines if (match := ROW.fullmatch(line))]
-        if answer.stdout.strip() and not rows:
+        if answer.status == 0 and not rows and "ID STATE NAME" not in answer.lines:
             raise CouldNotAsk(answer.message)
         return [_job(*row.groups()) for row in rows]
 
@@ -83,7 +83,7 @@ class Nomad(BatchSystem):
 def _job(id: str, state: str, name: str) -> NativeJob:
     if state in STATES:
         return NativeJob(id=id, state=STATES[state], name=name)
-    return NativeJob(id=id, state="running", name=name, reason=unknown("Nomad", state))
+    return NativeJob(id=id, state="running", name=name, reason=unknown("Nomad", state), strange=True)
 
 
 def _suite() -> Any:

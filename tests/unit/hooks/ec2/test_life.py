@@ -35,6 +35,8 @@ def instance(state: str, reason: str = "", capacity_type: str = "on-demand") -> 
         ("IdempotentParameterMismatch", AWSTrouble.MISMATCH),
         ("InternalError", AWSTrouble.SILENCE),
         ("503", AWSTrouble.SILENCE),
+        ("InternalServerError", AWSTrouble.SILENCE),
+        ("ServiceUnavailableException", AWSTrouble.SILENCE),
         ("UnauthorizedOperation", AWSTrouble.PERMANENT),
         ("InvalidAMIID.NotFound", AWSTrouble.PERMANENT),
         ("", AWSTrouble.PERMANENT),
@@ -53,7 +55,9 @@ def test_how_a_machine_has_ended() -> None:
     died = ended(instance("shutting-down", "Server.InternalError"))
     assert died is not None
     assert (died.cause, str(died.reason)) == ("node_failure", "the machine is shutting-down: Server.InternalError")
-    assert ended(instance("stopped")) is not None
+    for state in ("stopping", "stopped", "shutting-down", "terminated"):
+        assert ended(instance(state)) is not None
+    assert ended(instance("hibernating")) is None, "in a state that Lading does not know it lives while it answers"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from lading.executors.controller import launched
@@ -684,3 +685,109 @@ def test_what_was_not_asked_for_yet_is_not_taken_for_launched(clock: Clock) -> N
     ec2.ami = "ami-2"
     clock.look(site.launcher, 1.0)
     assert arm.phase is LifePhase.PENDING
+
+
+UNHEARD = ["InvalidBlockDeviceMapping", "TagPolicyViolation", "SomethingThatAWSHasAddedSince"]
+
+
+@pytest.mark.parametrize("code", UNHEARD)
+def test_an_unknown_code_from_three_offerings_holds_the_account_for_ten_minutes(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Region):
+        def run(self, parameters: Any) -> list[EC2Instance]:
+            self.asked.append(parameters)
+            raise EC2Error(client.meaning(code), code, "what AWS says")
+
+    monkeypatch.setattr("lading.hooks.ec2.launcher.REQUESTS", 1000.0)
+    ec2, clock = Refusing(), [1e9]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    site = Launching(ec2)
+    kinds = [f"{family}.{size}" for family in ("c7i", "m7i", "r7i") for size in ("large", "xlarge", "2xlarge")]
+    for seconds, asked in ((0, 3), (599, 3), (601, 4), (1200, 4), (1202, 5)):
+        clock[0] = 1e9 + seconds
+        ordered = [site.order(kind) for kind in kinds]
+        site.launcher.round()
+        assert len(ec2.asked) == asked, seconds
+        assert all(f"{code}: what AWS says" in site.ended[each.name] for each in ordered)
+        assert f"{code}: what AWS says" in str(site.launcher.shortages.held)
+
+
+def test_unknown_codes_hold_the_account_only_where_they_are_the_same_and_nothing_is_launched_meanwhile() -> None:
+    def refuse(code: str, number: int) -> None:
+        shortages.refused(ALL[number], EC2Error(client.meaning(code), code, "no"))
+
+    shortages = Shortages()
+    for number, code in enumerate(UNHEARD):
+        refuse(code, number)
+    for _ in range(5):
+        refuse(UNHEARD[0], 0)
+    refuse(UNHEARD[0], 1)
+    assert shortages.held is None, "each code from two offerings at most"
+    shortages.launched(ALL[5])
+    refuse(UNHEARD[0], 2)
+    assert shortages.held is None, "the account launches other offerings"
+    refuse(UNHEARD[0], 3)
+    refuse(UNHEARD[0], 4)
+    assert shortages.held is not None
+    shortages.launched(ALL[5])
+    assert shortages.held is None
+
+
+@pytest.mark.parametrize("code", ["IdempotentInstanceTerminated", "IdempotentParameterMismatch"])
+def test_a_token_that_is_spent_holds_nothing(code: str) -> None:
+    shortages = Shortages()
+    assert f"{code}: no" in str(shortages.refused(TRIED, EC2Error(client.meaning(code), code, "no")))
+    assert held(shortages) == "nothing"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.EndpointConnectionError(endpoint_url="https://ec2"),
+        exceptions.ConnectTimeoutError(endpoint_url="https://ec2"),
+        exceptions.SSLError(endpoint_url="https://ec2", error="cut"),
+        exceptions.ReadTimeoutError(endpoint_url="https://ec2"),
+        exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2),
+    ],
+)
+def test_a_connection_that_fails_is_no_refusal(error: Exception) -> None:
+    """A launch may have worked whose answer was cut, and nothing is held for an outage of the network."""
+
+    class Client:
+        def run_instances(self, **_: Any) -> Any:
+            raise error
+
+    with pytest.raises(EC2Error) as caught:
+        EC2(config(), lambda *_: Client()).run({})
+    assert caught.value.trouble is AWSTrouble.SILENCE
+
+
+@pytest.mark.parametrize("odd", [{"InstanceId": "i-2"}, None])
+def test_what_cannot_be_read_is_not_missed(odd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[Any] = []
+
+    class Client:
+        def get_paginator(self, _: str) -> Any:
+            return SimpleNamespace(paginate=lambda **_: pages)
+
+    ec2, now = EC2(config(), lambda *_: Client()), [1000.0]
+    fleet = EC2Fleet("cloud", "cloud", config(), ec2, [US], "http://api", tmp_path, tmp_path)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ec2_machine = machine(1)
+    ec2_machine.is_described, ec2_machine.phase, ec2_machine.since = True, LifePhase.UP, now[0]
+    fleet.machines[ec2_machine.name] = ec2_machine
+
+    def described(page: dict[str, Any]) -> bool:
+        pages[:] = [{"ResponseMetadata": {}, **page}]
+        for _ in range(3):
+            now[0] += 100.0
+            fleet.registration.register()
+        return ec2_machine.name in fleet.machines
+
+    assert described({"Reservations": [{"Instances": [odd]}]})
+    answers = SimpleNamespace(silence=lambda now: 0.0)
+    ec2_machine.has_answered, ec2_machine.connection = True, answers  # type: ignore[assignment]
+    assert described({"Reservations": []}), "EC2 says so, but the machine answers"
+    ec2_machine.connection = None
+    assert not described({"Reservations": []})

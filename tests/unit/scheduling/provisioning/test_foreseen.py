@@ -185,6 +185,16 @@ def test_of_a_machine_that_boots_it_is_known_when_it_is_up() -> None:
     assert as_planned(replace(ordered, ready_at=None), MARKET, NOW).ready_at == NOW + MORE_SECONDS
 
 
+@pytest.mark.parametrize("boot", [1.0, 5.0, 9.0, 10.0, 60.0])
+@pytest.mark.parametrize("late", [0.0, 0.1, 4.9, 5.0, 7.3, 600.0])
+def test_an_overdue_machine_is_expected_no_later_than_a_new_one_of_its_kind(boot: float, late: float) -> None:
+    market = replace(MARKET, boot_seconds=300.0, boots={"small": boot})
+    ordered = Location("m", Resources(2, 4096), instance_type="small", booting=True, ready_at=NOW)
+    seen = as_planned(ordered, market, NOW + late)
+    assert seen.ready_at is not None
+    assert NOW + late < seen.ready_at <= NOW + late + boot
+
+
 @pytest.mark.parametrize(
     ("limits", "names"),
     [

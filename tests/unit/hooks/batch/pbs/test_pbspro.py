@@ -49,7 +49,13 @@ def test_all_jobs_of_a_user(system: PBSPro, options: str, tmp_path: Path) -> Non
     two = '[ "$*" = "-u hpc" ] && printf "1.pbs1\\n2[].pbs1\\n"'
     answer = _asked(system, tmp_path, 'echo "$*"', qselect=two)
     assert answer.stdout == f"{options} 1.pbs1 2[].pbs1\n"
-    assert system.statuses(_asked(system, tmp_path, "exit 1")) == []
+    answers = 'case $* in "-B -f") echo "Server: pbs1" ;; *) exit 1 ;; esac'
+    assert system.statuses(_asked(system, tmp_path, answers)) == []
+    for silent in (":", "exit 0", "echo Welcome"):
+        with pytest.raises(CouldNotAsk, match="qstat -B names no server"):
+            system.statuses(_asked(system, tmp_path, silent))
+    banner = f"echo; echo 'Welcome to the cluster!'; {two}; echo 'Maintenance on 24 Dec'"
+    assert _asked(system, tmp_path, 'echo "$*"', qselect=banner).stdout == f"{options} 1.pbs1 2[].pbs1\n"
     with pytest.raises(CouldNotAsk, match="cannot connect"):
         system.statuses(
             _asked(system, tmp_path, "exit 1", qselect="echo 'qselect: cannot connect to server' >&2; exit 2")
@@ -309,7 +315,8 @@ def test_a_lookup_by_name_asks_for_the_known_ids_too(system: PBSPro, options: st
         (":", "1.pbs1 5.pbs1"),
     ):
         command = StatusQuery(system, "hpc", known, by_name=True).command
-        answer = _done(command, tmp_path, 'echo "$*"', qselect)
+        shown = 'case $* in "-B -f") echo "Server: pbs1" ;; *) echo "$*" ;; esac'
+        answer = _done(command, tmp_path, shown, qselect)
         assert answer.stdout == f"{options} {expected}\n"
 
 
@@ -332,3 +339,21 @@ def test_a_request_that_can_never_run_is_distinguished_from_one_that_waits() -> 
         line = f"Job Id: 7.pbs1|Job_Name=x|job_state=Q|comment={comment}\n"
         [job] = PBSPro().statuses(CommandResult(0, line))
         assert (job.state, job.cause, job.never, job.reason) == ("pending", None, never, comment)
+
+
+def test_of_two_servers_none_is_taken_for_the_other() -> None:
+    """Each of them has a job 7; qstat writes the names of servers in full."""
+    row = "Job Id: 7.{}|Job_Name=lading-a|job_state=R|x=y\n"
+    query = StatusQuery(PBSPro(), "hpc", ["7.pbs1", "7.pbs2", "8.pbs1"])
+    found = query.read(CommandResult(0, row.format("pbs2.example.org") + row.format("pbs1").replace("7.", "8.")))
+    assert found.get(("7.pbs1", None), None) is found.get(("7.pbs2", None), None) is None
+    assert (found.silent, found.is_silent(("7.pbs1", None))) == (["7.pbs1", "7.pbs2"], True)
+    said = "qstat: Unknown Job Id 7.pbs1.example.org\nqstat: Unknown Job Id 8.pbs1.example.org\n"
+    assert query.read(CommandResult(153, "", said)).silent == ["7.pbs1", "7.pbs2"]
+    assert query.read(CommandResult(153, "", "qstat: Unknown Job Id 7.pbs1\n")).silent == ["7.pbs2", "8.pbs1"]
+
+
+def test_a_job_that_was_moved_to_another_server_is_not_followed() -> None:
+    (job,) = PBSPro().statuses(CommandResult(0, "Job Id: 7.pbs1|Job_Name=x|job_state=M|x=y\n"))
+    assert (job.state, job.strange, job.succeeded) == ("running", True, None)
+    assert "moved to another server" in str(job.reason)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
 from lading.hooks.batch.slurm.output import explain_reason
 from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile, SubmitError
 from lading.hooks.ssh.answer import CommandResult
-from tests.recordings import FOLDER
+from tests.recordings import FOLDER, recorded
 
 
 def test_ids_of_several_clusters() -> None:
@@ -110,7 +112,7 @@ def test_a_user_whose_name_is_not_resolved_has_not_lost_his_jobs() -> None:
     with pytest.raises(CouldNotAsk, match="Invalid user: hpc"):
         SLURM().statuses(CommandResult(0, "", "squeue: error: Invalid user: hpc\n\n"))
     harmless = "squeue: error: Invalid user for SlurmUser slurm, ignored\n"
-    assert SLURM().statuses(CommandResult(0, "", harmless)) == []
+    assert SLURM().statuses(replace(recorded("slurm/queue_empty"), stderr=harmless)) == []
 
 
 def test_a_job_that_another_cluster_of_a_federation_runs() -> None:
@@ -334,7 +336,7 @@ def test_elements_that_run_beside_those_that_wait() -> None:
 
 def test_a_job_that_was_requeued_and_is_held_has_not_ended() -> None:
     lines = _sections("slurm/formats-25.11.7")["requeue hold"]
-    assert _queued(lines) == [("55", None, "pending", None, "job requeued in held state")]
+    assert _queued(lines) == [("55", None, "pending", None, "it was requeued and is held (job requeued in held state)")]
     assert _accounted(lines) == [("55", None, "pending", None, None)], "its last run counts"
 
 
@@ -367,3 +369,43 @@ def test_refusals_of_newer_versions_are_for_good() -> None:
 def test_a_job_that_a_signal_has_ended() -> None:
     lines = _sections("slurm/formats-25.11.7")["signals"]
     assert _accounted(lines) == [("58", None, "ended", "error", 137)]
+
+
+def test_jobs_that_a_node_could_not_start() -> None:
+    """As 22.05.8 shows them whose prolog has failed; the first may not be requeued."""
+    jobs = {(job.id, job.index): job for job in SLURM().statuses(recorded("slurm/queue_launch_failed"))}
+    found = {key: (job.state, job.cause, job.never) for key, job in jobs.items()}
+    held = "pending", "node_failure", False
+    assert found == {
+        ("1", None): ("ended", "cancelled", False),
+        ("2", None): held,
+        ("3", 1): held,
+        ("3", 2): held,
+        ("5", None): ("ended", None, False),
+        ("6", None): ("pending", None, False),
+        ("7", None): ("pending", None, True),
+    }
+    assert jobs["2", None].reason == "it could not be launched, and is held (launch failed requeued held)"
+    accounts = {(job.id, job.index): job for job in SLURM().accounted(recorded("slurm/accounts_launch_failed"))}
+    assert (accounts["1", None].cause, accounts["1", None].nodes) == ("node_failure", "n1")
+    assert accounts["3", 2].cause == "cancelled", "by its user"
+    (cancelled,) = _of_sacct("9|CANCELLED by 0|0:0|Unknown|n1|x\n9.batch|CANCELLED|0:15|Unknown|n1|batch\n")
+    assert cancelled.cause == "cancelled", "while its script ran"
+
+
+def test_a_reason_is_shown_as_slurm_says_it() -> None:
+    for reason in ("ReqNodeNotAvail, UnavailableNodes:node_1", "what_nobody_knows yet"):
+        assert str(explain_reason(reason)).removesuffix(")").endswith(reason)
+    assert explain_reason("(null)") is explain_reason("None") is explain_reason(" ") is None
+
+
+@pytest.mark.parametrize("end", ["", "12", "1|RUNNING|n1|None|start=N/A|lad", "1|RUN"])
+def test_an_answer_that_is_cut_says_nothing_of_what_it_lacks(end: str) -> None:
+    titles = "JOBID|STATE|NODELIST|REASON|start=START_TIME|NAME\n"
+    answer = CommandResult(0, f"{titles}7|RUNNING|n1|None|start=N/A|lading-7\n{end}")
+    found = StatusQuery(SLURM(), "hpc", ["1", "7", "12", "123"]).read(answer)
+    assert found.get(("7", None), "lading-7") is not None
+    missing = [id for id in ("1", "12", "123") if found.get((id, None), "lading-8") is None]
+    assert [id for id in missing if found.is_silent((id, None))] == (missing if end else [])
+    assert found.is_whole == (not end)
+    assert "1" not in missing or not end.startswith("1|RUNNING"), "only its name is cut"
