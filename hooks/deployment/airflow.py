@@ -6,6 +6,7 @@ import binascii
 import contextlib
 import io
 import os
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,20 @@ from lading.hooks.deployment.deployment import (
     Login,
     OpenSocket,
     TableConventions,
+    TokenRefusedError,
+    TokenUnverifiedError,
+    TokenVerifier,
     plain_conventions,
 )
 
 if TYPE_CHECKING:
     import paramiko
+
+# By how much the clocks of this machine and of the API server may differ, seconds; the API server itself decides about
+# the validity of a token.
+CLOCKS_DIFFER = 300
+# How often keys that are not available are asked for, seconds.
+KEYS_INTERVAL = 10.0
 
 
 class AirflowDeployment(Deployment):
@@ -51,6 +61,38 @@ class AirflowDeployment(Deployment):
         from airflow.executors.base_executor import get_execution_api_server_url
 
         return str(get_execution_api_server_url())
+
+    def token_verifier(self) -> TokenVerifier:
+        """Verify with the keys with which Airflow's API server does: ``trusted_jwks_url``, private key or secret."""
+        from airflow.api_fastapi.auth.tokens import JWTValidator, get_sig_validation_args
+        from airflow.configuration import conf
+
+        validator = JWTValidator(
+            required_claims=frozenset({"aud", "exp", "iat", "sub"}),
+            issuer=conf.get("api_auth", "jwt_issuer", fallback=None),
+            audience=conf.get_mandatory_list_value("execution_api", "jwt_audience"),
+            leeway=CLOCKS_DIFFER,
+            **get_sig_validation_args(make_secret_key_if_needed=False),
+        )
+        next_try = 0.0
+
+        async def verify(token: str) -> str:
+            nonlocal next_try
+            try:
+                validator.status()
+            except RuntimeError as error:  # Airflow would ask for the keys, and log that, at each token
+                if time.monotonic() < next_try:
+                    raise TokenUnverifiedError(f"{validator.jwks}: {error}") from error
+                next_try = time.monotonic() + KEYS_INTERVAL
+            try:
+                return str((await validator.avalidated_claims(token))["sub"])
+            except Exception as error:  # a stranger's text provokes whatever it likes
+                # A key that is not among the published ones may be new; a private key is the only one.
+                if isinstance(error.__context__, KeyError) and validator.jwks and validator.jwks.url != os.devnull:
+                    raise TokenUnverifiedError(f"{validator.jwks} does not have its key") from error
+                raise TokenRefusedError(str(error) or type(error).__name__) from error
+
+        return verify
 
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         return HookLogin(to, timeout, keepalive, open_socket)

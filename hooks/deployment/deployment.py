@@ -7,7 +7,7 @@ not installed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +84,19 @@ class Login(ABC):
         """Where the key of the server may be written down so that it is known."""
 
 
+class TokenRefusedError(Exception):
+    """A token that the API does not accept either, as text."""
+
+
+class TokenUnverifiedError(Exception):
+    """A token about which nothing can be said now, because the keys are not available; the text says why."""
+
+
+# Returns the subject of a token: for which job it was made.
+# Raises TokenRefusedError or TokenUnverifiedError.
+TokenVerifier = Callable[[str], Awaitable[str]]
+
+
 # Opens the socket of a connection: the host, the port, and seconds until it stands.
 OpenSocket = Callable[[str, int, float], Any]
 
@@ -117,6 +130,14 @@ class Deployment(ABC):
     @abstractmethod
     def api_url(self) -> str:
         """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing."""
+
+    def token_verifier(self) -> TokenVerifier:
+        """Make what verifies the tokens that jobs present to the API. It belongs to one event loop.
+
+        :raises ValueError: there is no key, or it is not valid
+        :raises OSError: the key cannot be read
+        """
+        raise ValueError("its jobs have no API, so there are no tokens to verify")
 
     @abstractmethod
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
