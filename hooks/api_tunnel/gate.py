@@ -165,8 +165,7 @@ class ApiGate:
     def open(self) -> tuple[str, int]:
         """Listen, unless that is so already; returns where.
 
-        :raises OSError: this machine has no port, or the key by which tokens are verified cannot be read
-        :raises ValueError: there is no such key
+        :raises OSError: this machine has no port
         """
         if self._listener is None:
             self._verify = current.deployment().token_verifier()

@@ -132,12 +132,12 @@ class Deployment(ABC):
         """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing."""
 
     def token_verifier(self) -> TokenVerifier:
-        """Make what verifies the tokens that jobs present to the API. It belongs to one event loop.
+        """Make what verifies the tokens that jobs present to the API. It belongs to one event loop."""
 
-        :raises ValueError: there is no key, or it is not valid
-        :raises OSError: the key cannot be read
-        """
-        raise ValueError("its jobs have no API, so there are no tokens to verify")
+        async def verify(token: str) -> str:
+            raise TokenUnverifiedError("jobs have no tokens here")
+
+        return verify
 
     @abstractmethod
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
@@ -169,5 +169,5 @@ class Deployment(ABC):
         """
 
     @abstractmethod
-    def has_connection(self, name: str) -> bool:
-        """Whether there is a connection to AWS of this name."""
+    def aws_connection_fault(self, name: str) -> str | None:
+        """Why a connection is none to AWS: it is not defined, or one to something else; None: it is one."""

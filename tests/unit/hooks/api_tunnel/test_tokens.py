@@ -68,6 +68,7 @@ def test_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         has_secret(monkeypatch, "b" * 64)
         assert post(minted(), SMALL, LARGE) == [403, 403]
     with posting() as post:
+        assert post(minted(), SMALL) == [200]
         monkeypatch.setenv("AIRFLOW__EXECUTION_API__JWT_AUDIENCE", "urn:people")
         assert post(minted(), SMALL) == [403], "it was made for something else"
 
@@ -129,7 +130,12 @@ def test_the_keys_are_not_asked_for_at_each_token(tmp_path: Path, monkeypatch: p
         assert read.count(str(tmp_path / "keys.json")) == 1
 
 
-def test_without_a_key_there_is_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_secret(monkeypatch, "")
-    with pytest.raises(ValueError, match="jwt_secret"):
-        ApiGate("http://127.0.0.1:1/execution/", "none").open()
+def test_a_key_that_appears_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one no controller starts, so this is a moment in which its file is replaced, or a check."""
+    has_key(monkeypatch, tmp_path, "Ed25519")
+    token, key = minted(), (tmp_path / "key.pem").read_bytes()
+    (tmp_path / "key.pem").write_bytes(b"")
+    with posting() as post:
+        assert post(token, SMALL, LARGE) == [200, 503]
+        (tmp_path / "key.pem").write_bytes(key)
+        assert post(token, SMALL, LARGE) == [200, 200]
