@@ -483,7 +483,8 @@ def test_prices_that_cannot_be_read(settings: Settings, tmp_path: Path, text: st
         prices.write_text(text)
     (path := tmp_path / "sites.toml").write_text(
         f'''[sites.cloud]\nkind = "ec2"\nregion = "eu-central-1"\naws_conn_id = ""\nprices = "{prices}"\n'''
-        'instance_types = ["c7i.*"]\nsubnets = ["subnet-0a1b2c3d"]\nsecurity_groups = ["sg-0a1b2c3d"]\nwork_dir = "/w"\n'
+        'instance_types = ["c7i.*"]\nsubnets = ["subnet-0a1b2c3d"]\nsecurity_groups = ["sg-0a1b2c3d"]\n'
+        'work_dir = "/w"\n'
         'python = "/p"\nami = {x86_64 = "ami-0a1b2c3d"}\n'
     )
     site = load_sites(replace(settings, sites_file=path))["cloud"]
