@@ -78,8 +78,8 @@ def test_a_private_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: st
     has_key(monkeypatch, tmp_path, kind)
     good = minted()
     with posting() as post:
-        has_key(monkeypatch, tmp_path, kind)
         assert post(good, SMALL, LARGE) == [200, 200]
+        has_key(monkeypatch, tmp_path, kind)
         assert post(minted(), SMALL, LARGE) == [403, 403], "of another key"
 
 

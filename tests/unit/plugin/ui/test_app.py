@@ -116,7 +116,9 @@ def client(app: FastAPI, airflow_database: Engine, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="module")
 def cases(app: FastAPI) -> dict[GenerationMode, st.SearchStrategy[Case]]:
     """What the OpenAPI document allows to be asked, and what it does not."""
-    operations = [each.ok() for each in schemathesis.openapi.from_dict(app.openapi()).get_all_operations()]
+    schema = schemathesis.openapi.from_dict(app.openapi())
+    schema.app = app
+    operations = [each.ok() for each in schema.get_all_operations()]
     return {mode: st.one_of(each.as_strategy(generation_mode=mode) for each in operations) for mode in GenerationMode}
 
 
