@@ -177,7 +177,7 @@ def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any
         def get_connection(cls, conn_id: str) -> Any:
             found = super().get_connection(conn_id)
             if fault := _wrong_type(conn_id, found.conn_type, SSH_TYPES):
-                raise ValueError(f"{fault}: `airflow connections add {conn_id} --conn-type ssh --conn-host ...`")
+                raise ValueError(f"{fault}, made by `airflow connections add NAME --conn-type ssh --conn-host ...`")
             return found
 
         @cached_property
