@@ -118,7 +118,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
     }
     if look:
-        return facts
+        return facts | {"note": host.excess(share, host.hardware(host.scratch(wanted["scratch"])))}
     settings = agent_host.settings(
         capacity,
         wanted["patience"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.scheduling.hints.retries import Factors
 from lading.scheduling.resources import Resources, cpus_of_one
 from lading.scheduling.shares.table import HALF_LIFE
+from lading.scheduling.text.nearest import nearest, nearest_first
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -224,6 +225,34 @@ class Settings:
     def published_sites(self) -> Path:
         """The file in which the controller publishes what the sites have, for the task policy."""
         return self.state_folder / "sites.json"
+
+
+def unknown_options() -> Iterator[str]:
+    """What Airflow's environment and ``airflow.cfg`` set that is no option of Lading, each as text."""
+    from airflow.configuration import conf
+
+    variables = [name for name in os.environ if name.startswith("AIRFLOW__")]
+    written = [(name, *_section_and_key(name)) for name in variables]
+    written += [
+        (f"[{section}] {key} in airflow.cfg", section, key) for section in conf.sections() for key in conf[section]
+    ]
+    for where, section, key in written:
+        _, is_of_team, own = section.rpartition("=")
+        valid = OF_TEAMS if is_of_team else tuple(DEFAULTS)
+        if own == SECTION and key not in valid:
+            what = "option of a team" if is_of_team else "option"
+            yield f"{where}: there is no such {what}; valid: {nearest_first(key, valid)}"
+        elif own not in conf.configuration_description and nearest(own, [SECTION], cutoff=0.8):
+            yield f"{where}: there is no section [{own}]; did you mean [{SECTION}]?"
+
+
+def _section_and_key(variable: str) -> tuple[str, str]:
+    """Which option an environment variable of Airflow sets, the section as in ``airflow.cfg``: ``team=lading``."""
+    first, _, rest = variable.removeprefix("AIRFLOW__").lower().partition("__")
+    if rest.startswith("_"):
+        second, _, key = rest[1:].partition("__")
+        return f"{first}={second}", key
+    return first, rest
 
 
 @lru_cache(maxsize=256)

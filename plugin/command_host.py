@@ -78,15 +78,21 @@ class AirflowHost(CommandHost):
         return f" ([lading] {name})"
 
     def store_fault(self, session: Session) -> str | None:
+        from airflow.exceptions import AirflowException
         from sqlalchemy.exc import SQLAlchemyError
 
         from lading.executors.migrations.db_manager import LadingDBManager
 
+        manager = LadingDBManager(session)
         try:
-            migrated = LadingDBManager(session).check_migration()
+            if manager.check_migration():
+                return None
+            manager.refuse_unknown_revision()
         except SQLAlchemyError as error:
             return f"the database cannot be read: {error}"
-        return None if migrated else "the tables are missing or old; run `airflow db migrate`"
+        except AirflowException as error:
+            return str(error)
+        return "the tables are missing or old; run `airflow db migrate`"
 
     def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
         from lading.executors.orchestrator import airflow_run_requests

@@ -23,6 +23,7 @@ from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import MatchedMachine, lacking, too_many_nodes
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.site_names import is_named
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.units import format_count, format_memory
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
     if hints.site is not None:
         its_own = {name: site for name, site in known.items() if is_named(name, hints.site)}
         if not its_own:
-            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
+            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {nearest_first(hints.site, known)}")
         check_at(open_to(dag_id, team, its_own), hints)
         return
     takers = {name: site for name, site in known.items() if site.accept_untargeted}
@@ -86,7 +87,9 @@ def check_targets(hints: Hints, dag_id: str, team: str | None, known: Mapping[st
     for target in map(Target.parse, hints.targets):
         named = {name: site for name, site in known.items() if is_named(name, target.site)}
         if not named:
-            raise HintError(f"hint targets: there is no site {target.site!r}, valid: {', '.join(known)}")
+            raise HintError(
+                f"hint targets: there is no site {target.site!r}, valid: {nearest_first(target.site, known)}"
+            )
         its_own = replace(hints, targets=(), filters=(), matching=())
         try:
             open_ones = open_to(dag_id, team, named)

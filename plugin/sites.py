@@ -17,6 +17,8 @@ from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.provisioning.planner import planning_missing
+from lading.scheduling.site_names import declared_name
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
 __all__ = [
@@ -45,9 +47,10 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     where = settings.sites_file or "the default"
     kinds = site_kinds()
     tables = declared(settings, kinds)
-    errors = [error for name, table in tables.items() for error in faults(name, table, kinds)]
+    # The table of a cluster is one for each of its accounts.
+    errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
     if errors:
-        raise SitesError(f"{where}: " + "; ".join(errors))
+        raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
     configs = {name: kinds[table["kind"]].config_model(**table) for name, table in tables.items()}
     configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
     if not configs:
@@ -89,7 +92,9 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
         return [f"[sites.{name}] is no table"]
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        return [f"[sites.{name}] kind = {shortened(kind)} is unknown; the kinds are: {', '.join(sorted(kinds))}"]
+        return [
+            f"[sites.{name}] kind = {shortened(kind)} is unknown; the kinds are: {nearest_first(kind, sorted(kinds))}"
+        ]
     model = kinds[kind].config_model
     try:
         config = model(**table)
@@ -103,7 +108,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
             raise ValueError(f"{config.needs_planning} {missing}")
         kinds[kind].refuse(config)
     except ValidationError as error:
-        return [f"[sites.{name}] {describe_fault(each, model)}" for each in error.errors()]
+        return [f"[sites.{name}] {describe_fault(each, model)}" for each in table_model.errors_of(error)]
     except ValueError as error:
         return [f"[sites.{name}] {error}"]
     return []
@@ -125,7 +130,8 @@ def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, typ
 
 def describe_fault(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    return table_model.describe_fault(fault, keys(model))
+    table = table_model.table_of(fault, model)
+    return table_model.describe_fault(fault, keys(table) if table is model else table.model_fields)
 
 
 def keys(model: type[SiteConfig]) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 
+from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
@@ -30,7 +30,6 @@ MOST_FEATURES = 32
 # How many instance types are named in a message, of more the closest; longer names than this are compared by their
 # beginning.
 MOST_TYPES_NAMED = 24
-LONGEST_TYPE = 64
 
 
 def parse_arch(value: object) -> str:
@@ -127,7 +126,7 @@ def valid_types(asked: str, valid: Collection[str]) -> str:
         return "because no machine has been given an instance_type"
     if len(valid) <= MOST_TYPES_NAMED:
         return f"valid: {', '.join(sorted(valid))}"
-    close = difflib.get_close_matches(asked[:LONGEST_TYPE], valid, n=5, cutoff=0.0)
+    close = nearest(asked, valid, 5, cutoff=0.0)
     return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"
 
 

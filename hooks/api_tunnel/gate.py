@@ -6,6 +6,9 @@ stands behind every way into the tunnel: the relay, sshd's own port with Gateway
 login node. What goes through ``https`` cannot be read here; then a server of its own is needed:
 docs/how_to/closed_nodes.md.
 
+The gate verifies the token of each request, with the keys that the API server uses. It reads no body without a valid
+one: who presents none gets a few seconds and kilobytes, and makes way when others wait.
+
 Each request is read by h11 and written again, over a connection of its own to the API server: what the server reads is
 what was looked at, however the client has framed it, and nothing can follow it.
 """
@@ -13,36 +16,50 @@ what was looked at, however the client has framed it, and nothing can follow it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 import socket
 import threading
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import h11
 
 from lading.hooks.api_tunnel.address import endpoint
+from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import TokenRefusedError, TokenUnverifiedError, TokenVerifier
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 READ = 65536
-# A request's first line and headers may have so many bytes.
+# A client whose token has not been verified may send so many bytes, in the head or the body of a request, and keep the
+# gate waiting for so long, seconds.
+UNVERIFIED_BYTES, UNVERIFIED_SECONDS = 8192, 5.0
+# A client whose token is good sends its body, and takes its answer, at this rate at least, bytes a second; it may fall
+# behind by so much, seconds.
+LEAST_RATE, MOST_DELAY = 1024, 10.0
+# The head of an answer may have so many bytes.
 MOST_HEAD = 65536
 CONNECT_TIMEOUT = 10.0
 # The most conversations at once: each takes two descriptors of the controller, which has other work. Further
 # clients wait in the kernel's queue until one has ended.
 MOST_CONVERSATIONS = 200
+# The most conversations at once with one token, and with those that it was renewed by.
+MOST_OF_A_TOKEN = 20
 BACKLOG = 1024
-# A request's first line and headers arrive within this, of a new connection also the first byte of them, seconds.
-HEAD_TIMEOUT = 10.0
 # A client that keeps its connection begins its next request within this; uvicorn itself waits for 5 seconds. Within the
-# same time the next part of a body comes, or what was sent is taken.
+# same time the API server takes the next part of a body.
 IDLE_TIMEOUT = 60.0
 # A body has arrived within this.
 BODY_TIMEOUT = 600.0
-# Where others wait, a conversation in which nothing was asked for so long makes way.
+# Any user of the login node could fill the log, so it is warned so often at most.
+WARNING_INTERVAL = 600.0
+# Where others wait, a conversation in which no verified request has been under way for so long makes way.
 LEAST_IDLE = 1.0
 # The first of the ports among which a gate has its own, below those that systems give to clients, and how many.
 FIRST_PORT, PORTS = 16384, 16384
@@ -63,6 +80,9 @@ HOP_BY_HOP = {
 }
 
 
+T = TypeVar("T")
+
+
 class GateRefusal(Exception):
     """A request that is not passed on.
 
@@ -72,6 +92,50 @@ class GateRefusal(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Pace:
+    """How long one side of a conversation may keep the other waiting.
+
+    :param seconds: in all; at most so far behind, where bytes that move make up for time
+    :param rate: so many bytes make up for a second; None: nothing does
+    """
+
+    def __init__(self, seconds: float, rate: float | None = None) -> None:
+        self.seconds, self.rate = seconds, rate
+        self._left = seconds
+
+    async def wait(self, what: Awaitable[T]) -> T:
+        """:raises asyncio.TimeoutError: it takes longer than is left"""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            return await asyncio.wait_for(what, self._left)
+        finally:
+            self._left -= loop.time() - began
+
+    def moved(self, size: int) -> None:
+        """Note that so many bytes have moved."""
+        if self.rate is not None:
+            self._left = min(self.seconds, self._left + size / self.rate)
+
+
+@dataclass(eq=False)
+class Conversation:
+    """One client's connection.
+
+    :ivar unserved_since: since when no verified request is under way; None: one is
+    :ivar subject: for which job its last token was made; None: it has presented none
+    """
+
+    unserved_since: float | None
+    subject: str | None = None
+    task: asyncio.Task[None] = field(init=False)
+
+    def make_way(self) -> None:
+        """End it, to make room for others."""
+        self.subject, self.unserved_since = None, math.inf  # nobody asks it again
+        self.task.cancel()
 
 
 class ApiGate:
@@ -89,10 +153,10 @@ class ApiGate:
         self.authority = urlsplit(url).netloc.rpartition("@")[2].encode()
         self._preferred = FIRST_PORT + zlib.crc32(f"{name} {url}".encode()) % PORTS
         # Event loops hold their tasks weakly (Python documentation, asyncio.create_task): one that only waits could go.
-        self._conversations: set[asyncio.Task[None]] = set()
-        self._idle: dict[asyncio.Task[None], float] = {}
-        """The conversations in which no request is under way, the longest idle first, each since when."""
+        self._conversations: dict[asyncio.Task[None], Conversation] = {}
+        self._verify: TokenVerifier | None = None
         self._is_full = False
+        self._warned_at = -math.inf
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,6 +168,7 @@ class ApiGate:
         :raises OSError: this machine has no port
         """
         if self._listener is None:
+            self._verify = current.deployment().token_verifier()
             self._listener = self._listen()
             self._loop = asyncio.new_event_loop()
             self._accepting = self._loop.create_task(self._accept(self._listener))
@@ -141,12 +206,13 @@ class ApiGate:
                 log.warning("The tunnel's gate cannot accept a connection: %s", error)
                 await asyncio.sleep(1.0)
                 continue
-            conversation = loop.create_task(self._serve(connection))
-            self._conversations.add(conversation)
-            conversation.add_done_callback(self._conversations.discard)
+            conversation = Conversation(unserved_since=loop.time())
+            conversation.task = task = loop.create_task(self._serve(connection, conversation))
+            self._conversations[task] = conversation
+            task.add_done_callback(self._conversations.pop)
 
     async def _make_room(self) -> None:
-        """Wait until another conversation may begin; one in which nothing is asked makes way for it."""
+        """Wait until another conversation may begin; one in which no verified request is under way makes way for it."""
         while len(self._conversations) >= MOST_CONVERSATIONS:
             if not self._is_full:  # once: any user of the login node could fill the log
                 log.warning(
@@ -155,51 +221,49 @@ class ApiGate:
                     MOST_CONVERSATIONS,
                 )
                 self._is_full = True
-            idle, since = next(iter(self._idle.items()), (None, 0.0))
-            if idle is not None and asyncio.get_running_loop().time() - since >= LEAST_IDLE:
-                del self._idle[idle]
-                idle.cancel()
+            self._end_longest_unserved(self._conversations.values(), LEAST_IDLE)
             await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
         if len(self._conversations) < MOST_CONVERSATIONS / 2:
             self._is_full = False
 
-    async def _serve(self, connection: socket.socket) -> None:
+    def _end_longest_unserved(self, conversations: Iterable[Conversation], least: float) -> bool:
+        """End the conversation without a verified request for the longest time, if at least for so many seconds."""
+        since = {each: each.unserved_since for each in conversations if each.unserved_since is not None}
+        longest = min(since, key=since.__getitem__, default=None)
+        if longest is None or asyncio.get_running_loop().time() - since[longest] < least:
+            return False
+        longest.make_way()
+        return True
+
+    async def _serve(self, connection: socket.socket, conversation: Conversation) -> None:
         try:
-            near = TunnelSide(h11.Connection(h11.SERVER, MOST_HEAD), *await asyncio.open_connection(sock=connection))
+            streams = await asyncio.open_connection(sock=connection, limit=UNVERIFIED_BYTES)
         except OSError:  # it has gone already
             connection.close()
             return
+        near = TunnelSide(h11.Connection(h11.SERVER, UNVERIFIED_BYTES), *streams)
         try:
-            while await self._answer(near):
-                await self._wait_for_more(near)
+            while await self._answer(near, conversation):
+                conversation.unserved_since = asyncio.get_running_loop().time()
+                if not near.http.trailing_data[0]:  # it has not sent its next request with the last one
+                    await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
             pass  # one of the two sides has gone, is too slow, or does not speak HTTP
         finally:
             near.writer.close()
 
-    async def _wait_for_more(self, near: TunnelSide) -> None:
-        """Wait until the next request begins.
-
-        :raises asyncio.TimeoutError: it does not
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        self._idle[task] = asyncio.get_running_loop().time()
-        try:
-            await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
-        finally:
-            self._idle.pop(task, None)
-
-    async def _answer(self, near: TunnelSide) -> bool:
+    async def _answer(self, near: TunnelSide, conversation: Conversation) -> bool:
         """Answer one request; returns whether another may follow it."""
+        near.receiving = near.sending = Pace(UNVERIFIED_SECONDS)
         try:
-            request = await asyncio.wait_for(near.next_event(), HEAD_TIMEOUT)
+            request = await near.next_event()
         except h11.RemoteProtocolError as error:
             return await near.refuse(error.error_status_hint, str(error))
         if not isinstance(request, h11.Request):
             return False
         try:
             passed_on = self._checked(request)
+            most = await self._admit(request, near, conversation)
         except GateRefusal as refusal:
             # Not louder: any user of the login node could fill the log.
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
@@ -210,14 +274,48 @@ class ApiGate:
             log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error or "no answer")
             return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
         far = TunnelSide(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
-        sending = asyncio.ensure_future(_send(passed_on, near, far))
+        sending = asyncio.ensure_future(_send(passed_on, near, far, most))
         try:
             await _respond(far, near)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             far.writer.close()
-        return near.next_cycle()
+        # A stranger who asks again stands in line again.
+        return conversation.unserved_since is None and near.next_cycle()
+
+    async def _admit(self, request: h11.Request, near: TunnelSide, conversation: Conversation) -> float:
+        """Let a request have what its token is good for; returns how many bytes its body may have.
+
+        :raises GateRefusal: it has a body and no token that is good, or there are too many with this token
+        """
+        assert self._verify is not None
+        size = body_size(request)
+        try:
+            subject = await self._verify(bearer(request))
+        except TokenRefusedError as error:
+            if size:
+                raise GateRefusal(403, f"the token of this request is not valid: {error}") from error
+            return 0  # the API server has its own words for it, and answers some without
+        except TokenUnverifiedError as error:
+            now = asyncio.get_running_loop().time()
+            if now >= self._warned_at + WARNING_INTERVAL:
+                message = (
+                    "A token of a request through the tunnel cannot be verified: %s; bodies of more than %d bytes wait"
+                )
+                log.warning(message, error, UNVERIFIED_BYTES)
+                self._warned_at = now
+            if size > UNVERIFIED_BYTES:
+                raise GateRefusal(
+                    503, f"its token cannot be verified now, so its body is too large: {error}"
+                ) from error
+            return UNVERIFIED_BYTES  # heartbeats are smaller
+        alike = [each for each in self._conversations.values() if each.subject == subject and each is not conversation]
+        if len(alike) >= MOST_OF_A_TOKEN and not self._end_longest_unserved(alike, 0.0):
+            raise GateRefusal(503, f"its job has {MOST_OF_A_TOKEN} conversations at once already, the limit")
+        conversation.subject, conversation.unserved_since = subject, None
+        near.receiving, near.sending = Pace(MOST_DELAY, LEAST_RATE), Pace(MOST_DELAY, LEAST_RATE)
+        return math.inf
 
     def _checked(self, request: h11.Request) -> h11.Request:
         """The request as it is passed on.
@@ -228,6 +326,8 @@ class ApiGate:
             raise GateRefusal(505, f"HTTP {request.http_version.decode()} is not spoken here")
         if request.method == b"CONNECT" or not is_below(request.target, self.prefix):
             raise GateRefusal(403, f"this tunnel leads to Airflow's execution API at {self.prefix} alone")
+        if sum(len(name) + len(value) for name, value in [(request.target, b""), *request.headers]) > UNVERIFIED_BYTES:
+            raise GateRefusal(431, f"its first line and headers have more than {UNVERIFIED_BYTES} bytes")
         names = [name for name, _ in request.headers]
         if b"content-length" in names and b"transfer-encoding" in names:
             raise GateRefusal(400, "it has both Content-Length and Transfer-Encoding")
@@ -237,41 +337,52 @@ class ApiGate:
 
 
 class TunnelSide:
-    """One of the two connections of a request."""
+    """One of the two connections of a request.
+
+    :ivar receiving: how fast the other end sends
+    :ivar sending: how fast it takes what is sent
+    """
 
     def __init__(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.http = http
         self.reader = reader
         self.writer = writer
+        self.receiving = Pace(math.inf)
+        self.sending = Pace(IDLE_TIMEOUT, LEAST_RATE)
         self._unsent = b""
 
     async def next_event(self) -> object:
-        """What the other end has sent; :raises h11.RemoteProtocolError: it is no HTTP"""
+        """What the other end has sent.
+
+        :raises h11.RemoteProtocolError: it is no HTTP
+        :raises asyncio.TimeoutError: it is too slow
+        """
         while (event := self.http.next_event()) is h11.NEED_DATA:
             if self.http.they_are_waiting_for_100_continue:
                 await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            self.http.receive_data(await self.reader.read(READ))
+            await self.receiving.wait(self.receive())
         return event
 
     async def receive(self) -> None:
-        """Take the next bytes, unless some are there that no event was made of."""
-        if not self.http.trailing_data[0]:
-            self.http.receive_data(await self.reader.read(READ))
+        """Take the next bytes."""
+        data = await self.reader.read(READ)
+        self.receiving.moved(len(data))
+        self.http.receive_data(data)
 
     async def send(self, event: h11.Event) -> None:
         """Send this, a head with what follows it: each piece is a packet in the tunnel and wakes both ends."""
         self._unsent += self.http.send(event) or b""
         if self._unsent and not isinstance(event, (h11.Request, h11.Response)):
-            self.writer.write(self._unsent)
-            self._unsent = b""
-            await asyncio.wait_for(self.writer.drain(), IDLE_TIMEOUT)
+            unsent, self._unsent = self._unsent, b""
+            self.writer.write(unsent)
+            await self.sending.wait(self.writer.drain())
+            self.sending.moved(len(unsent))
 
     async def refuse(self, status: int, message: str) -> bool:
         """Answer with an error, after which nothing of this connection is read."""
         if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            text = f"{message}\n".encode()
-            size = str(len(text)).encode()
-            headers = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Content-Length", size)]
+            text = json.dumps({"detail": message}).encode()  # as the API server words what it refuses
+            headers = [(b"Content-Type", b"application/json"), (b"Content-Length", str(len(text)).encode())]
             await self.send(h11.Response(status_code=status, headers=[*headers, (b"Connection", b"close")]))
             await self.send(h11.Data(data=text))
             await self.send(h11.EndOfMessage())
@@ -285,21 +396,26 @@ class TunnelSide:
         return True
 
 
-async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide) -> None:
-    """Pass on a request and its body. A server that has read enough may answer before all of it is there."""
+async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide, most: float) -> None:
+    """Pass on a request and its body. A server that has read enough may answer before all of it is there.
+
+    :param most: so many bytes of a body
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
     try:
         await far.send(request)
         while True:
-            event = await asyncio.wait_for(near.next_event(), min(IDLE_TIMEOUT, until - loop.time()))
-            if not isinstance(event, (h11.Data, h11.EndOfMessage)):
-                break  # the client has gone
-            await far.send(h11.Data(data=event.data) if isinstance(event, h11.Data) else h11.EndOfMessage())
-            if isinstance(event, h11.EndOfMessage):
+            event = await asyncio.wait_for(near.next_event(), until - loop.time())
+            if isinstance(event, h11.Data) and (most := most - len(event.data)) >= 0:
+                await far.send(h11.Data(data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await far.send(h11.EndOfMessage())
                 return
-    except (TimeoutError, asyncio.TimeoutError):
-        pass  # it is too slow
+            else:
+                break  # the client has gone, or sends too much
+    except (TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
+        pass  # it is too slow, or has gone in the middle
     except OSError:
         return
     far.writer.close()
@@ -326,6 +442,24 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.sleep(0)  # in which the connections are closed
+
+
+def bearer(request: h11.Request) -> str:
+    """The token of a request.
+
+    :raises TokenRefusedError: it has none
+    """
+    found = [value for name, value in request.headers if name == b"authorization"]
+    scheme, _, token = found[0].partition(b" ") if len(found) == 1 else (b"", b"", b"")
+    if scheme.lower() != b"bearer":
+        raise TokenRefusedError("it has no header Authorization: Bearer")
+    return token.strip().decode("latin-1")
+
+
+def body_size(request: h11.Request) -> float:
+    """How many bytes follow a head; infinite: it does not say so."""
+    headers = dict(request.headers)
+    return math.inf if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
 
 
 def prefix(url: str) -> str:

@@ -200,7 +200,9 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
     except OSError:
         writer.close()
         return
-    await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+    sending = asyncio.ensure_future(_pump(reader, far_writer))
+    await _pump(far_reader, writer)
+    sending.cancel()  # the other end has gone: what a client holds open after that would take room of others
     writer.close()
     far_writer.close()
 

@@ -6,7 +6,8 @@ import binascii
 import contextlib
 import io
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from socket import gethostname
@@ -18,11 +19,24 @@ from lading.hooks.deployment.deployment import (
     Login,
     OpenSocket,
     TableConventions,
+    TokenRefusedError,
+    TokenUnverifiedError,
+    TokenVerifier,
     plain_conventions,
 )
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     import paramiko
+    from airflow.api_fastapi.auth.tokens import JWTValidator
+
+# The types of Airflow's connections by which its hooks for SSH and AWS can be used.
+SSH_TYPES, AWS_TYPES = ("ssh", "sftp"), ("aws", "s3", "emr")
+# By how much the clocks of this machine and of the API server may differ, seconds; the API server itself decides about
+# the validity of a token.
+CLOCKS_DIFFER = 300
+# How often keys that are not available are asked for, seconds.
+KEYS_INTERVAL = 10.0
 
 
 class AirflowDeployment(Deployment):
@@ -52,6 +66,31 @@ class AirflowDeployment(Deployment):
 
         return str(get_execution_api_server_url())
 
+    def token_verifier(self) -> TokenVerifier:
+        """Verify with the keys that Airflow's API server uses: ``trusted_jwks_url``, the private key, or the secret."""
+        validator: JWTValidator | None = None
+        next_try = 0.0
+
+        async def verify(token: str) -> str:
+            nonlocal validator, next_try
+            try:
+                validator = validator or _token_validator()
+                validator.status()
+            except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
+                # Airflow would ask for published keys that it does not have, and log that, at each token.
+                if validator is None or time.monotonic() < next_try:
+                    raise TokenUnverifiedError(str(error)) from error
+                next_try = time.monotonic() + KEYS_INTERVAL
+            try:
+                return str((await validator.avalidated_claims(token))["sub"])
+            except Exception as error:  # a stranger's text provokes whatever it likes
+                # A key that is not among the published ones may be new; a private key is the only one.
+                if isinstance(error.__context__, KeyError) and validator.jwks and validator.jwks.url != os.devnull:
+                    raise TokenUnverifiedError(f"{validator.jwks} does not have its key") from error
+                raise TokenRefusedError(str(error) or type(error).__name__) from error
+
+        return verify
+
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         return HookLogin(to, timeout, keepalive, open_socket)
 
@@ -74,15 +113,18 @@ class AirflowDeployment(Deployment):
         hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
         return hook.get_conn()
 
-    def has_connection(self, name: str) -> bool:
+    def aws_connection_fault(self, name: str) -> str | None:
         from airflow.exceptions import AirflowNotFoundException
         from airflow.models import Connection
 
         try:
-            Connection.get_connection_from_secrets(name)
+            found = Connection.get_connection_from_secrets(name)
         except AirflowNotFoundException:
-            return False
-        return True
+            return (
+                f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
+                '`airflow connections list`, or give aws_conn_id = "" if that is meant'
+            )
+        return _wrong_type(name, found.conn_type, AWS_TYPES)
 
 
 class HookLogin(Login):
@@ -111,6 +153,19 @@ class HookLogin(Login):
         )
 
 
+def _token_validator() -> JWTValidator:
+    from airflow.api_fastapi.auth.tokens import JWTValidator, get_sig_validation_args
+    from airflow.configuration import conf
+
+    return JWTValidator(
+        required_claims=frozenset({"aud", "exp", "iat", "sub"}),
+        issuer=conf.get("api_auth", "jwt_issuer", fallback=None),
+        audience=conf.get_mandatory_list_value("execution_api", "jwt_audience"),
+        leeway=CLOCKS_DIFFER,
+        **get_sig_validation_args(make_secret_key_if_needed=False),
+    )
+
+
 def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any:
     """Airflow's hook, on a socket of ours."""
     import paramiko
@@ -118,6 +173,13 @@ def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any
     from paramiko.config import SSH_PORT
 
     class SiteHook(SSHHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            found = super().get_connection(conn_id)
+            if fault := _wrong_type(conn_id, found.conn_type, SSH_TYPES):
+                raise ValueError(f"{fault}, made by `airflow connections add NAME --conn-type ssh --conn-host ...`")
+            return found
+
         @cached_property
         def host_proxy(self) -> Any:
             made = super().host_proxy or open_socket(self.remote_host, self.port or SSH_PORT, timeout)
@@ -138,6 +200,13 @@ def _hook(to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Any
     hook.pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(to.private_key))
     hook.host_key = paramiko.Ed25519Key(data=binascii.a2b_base64(to.host_key.split()[1]))
     return hook
+
+
+def _wrong_type(name: str, found: str | None, types: Sequence[str]) -> str | None:
+    """Say that a connection is one to something else; None: it is not, as far as it says so."""
+    if not found or found in types:
+        return None
+    return f"the connection {name!r} is of type {shortened(found)}; name one of type {types[0]}"
 
 
 def _undefined(ssh_conn_id: str, error: BaseException) -> str:

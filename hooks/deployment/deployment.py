@@ -7,7 +7,7 @@ not installed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +84,19 @@ class Login(ABC):
         """Where the key of the server may be written down so that it is known."""
 
 
+class TokenRefusedError(Exception):
+    """A token that the API does not accept either, as text."""
+
+
+class TokenUnverifiedError(Exception):
+    """A token about which nothing can be said now, because the keys are not available; the text says why."""
+
+
+# Returns the subject of a token: for which job it was made.
+# Raises TokenRefusedError or TokenUnverifiedError.
+TokenVerifier = Callable[[str], Awaitable[str]]
+
+
 # Opens the socket of a connection: the host, the port, and seconds until it stands.
 OpenSocket = Callable[[str, int, float], Any]
 
@@ -118,6 +131,14 @@ class Deployment(ABC):
     def api_url(self) -> str:
         """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing."""
 
+    def token_verifier(self) -> TokenVerifier:
+        """Make what verifies the tokens that jobs present to the API. It belongs to one event loop."""
+
+        async def verify(token: str) -> str:
+            raise TokenUnverifiedError("jobs have no tokens here")
+
+        return verify
+
     @abstractmethod
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         """A login at a server.
@@ -148,5 +169,5 @@ class Deployment(ABC):
         """
 
     @abstractmethod
-    def has_connection(self, name: str) -> bool:
-        """Whether there is a connection to AWS of this name."""
+    def aws_connection_fault(self, name: str) -> str | None:
+        """Why a connection is none to AWS: it is not defined, or one to something else; None: it is one."""

@@ -95,11 +95,9 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
 
 
 def connection_checks(name: str) -> Iterator[Check]:
-    """Whether Airflow has a connection; without one Airflow's hook uses other credentials than were meant."""
-    if not current.deployment().has_connection(name):
-        text = f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
-        text += '`airflow connections list`, or give aws_conn_id = "" if that is meant'
-        yield Check("connection", True, text, warns=True)
+    """Whether Airflow has a connection to AWS; without one its hook uses other credentials than were meant."""
+    if fault := current.deployment().aws_connection_fault(name):
+        yield Check("connection", True, fault, warns=True)
 
 
 def checks(offers: EC2Offers) -> Iterator[Check]:

@@ -20,6 +20,7 @@ from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.offers import kept_roots, launchable
+from lading.hooks.ec2.prices import read_file
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
@@ -249,6 +250,12 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def checks(self) -> Iterator[Check]:
         if self.config.aws_conn_id:
             yield from account.connection_checks(self.config.aws_conn_id)
+        if self.config.prices is not None:
+            try:
+                read_file(self.config.prices)
+            except ValueError as error:
+                yield Check("prices", False, str(error))
+                return
         offers = self.fleet.offers
         yield from permissions.checks(self.config, self.fleet.ec2, self.fleet.identities, offers.asked)
         yield from account.checks(offers)

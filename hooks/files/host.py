@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lading.scheduling.machine_traits import parse_arch
@@ -56,6 +56,24 @@ def hardware(folder: Path, root: Path = ROOT) -> Resources:
         disk=disk(folder),
         gpus=float(len(gpu_devices(root))),
     )
+
+
+UNITS = {"memory": " MiB", "disk": " MiB", "gpus": ""}
+
+
+def excess(given: Mapping[str, float | None], there: Resources) -> str | None:
+    """What a table gives more of than a machine has, as text; None: nothing.
+
+    Processors are not compared: that several tasks share one may be meant, and does them no harm.
+    """
+    more = [
+        f"{name} = {amount:,.10g}{UNITS[name]} is more than the {getattr(there, name):,.10g} that this machine has"
+        for name, amount in given.items()
+        if name in UNITS and amount is not None and amount > getattr(there, name)
+    ]
+    if not more:
+        return None
+    return f"{'; '.join(more)}: tasks for which there is no room will start, and fail; lower it, or leave it out"
 
 
 def disk(folder: Path) -> int:

@@ -10,6 +10,7 @@ from lading.hooks.files import safe_files
 from lading.hooks.files.accounts import RUN_AS, expanded
 from lading.scheduling.site_names import ACCOUNT
 from lading.scheduling.text import toml
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import cut, printable
 
 # The site that is there without a table of its own.
@@ -37,8 +38,8 @@ def read_sites_document(path: Path) -> dict[str, Any]:
     unknown = sorted(set(found) - {*TABLES})
     if unknown:
         raise SitesError(
-            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables, [[bindings]], "
-            "[[rules]], [[shares]] and [[budgets]] are expected"
+            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; valid: {nearest_first(unknown[0], TABLES)}, "
+            "written as [sites.NAME], [[bindings]], [[rules]], [[shares]] and [[budgets]]"
         )
     return found
 

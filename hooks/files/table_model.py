@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -19,6 +19,7 @@ from lading.scheduling.machine_traits import (
     parse_properties,
     parse_wanted_arch,
 )
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
@@ -86,6 +87,29 @@ def describe_former_key(key: str, keys: Collection[str] = ()) -> str | None:
     return f"{key} is now called {name}; rename it" if name in keys or not keys else None
 
 
+def errors_of(error: ValidationError) -> list[Any]:
+    """Pydantic's findings, without those that only follow from others, as that of a list whose only table is wrong."""
+    found = error.errors()
+    inner = {fault["loc"][:length] for fault in found for length in range(1, len(fault["loc"]))}
+    return [fault for fault in found if fault["loc"] not in inner]
+
+
+def table_of(fault: Any, model: type[BaseModel]) -> type[BaseModel]:
+    """The table in which one of pydantic's findings is: that of the model, or one within it."""
+    for part in fault["loc"][:-1]:
+        if part in model.model_fields:
+            model = next(_models(model.model_fields[part].annotation), model)
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation names on any level."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models(each)
+
+
 def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
     """One of pydantic's findings as a sentence.
 
@@ -95,7 +119,8 @@ def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
     if fault["type"] == "extra_forbidden":
         if (former := describe_former_key(place, keys)) is not None:
             return former
-        return f"{place} is unknown; the keys are: {', '.join(keys)}" if keys else f"{place!r} is unknown"
+        written = str(fault["loc"][-1])
+        return f"{place} is unknown; the keys are: {nearest_first(written, keys)}" if keys else f"{place!r} is unknown"
     if fault["type"] == "missing":  # what pydantic calls its input is the whole table
         return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")
@@ -123,7 +148,10 @@ def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model
                 raise ValueError("it is no table")
             found.append(make(model(**table)))
         except ValidationError as error:
-            faults += [f"[[{name}]] {number}: {describe_fault(each, model.model_fields)}" for each in error.errors()]
+            faults += [
+                f"[[{name}]] {number}: {describe_fault(each, table_of(each, model).model_fields)}"
+                for each in errors_of(error)
+            ]
         except ValueError as error:
             faults.append(f"[[{name}]] {number}: {error}")
     if faults:

@@ -40,6 +40,7 @@ from lading.hooks.polling.rounds import PollInterval
 from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_time
 
@@ -91,7 +92,9 @@ class BatchHook:
         unknown = sorted(given.keys() - set(OPTIONS))
         if unknown:
             former = describe_former_key(unknown[0], OPTIONS)
-            raise TypeError(former or f"{unknown[0]!r} is no option; the options are: {', '.join(OPTIONS)}")
+            raise TypeError(
+                former or f"{unknown[0]!r} is no option; the options are: {nearest_first(unknown[0], OPTIONS)}"
+            )
         found = batch_system(system) if isinstance(system, str) else system
         parsed = SiteOptions.of_table(given, "BatchHook")
         self._begin(RunSite(ssh_conn_id or "here", found, profile or SiteProfile(), parsed, transport), runs_folder)

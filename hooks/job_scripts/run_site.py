@@ -37,6 +37,7 @@ from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
 from lading.scheduling.matching.admission import refusal
 from lading.scheduling.site_names import is_named
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
@@ -376,7 +377,7 @@ def batch_system(name: str) -> BatchSystem:
     """
     systems = batch_systems()
     if name not in systems:
-        raise ValueError(f"batch system {name!r} is unknown; the systems are: {', '.join(systems)}")
+        raise ValueError(f"batch system {name!r} is unknown; the systems are: {nearest_first(name, systems)}")
     return systems[name]
 
 
@@ -424,7 +425,7 @@ def read_site(path: Path, name: str) -> RunSite:
     """
     tables = sites_file.read_sites(path)
     if name not in tables:
-        raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {', '.join(tables)}")
+        raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {nearest_first(name, tables)}")
     where = f"{path} [sites.{name}]"
     if not isinstance(tables[name], dict):
         raise ProfileError(f"{where} is no table")

@@ -206,7 +206,9 @@ class FixedSite(Site[SSHConfig], Holding):
         if (message := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
             return Check(what, False, message)
         message = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
-        return Check(what, True, message, warns=bool(found.clock_ahead))
+        if found.note is not None:
+            message += f"; {found.note}"
+        return Check(what, True, message, warns=bool(found.clock_ahead or found.note))
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         for host in self.config.hosts:

@@ -182,6 +182,8 @@ class LocalSite(Site[LocalConfig], Holding):
             self._claim(look=True)
         except OSError as error:
             yield Check("folder", False, f"{self.spool.root} cannot be used: {error}")
+        if (more := host.excess(self._amounts, host.hardware(host.scratch(self.config.scratch)))) is not None:
+            yield Check("table", True, f"[sites.{self.name}] {more}", warns=True)
 
     def close(self, how: str, timeout: float) -> None:
         self.closed = True
@@ -206,8 +208,12 @@ class LocalSite(Site[LocalConfig], Holding):
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""
-        amounts = {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
-        return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
+        return replace(found, **{name: amount for name, amount in self._amounts.items() if amount is not None})
+
+    @property
+    def _amounts(self) -> dict[str, Any]:
+        """The amounts in the sites file."""
+        return {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
 
     def _settings(self) -> dict[str, Any]:
         """The settings of the agent of this machine."""

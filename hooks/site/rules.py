@@ -17,6 +17,7 @@ from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.places import Target, parse_filters, parse_targets
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import RULES, Relax, Rule
+from lading.scheduling.text.nearest import nearest_first
 
 
 class BindingTable(TableModel):
@@ -59,7 +60,7 @@ def parse_bindings(tables: object, sites: Collection[str]) -> list[Binding]:
     def made(table: BindingTable) -> Binding:
         for target in table.targets:
             if Target.parse(target).site not in sites:
-                raise ValueError(f"targets: there is no site of {target!r}; valid: {', '.join(sites)}")
+                raise ValueError(f"targets: there is no site of {target!r}; valid: {nearest_first(target, sites)}")
         if strange := sorted(table.matching.keys() - {*table.targets}):
             raise ValueError(f"matching: {strange[0]!r} is no target of it; valid: {', '.join(table.targets)}")
         matching = parse_matching(table.matching) if table.matching else ()

@@ -14,6 +14,7 @@ from lading.hooks.files.table_model import CountOrZero, Memory, TableModel, each
 from lading.scheduling.shares.budgets import PeriodBudget, Unit
 from lading.scheduling.shares.table import OTHERS, Kept, Share, ShareAmounts, Shares
 from lading.scheduling.shares.who import Who
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
 # What a database keeps of it is compared by every one of them.
@@ -148,7 +149,7 @@ def parse_shares(tables: object, sites: Collection[str], half_life: float) -> Sh
     def made(table: ShareTable) -> Share:
         name = _new(table.its_name, taken)
         if strange := sorted(table.sites.keys() - {*sites}):
-            raise ValueError(f"sites: there is no site {strange[0]!r}; valid: {', '.join(sites)}")
+            raise ValueError(f"sites: there is no site {strange[0]!r}; valid: {nearest_first(strange[0], sites)}")
         kept = [Kept(None, table.amounts)] if table.amounts else []
         kept += [Kept(site, each.amounts) for site, each in table.sites.items()]
         return Share(name, table.who, table.weight, tuple(kept), table.lend, table.borrow)

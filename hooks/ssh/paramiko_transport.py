@@ -329,12 +329,14 @@ class ReverseTunnel:
         # What the site sends comes in pieces: without this each would wait for the receipt of the one before, 40 ms.
         target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A thread for each direction, so that two sides that both send before they read do not stop each other.
-        back = threading.Thread(target=_pump, args=(target, channel), daemon=True)
-        back.start()
-        _pump(channel, target)
-        back.join()
+        forth = threading.Thread(target=_pump, args=(channel, target), daemon=True)
+        forth.start()
+        _pump(target, channel)
+        close_channel(channel)  # also where the client holds its end open, which would keep a thread for ever
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+        forth.join()
         target.close()
-        close_channel(channel)
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:

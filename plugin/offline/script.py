@@ -22,6 +22,7 @@ from lading.hooks.job_scripts.properties import (
 from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
 from lading.plugin.offline.options import UsageError
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import printable, printable_lines
 
 
@@ -114,7 +115,7 @@ def of_site(name: str) -> SiteProfile:
         raise UsageError(f"--site {name}: there is no [lading] sites_file; set it, or give --profile FILE")
     tables = read_sites(path)
     if name not in tables:
-        raise UsageError(f"--site {name}: {path} has no such site; the sites are: {', '.join(tables)}")
+        raise UsageError(f"--site {name}: {path} has no such site; the sites are: {nearest_first(name, tables)}")
     return SiteProfile.of_table(tables[name], f"{path} [sites.{name}]", others=True)
 
 

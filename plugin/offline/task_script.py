@@ -8,7 +8,6 @@ a bundle reads something.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.resources import format_resources
+from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
@@ -150,7 +150,7 @@ def parse(args: Namespace) -> None:
 def close(name: str, names: Iterable[str], what: str) -> str:
     """As text: the names that are close to one, or some of them where none is."""
     known = sorted(names)
-    if near := difflib.get_close_matches(name, known, n=5):
+    if near := nearest(name, known, 5):
         return f"close to it: {', '.join(near)}"
     more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return f"the {what} are: {', '.join(known[:MOST_NAMES]) or 'none'}{more}"

@@ -6,19 +6,22 @@ Or, with ``--policy``, what the accounts of sites must be allowed.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import uuid
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 from airflow.configuration import AIRFLOW_CONFIG, conf
-from airflow.exceptions import AirflowConfigException
+from airflow.exceptions import AirflowConfigException, AirflowException
 from airflow.executors.executor_loader import ExecutorLoader
+from airflow.executors.executor_utils import ExecutorName
 from airflow.models.team import Team
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -27,7 +30,7 @@ from airflow.utils.session import create_session
 from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.controller.sites_file import budgets_of, shares_of
 from lading.executors.orchestrator import executor_names
-from lading.executors.settings import SECTION, Settings
+from lading.executors.settings import SECTION, Settings, unknown_options
 from lading.hooks.files.host import existing
 from lading.hooks.files.version import VERSION, MixedVersions, check_versions
 from lading.hooks.site import Check, Site
@@ -42,8 +45,15 @@ from lading.scheduling.resources import format_resources
 from lading.scheduling.shares.budgets import PeriodBudget, Unit
 from lading.scheduling.shares.table import OTHERS, Share
 from lading.scheduling.site_names import is_named
+from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
 
+BAD = "BAD"
+# What the examples in `deploy` say where a secret belongs.
+PLACEHOLDER = re.compile("change[-_ ]?me", re.IGNORECASE)
+# Secrets that are text of any length, and how many bytes they have at least.
+RANDOM, LEAST_SECRET = {("api_auth", "jwt_secret"), ("api", "secret_key")}, 32
+NEW_SECRET = "give all of Airflow's components the same one, such as what `openssl rand -hex 32` prints"
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
 EXECUTOR = "lading.executors.LadingExecutor"
@@ -63,14 +73,36 @@ def check(args: Namespace) -> None:
     if args.policy:
         policies(args.site)
         return
-    found = []
-    for finding in findings(args.site, args.timeout or (LAUNCH_SECONDS if args.launch else TRIAL_SECONDS), args.launch):
-        found.append(finding)
+    rows = []
+    timeout = args.timeout or (LAUNCH_SECONDS if args.launch else TRIAL_SECONDS)
+    for finding in each_once(findings(args.site, timeout, args.launch)):
+        row = finding_row(finding)
         if not finding.good:
             complain(f"{finding.what}: {finding.message}")
-    show(list(map(finding_row, found)), args.output)
-    if not all(finding.good for finding in found):
+            if args.output in ("table", "plain"):  # for the same eyes
+                row["details"] = "see above"
+        rows.append(row)
+    show(rows, args.output)
+    if any(row["result"] == BAD for row in rows):
         sys.exit(1)
+
+
+def each_once(found: Iterable[Check]) -> Iterator[Check]:
+    """The findings, of which one that repeats what an earlier one has said names that instead."""
+    said: dict[str, str] = {}
+    for finding in found:
+        if finding.good:
+            yield finding
+        elif earlier := next((what for text, what in said.items() if is_repeated(text, finding.message)), None):
+            yield replace(finding, message=f"see {earlier}")
+        else:
+            said[finding.message] = finding.what
+            yield finding
+
+
+def is_repeated(one: str, other: str) -> bool:
+    """Whether one of two texts says what the other one says."""
+    return one in other or other in one
 
 
 def policies(only: Sequence[str]) -> None:
@@ -84,7 +116,7 @@ def policies(only: Sequence[str]) -> None:
         complain(str(error))
         sys.exit(1)
     if unknown := sorted(name for name in only if not any(is_named(each, name) for each in known)):
-        complain(f"There is no site {unknown[0]!r}; the sites are: {', '.join(known)}.")
+        complain(f"There is no site {unknown[0]!r}; the sites are: {nearest_first(unknown[0], known)}.")
         sys.exit(1)
     try:
         named = [name for name in known if not only or any(is_named(name, one) for one in only)]
@@ -100,7 +132,7 @@ def policies(only: Sequence[str]) -> None:
 
 
 def finding_row(finding: Check) -> dict[str, Any]:
-    result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
+    result = "warning" if finding.good and finding.warns else "ok" if finding.good else BAD
     return {"check": finding.what, "result": result, "details": finding.message}
 
 
@@ -118,7 +150,8 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     except AirflowConfigException as error:
         yield Check("configuration", False, str(error))
         return
-    yield Check("configuration", True, f"the section [{SECTION}] is valid")
+    yield configuration_finding()
+    yield from secret_findings()
     yield state_folder_finding(settings.state_folder)
     yield store_finding()
     yield from team_findings()
@@ -141,7 +174,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
         for each in named:
             yield from site_findings(sites[each], timeout, launch)
         if not named:
-            yield Check(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+            yield Check(f"site {name}", False, f"there is no such site; the sites are: {nearest_first(name, sites)}")
 
 
 def version_finding() -> Check:
@@ -154,13 +187,52 @@ def version_finding() -> Check:
 
 
 def executor_finding() -> Check:
-    """Whether Airflow uses Lading at all."""
-    names = [name.module_path for name in ExecutorLoader.get_executor_names(validate_teams=False)]
-    if any(name.startswith("lading.executors.") for name in names):
+    """Whether Airflow uses Lading, and can load all that ``[core] executor`` names."""
+    named = executor_names.configured()
+    for path in (each.path for each in named):
+        try:
+            ExecutorLoader.import_executor_cls(ExecutorName(ExecutorLoader.executors.get(path, path)))
+        except ImportError as error:
+            valid = nearest_first(path, [EXECUTOR, *ExecutorLoader.executors])
+            message = f"[core] executor has {shortened(path)}, which cannot be loaded: {error}; valid: {valid}"
+            return Check("executor", False, message)
+    try:
+        ExecutorLoader.get_executor_names(validate_teams=False)
+    except AirflowException as error:
+        return Check("executor", False, f"[core] executor: {error}")
+    if any(each.is_lading for each in named):
         return Check("executor", True, f"[core] executor has {EXECUTOR}")
-    return Check(
-        "executor", False, f"[core] executor is {', '.join(names)}; set it to {EXECUTOR}, or add it after a comma"
-    )
+    names = ", ".join(each.path for each in named)
+    return Check("executor", False, f"[core] executor is {names}; set it to {EXECUTOR}, or add it after a comma")
+
+
+def configuration_finding() -> Check:
+    """Whether all that is set for Lading is an option of it; the values are valid."""
+    if unknown := list(unknown_options()):
+        return Check("configuration", False, "; ".join(unknown))
+    return Check("configuration", True, f"the section [{SECTION}] is valid")
+
+
+def secret_findings() -> Iterator[Check]:
+    """Which of Airflow's secrets anybody could guess."""
+    found = conf.as_dict(display_source=True, display_sensitive=True, raw=True)
+    for section, options in found.items():
+        for key, (value, source) in options.items():
+            what, text = f"[{section}] {key} ({source})", str(value)
+            size = len(text.encode())
+            if (placeholder := PLACEHOLDER.search(text)) and conf.is_sensitive_option(section, key):
+                yield Check(what, False, f"still says {placeholder[0]}, which everybody knows; {NEW_SECRET}")
+            elif (section, key) in RANDOM and 0 < size < LEAST_SECRET and not is_airflows_own(text):
+                message = f"has {size} bytes, so it can be guessed; valid: at least {LEAST_SECRET}; {NEW_SECRET}"
+                yield Check(what, False, message)
+
+
+def is_airflows_own(secret: str) -> bool:
+    """Whether a secret has the form of those that Airflow makes up for a new ``airflow.cfg``: 16 random bytes."""
+    try:
+        return len(secret) == 24 and len(b64decode(secret, validate=True)) == 16
+    except ValueError:
+        return False
 
 
 def store_finding() -> Check:
@@ -308,6 +380,7 @@ def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Itera
         weights = {each.name: each.weight for each in shares}
         weights.setdefault(OTHERS, 1.0)
         faults = [] if settings.fair else [f"[{SECTION}] fair = False, so none of them holds"]
+        faults += overkept(shares, sites)
         yield _tenants("shares", [f"{name}: weight {weight:g}" for name, weight in weights.items()], shares, faults)
     if budgets:
         amounts = [f"{each.name}: {each.unit.written(each.most)} {each.unit.value} a {each.per}" for each in budgets]
@@ -324,6 +397,22 @@ def tenant_findings(settings: Settings, sites: Mapping[str, Site[Any]]) -> Itera
                     "cpu_hours in place of usd does"
                 )
         yield _tenants("budgets", amounts, budgets, faults)
+
+
+def overkept(shares: Sequence[Share], sites: Mapping[str, Site[Any]]) -> Iterator[str]:
+    """Of what is kept for shares more than there is, as text; only where that is known."""
+    for place in dict.fromkeys(kept.site for share in shares for kept in share.kept):
+        named = [site for name, site in sites.items() if place is None or is_named(name, place)]
+        machines = [each for site in named if not site.launches for each in site.potential()]
+        if any(site.launches for site in named) or any(each.max_jobs is not None for each in machines):
+            continue  # there may be more at any time, or a queue does not say how much there is
+        there = {name: sum(getattr(each.capacity, name) for each in machines) for name in ("cpus", "memory", "gpus")}
+        there["machines"] = len(machines)
+        for name, most in there.items():
+            kept = {s.name: k.amounts[name] for s in shares for k in s.kept if k.site == place and name in k.amounts}
+            if (total := sum(kept.values())) > most:
+                where = "there are" if place is None else f"site {place} has"
+                yield f"{name} = {total:g} is kept for {', '.join(kept)}, and {where} {most:g}; lower it"
 
 
 def _tenants(what: str, found: Sequence[str], tables: Sequence[Share | PeriodBudget], faults: Sequence[str]) -> Check:

@@ -25,6 +25,7 @@ from lading.plugin.database import read_connections, reading_store
 from lading.plugin.manager import site_kinds
 from lading.plugin.sites import SitesError, declared, faults
 from lading.plugin.subcommands.console import complain, show
+from lading.scheduling.text.nearest import nearest_first
 
 HERE = "(this machine)"
 # A task in one of these states may have a batch job that is not to be disturbed.
@@ -124,7 +125,7 @@ def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:
     :raises SitesError: there is no such site, or its table is not valid
     """
     if name not in tables:
-        raise SitesError(f"there is no such site; the sites are: {', '.join(tables)}")
+        raise SitesError(f"there is no such site; the sites are: {nearest_first(name, tables)}")
     kinds = site_kinds()
     errors = faults(name, tables[name], kinds)
     if not errors:

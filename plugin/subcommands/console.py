@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from lading.plugin.command_host import host
-from lading.scheduling.text.printable import printable
+from lading.scheduling.text.printable import one_line
 from lading.scheduling.text.units import in_zone
 
 
@@ -28,7 +28,8 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
         host().console().print_as_yaml([{name: without_surrogates(each) for name, each in row.items()} for row in rows])
     else:
-        texts = [{name: each if each is None else readable(each) for name, each in row.items()} for row in rows]
+        names = dict.fromkeys(name for row in rows for name in row)  # not every row has all of them
+        texts = [{name: "" if row.get(name) is None else readable(row[name]) for name in names} for row in rows]
         host().console().print_as(texts, output)
 
 
@@ -36,13 +37,13 @@ def as_cell(value: object) -> object:
     """A value as a cell of a CSV file; what begins like a formula has a quote before it, as spreadsheets ask."""
     if not isinstance(value, str):
         return value
-    text = printable(value)
+    text = one_line(value)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def readable(value: object) -> str:
     """What users read of a value: printable, and its times in the zone of ``[core] default_timezone``."""
-    return printable(in_zone(value, host().zone()) if isinstance(value, str) else value)
+    return one_line(in_zone(value, host().zone()) if isinstance(value, str) else value)
 
 
 def without_surrogates(value: Any) -> Any:
@@ -52,4 +53,4 @@ def without_surrogates(value: Any) -> Any:
 
 def complain(message: str) -> None:
     """Print a line to the standard error."""
-    print(printable(message), file=sys.stderr)
+    print(one_line(message), file=sys.stderr)

@@ -33,6 +33,7 @@ from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import format_parts
 from lading.scheduling.matching.market import readable_kind
+from lading.scheduling.text.nearest import nearest_first
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
 SECONDS_UNTIL_DONE = 30.0
@@ -263,7 +264,7 @@ def bootstrap(args: Namespace) -> None:
     try:
         sites = load_sites(Settings.load())
         if args.site not in sites:
-            raise SitesError(f"there is no site {args.site!r}; the sites are: {', '.join(sites)}")
+            raise SitesError(f"there is no site {args.site!r}; the sites are: {nearest_first(args.site, sites)}")
         text = sites[args.site].bootstrap([*airflow_requirements(), args.lading])
     except ValueError as error:
         complain(str(error))

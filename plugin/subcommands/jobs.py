@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session, load_only
 
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.rows import held_for
@@ -19,23 +20,31 @@ from lading.plugin.command_host import as_command
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.insight.starts import ExpectedStart
-from lading.scheduling.resources import format_resources
+from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_moment
 
 # The kinds of jobs that are tries of a task, or of a rule.
 OF_TASKS = ("ExecuteTask", "Command")
+ROWS_AT_A_TIME = 1000
 
 
 @as_command
 def jobs(args: Namespace) -> None:
     """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
+    chosen = (args.state, args.dag_id, args.run_id, args.team)
     with reading_store() as session:
-        rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id, args.team)
+        if args.groups:
+            groups = group_rows(session.scalars(all_youngest_first(conditions(*chosen))))
+            show(groups[: args.limit], args.output)
+            if (older := len(groups) - args.limit) > 0:
+                complain(f"and {older} older groups: --limit {len(groups)} shows all")
+            return
+        rows, older = youngest(session, args.limit, *chosen)
         # Users read the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
         expected = expected_starts(session, rows, controller_now(session))
         listed = [mapper(row, held.get(row.token), expected.get(row.token)) for row in rows]
-        show(group_rows(rows) if args.groups else listed, args.output)
+        show(listed, args.output)
     if older:
         complain(f"and {older} older: --limit {args.limit + older} shows all")
 
@@ -52,15 +61,30 @@ def youngest(
 
     :param limit: at most so many
     """
-    named = ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id), (JobRow.team, team))
-    wanted: list[ColumnElement[bool]] = [] if not states else [JobRow.state.in_(states)]
-    wanted += [column == value for column, value in named if value]
+    wanted = conditions(states, dag_id, run_id, team)
     rows = session.scalars(
         select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit)
     ).all()
     if len(rows) < limit:
         return rows, 0
     return rows, (session.scalar(select(func.count()).select_from(JobRow).where(*wanted)) or 0) - len(rows)
+
+
+def conditions(
+    states: Sequence[str] | None, dag_id: str | None, run_id: str | None, team: str | None
+) -> list[ColumnElement[bool]]:
+    """Which jobs are asked for; None: any."""
+    named = ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id), (JobRow.team, team))
+    wanted: list[ColumnElement[bool]] = [] if not states else [JobRow.state.in_(states)]
+    return wanted + [column == value for column, value in named if value]
+
+
+def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
+    """What jobs are grouped by, of all that meet conditions, which may be very many."""
+    columns = ("dag_id", "run_id", "task_id", "kind", "state", "max_jobs", "max_instances", *Resources.__slots__)
+    query = select(JobRow).options(load_only(*(getattr(JobRow, name) for name in columns)))
+    order = (JobRow.queued_at.desc(), JobRow.token)
+    return query.where(*wanted).order_by(*order).execution_options(yield_per=ROWS_AT_A_TIME)
 
 
 def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = None) -> dict[str, Any]:
@@ -131,20 +155,21 @@ def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | N
 
 def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
     """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
-    groups: dict[tuple[Any, ...], list[JobRow]] = {}
+    groups: dict[tuple[Any, ...], Counter[State]] = {}
+    limits: dict[tuple[Any, ...], tuple[Any, Any]] = {}
     for job in jobs:
         key = (job.dag_id, job.run_id, job.task_id or job.kind, job.resources)
-        groups.setdefault(key, []).append(job)
+        groups.setdefault(key, Counter())[State(job.state)] += 1
+        limits.setdefault(key, (job.max_jobs, job.max_instances))
     return [
         {
             "dag_id": dag_id,
             "run_id": run_id,
             "task_id": task_id,
             "asked": format_resources(resources),
-            "jobs": len(members),
-            **{state.value: sum(job.state == state for job in members) for state in State},
-            "max_jobs": members[0].max_jobs,
-            "max_instances": members[0].max_instances,
+            "jobs": sum(states.values()),
+            **{state.value: states[state] for state in State},
+            **dict(zip(("max_jobs", "max_instances"), limits[dag_id, run_id, task_id, resources], strict=True)),
         }
-        for (dag_id, run_id, task_id, resources), members in groups.items()
+        for (dag_id, run_id, task_id, resources), states in groups.items()
     ]

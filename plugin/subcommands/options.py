@@ -65,7 +65,12 @@ def option(*flags: str, **settings: Any) -> Option:
 
 STATE = option("--state", nargs="+", choices=STATES, help="Only jobs in these states")
 RUN_ID = option("--run-id", type=utf8_name, help="Only jobs of this run")
-LIMIT = option("--limit", type=count, default=50, help="At most so many jobs, the youngest (default: 50)")
+LIMIT = option(
+    "--limit",
+    type=count,
+    default=50,
+    help="At most so many jobs, with --groups so many groups, the youngest (default: 50)",
+)
 OUTPUT = option(
     "-o",
     "--output",

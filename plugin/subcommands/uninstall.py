@@ -39,7 +39,7 @@ def uninstall(args: Namespace) -> None:
             print(f"There is nothing to remove: neither tables nor {settings.state_folder}")
             return
         print(f"{len(tables)} tables, with the record of all jobs, and {settings.state_folder} will be removed.")
-        if not args.yes and input("Proceed? (y/N) ").strip().lower() not in ("y", "yes"):
+        if not (args.yes or agreed()):
             raise SystemExit("Nothing was removed")
         with create_global_lock(session=session, lock=DBLocks.MIGRATIONS):
             LadingDBManager(session).drop_tables(session.connection())
@@ -51,6 +51,17 @@ def uninstall(args: Namespace) -> None:
         )
     else:
         print(f"{settings.state_folder} was removed")
+
+
+def agreed() -> bool:
+    """Whether the user agrees.
+
+    :raises SystemExit: nobody can be asked
+    """
+    try:
+        return input("Proceed? (y/N) ").strip().lower() in ("y", "yes")
+    except EOFError:
+        raise SystemExit("\nNothing was removed: nobody is there to be asked; run it with --yes") from None
 
 
 def existing_tables(session: Session) -> list[str]:

@@ -6,19 +6,21 @@ asks Airflow whether its user may have it; the page's files hold none.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import mimetypes
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, status
+from fastapi.concurrency import run_in_threadpool
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -26,6 +28,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+from starlette.types import Receive, Scope, Send
 from tenacity import Retrying
 
 from lading.executors.orchestrator import airflow_run_requests
@@ -86,6 +89,8 @@ LONGEST_WINDOW = 31 * 86400.0
 # Nor is a bill, or one by day.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
 MOST_REQUESTS = 20
+# All exports of this process together take so much of a processor.
+EXPORTS_SHARE = 0.25
 # PostgreSQL has no text with the character 0.
 NAME = r"^[^\x00]*$"
 
@@ -177,7 +182,8 @@ NOT_ASKED: dict[int | str, dict[str, Any]] = {
 }
 
 CSV: dict[int | str, dict[str, Any]] = {
-    status.HTTP_200_OK: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "A row for each job"}
+    status.HTTP_200_OK: {"content": {"text/csv": {"schema": {"type": "string"}}}, "description": "A row for each job"},
+    status.HTTP_429_TOO_MANY_REQUESTS: {"model": ErrorDetail, "description": "Another export of the user is running"},
 }
 
 NO_RUN: dict[int | str, dict[str, Any]] = {
@@ -334,14 +340,14 @@ def get_jobs(
 
 
 @looks.get("/jobs.csv", response_class=StreamingResponse, responses=CSV)
-def get_jobs_csv(session: SessionDep, sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
-    """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read."""
+def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
+    """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read; one at a time."""
     check_choice(choice, sight)
 
     # The session of the request ends before its answer does.
     rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
-    return StreamingResponse(rows, media_type="text/csv", headers=headers)
+    return Export(user.get_id(), rows, headers)
 
 
 @looks.get("/requests")
@@ -463,6 +469,47 @@ async def say_what_is_wrong(request: Request, error: Exception) -> Response:
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
+class Export(StreamingResponse):
+    """A file of any length, of which each user has one made at a time, in a bounded share of a processor.
+
+    :cvar running: the users who have one made, in this process
+    """
+
+    running: ClassVar[set[str]] = set()
+
+    def __init__(self, user: str, parts: Iterator[str], headers: dict[str, str]) -> None:
+        super().__init__(self._paced(parts), media_type="text/csv", headers=headers)
+        self.user = user
+        self._rest = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.user in self.running:
+            message = "another export of yours is running, or was broken off a moment ago; try again when it has ended"
+            await JSONResponse({"detail": message}, status.HTTP_429_TOO_MANY_REQUESTS)(scope, receive, send)
+            return
+        self.running.add(self.user)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Who breaks off and begins again does not save the rest.
+            asyncio.get_running_loop().call_later(self._rest, self.running.discard, self.user)
+
+    async def _paced(self, parts: Iterator[str]) -> AsyncIterator[str]:
+        while (found := await run_in_threadpool(_timed, parts)) is not None:
+            part, seconds = found
+            self._rest = seconds * (len(self.running) / EXPORTS_SHARE - 1)
+            yield part
+            await asyncio.sleep(self._rest)
+        self._rest = 0.0
+
+
+def _timed(parts: Iterator[str]) -> tuple[str, float] | None:
+    """The next part, and the seconds of a processor that it took; None: there is none."""
+    began = time.thread_time()
+    part = next(parts, None)
+    return None if part is None else (part, time.thread_time() - began)
+
+
 class PageFiles(StaticFiles):
     """The page's own files. Their names stay the same from one release to the next: a browser asks whether they do."""
 
@@ -479,6 +526,10 @@ def create_app() -> FastAPI:
         title="Lading",
         description="What runs where, why jobs wait, and what it costs. Times are seconds since the epoch, memory is "
         "MiB, money USD.",
+        # Its pages would load scripts of others in Airflow's origin, for users who have not logged in.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
     )
     app.include_router(looks)
     app.include_router(of_dags)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.places import parse_container
 from lading.scheduling.plan import HURRIES, MOST_HURRY
+from lading.scheduling.text.nearest import nearest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -191,8 +191,7 @@ def no_such_hints(names: Sequence[object]) -> str:
     for name in names[:MOST_NAMED]:
         plain = isinstance(name, str) and name.isidentifier() and len(name) <= places.LONGEST_NAME
         shown.append(str(name) if plain else shortened(name))
-        text = name[: places.LONGEST_NAME] if isinstance(name, str) else ""
-        closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
+        closest += nearest(name, HINT_NAMES) if isinstance(name, str) else []
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"

@@ -22,6 +22,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import MatchedMachine, granting, lacking, names_arch, resolved, too_many_nodes
 from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.site_names import is_named
+from lading.scheduling.text.nearest import nearest_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -232,7 +233,7 @@ def refusal(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no site can ever run a job."""
     names = [site.name for site in sites]
     if job.site and not any(is_named(name, job.site) for name in names):
-        return because("no_such_site", name=job.site, names=", ".join(names))
+        return because("no_such_site", name=job.site, names=nearest_first(job.site, names))
     its_own = asked(job, sites)
     if job.targets is not None:
         return unreachable(job, sites)
@@ -265,7 +266,7 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
     """Why a target can never run a job."""
     there = [site for name, site in sites.items() if is_named(name, target.site)]
     if not there:
-        return because("no_such_site", name=target.site, names=", ".join(sites))
+        return because("no_such_site", name=target.site, names=nearest_first(target.site, sites))
     if not (takers := open_to(job, there)):
         return _not_open(job, there)
     site = takers[0]

@@ -6,6 +6,7 @@ On a terminal and in a log it moves no cursor, hides nothing and begins no line.
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 # MySQL's TEXT holds 65,535 bytes; more characters than these of a message would not be read.
 LONGEST_TEXT = 4000
 _LONGEST = 500
+_LINE_END = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
@@ -24,6 +26,11 @@ def printable(text: object) -> str:
     writing or have no width, lone surrogates, and characters that Unicode has not assigned.
     """
     return "".join(each if each.isprintable() else _escape(each) for each in str(text))
+
+
+def one_line(text: object) -> str:
+    """The same, with a blank for line ends and the blanks around them, as people read text of several lines."""
+    return printable(_LINE_END.sub(" ", str(text).strip()))
 
 
 def printable_lines(text: str) -> str:

@@ -74,14 +74,14 @@ class SnakemakeDeployment(Deployment):
             from botocore.config import Config
         except ImportError as error:
             raise ImportError(f"boto3 is missing ({error}): pip install boto3") from error
-        is_default = aws_conn_id in ("", DEFAULT_AWS_CONNECTION) and not self.has_connection(aws_conn_id)
+        is_default = aws_conn_id in ("", DEFAULT_AWS_CONNECTION) and self.aws_connection_fault(aws_conn_id)
         session = boto3.Session(profile_name=None if is_default else aws_conn_id)
         return session.client(service, region_name=region, config=Config(**options))
 
-    def has_connection(self, name: str) -> bool:
+    def aws_connection_fault(self, name: str) -> str | None:
         import boto3
 
-        return name in boto3.Session().available_profiles
+        return None if name in boto3.Session().available_profiles else f"there is no profile {name!r} in ~/.aws"
 
 
 class ConfigLogin(Login):

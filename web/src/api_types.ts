@@ -196,7 +196,7 @@ export interface paths {
         };
         /**
          * Get Jobs Csv
-         * @description All jobs that are chosen as a file, youngest first, those of Dags alone that you may read.
+         * @description All jobs that are chosen as a file, youngest first, those of Dags alone that you may read; one at a time.
          */
         get: operations["get_jobs_csv_jobs_csv_get"];
         put?: never;
@@ -2152,6 +2152,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Another export of the user is running */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
             /** @description The database is busy or away */

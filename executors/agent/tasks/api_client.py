@@ -31,7 +31,8 @@ class ApiOutOfReach(AgentJobFailed):
     cause = "node_failure"
 
     def __init__(self, error: Exception, exit_code: int = 1) -> None:
-        message = f"{type(error).__name__}: {error}"
+        # What httpx has below the first line leads to a lexicon of status codes.
+        message = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         super().__init__(because("api_out_of_reach", text=message), exit_code)
 
 

@@ -86,6 +86,27 @@ def test_check_says_what_is_wrong(airflow: Airflow) -> None:
     assert "site nosuch: there is no such site; the sites are: local" in errors
 
 
+def test_check_names_each_mistake_once(airflow: Airflow) -> None:
+    mistakes = {
+        "AIRFLOW__LADING__DEFUALT_MEMORY": "2 GiB",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 31,
+        "AIRFLOW__API__SECRET_KEY": "CHANGE-ME",
+        "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutr",
+    }
+    [(status, output, errors)] = run_all(airflow, ["lading", "check", "local"], **mistakes)
+    assert status == 1
+    for words in (
+        "AIRFLOW__LADING__DEFUALT_MEMORY: there is no such option; valid: default_memory, ",
+        "[api_auth] jwt_secret (env var): has 31 bytes",
+        "[api] secret_key (env var): still says CHANGE-ME",
+        "has 'lading.executors.LadingExecutr', which cannot be loaded: ",
+        "valid: lading.executors.LadingExecutor, ",
+    ):
+        assert errors.count(words) == 1
+        assert words not in output
+    assert output.count("see above") >= 4, "a slow machine has more"
+
+
 def test_clean(airflow: Airflow, tmp_path: Path) -> None:
     """What is old is removed, site by site, and a site that is missing holds up none of the others."""
     rejected = airflow.home / "lading" / "spool" / "local" / "rejected"

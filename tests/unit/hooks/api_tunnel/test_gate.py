@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from lading.hooks.api_tunnel import gate as gate_module
 from lading.hooks.api_tunnel.gate import ApiGate, is_below, prefix
+from lading.plugin.service import mint
 from tests.services.execution_api import ExecutionApi
 
 
@@ -56,6 +57,23 @@ class Handler(socketserver.BaseRequestHandler):
                 said += data
 
 
+@pytest.fixture(scope="module", autouse=True)
+def secret() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
+        yield
+
+
+def token(job: str = "job") -> str:
+    """What a task presents, as Airflow makes it."""
+    return mint()(job, 600.0)
+
+
+def signed(said: bytes, job: str = "job") -> bytes:
+    """Put the token of a job where one belongs."""
+    return said.replace(b"<token>", token(job).encode())
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Listener]:
     with Listener() as made:
@@ -74,16 +92,18 @@ def talk(gate: tuple[str, int], said: bytes) -> bytes:
     """Send all of it, and read until the gate closes the connection."""
     heard = b""
     with socket.create_connection(gate, 120) as client, contextlib.suppress(OSError):
-        client.sendall(said)
+        client.sendall(signed(said))
         client.shutdown(socket.SHUT_WR)
         while data := client.recv(65536):
             heard += data
     return heard
 
 
-GET = b"GET /execution/health HTTP/1.1\r\nHost: a\r\n\r\n"
+STRANGE_GET = b"GET /execution/health HTTP/1.1\r\nHost: a\r\n\r\n"
+GET = b"GET /execution/health HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer <token>\r\n\r\n"
 EVIL = b"POST /auth/token HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
-UP = b"POST /execution/x HTTP/1.1\r\nHost: a\r\n"
+STRANGE_UP = b"POST /execution/x HTTP/1.1\r\nHost: a\r\n"
+UP = STRANGE_UP + b"Authorization: Bearer <token>\r\n"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +112,16 @@ UP = b"POST /execution/x HTTP/1.1\r\nHost: a\r\n"
         (EVIL, [403]),
         (GET, [200]),
         (GET + EVIL, [200, 403]),
+        (STRANGE_GET + EVIL, [200]),
+        (STRANGE_UP + b"Content-Length: 5\r\n\r\nhello", [403]),
+        (STRANGE_UP + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", [403]),
+        (STRANGE_UP + b"Content-Length: 0\r\n\r\n", [200]),
+        (UP.replace(b"<token>", b"<token>x") + b"Content-Length: 5\r\n\r\nhello", [403]),
+        (UP.replace(b"Bearer", b"Basic") + b"Content-Length: 5\r\n\r\nhello", [403]),
+        (UP.replace(b"<token>", b"eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.") + b"Content-Length: 5\r\n\r\nhello", [403]),
+        (UP + b"Authorization: Bearer <token>\r\nContent-Length: 5\r\n\r\nhello", [403]),
+        (UP + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", [400]),
+        (UP + b"X: " + b"x" * 9000 + b"\r\n\r\n", [431]),
         (GET + GET + EVIL + GET, [200, 200, 403]),
         (UP + b"Content-Length: 5\r\n\r\nhello" + EVIL, [200, 403]),
         (UP + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + EVIL, [200, 403]),
@@ -133,7 +163,7 @@ def test_a_conversation_outlives_the_collection_of_garbage(
     gc.freeze()  # what is there before the conversation, all of Airflow, need not be searched each time
     try:
         with socket.create_connection(gate, 120) as client:
-            client.sendall(GET)
+            client.sendall(signed(GET))
             client.shutdown(socket.SHUT_WR)
             for _ in range(5):
                 time.sleep(0.05)
@@ -148,7 +178,10 @@ def test_no_other_protocol_follows(server: Listener, gate: tuple[str, int]) -> N
     """A server that takes up `Upgrade` would speak on as the client likes."""
     server.heard.clear()
     upgrade = b"Connection: Upgrade, X-Own\r\nUpgrade: websocket\r\nX-Own: 1\r\nX-Kept: 2\r\n\r\n"
-    heard = talk(gate, b"GET /execution/x HTTP/1.1\r\nHost: evil\r\n" + upgrade + EVIL)
+    heard = talk(
+        gate,
+        GET.replace(b"Host: a\r\n\r\n", b"").replace(b"Host: a", b"Host: evil").removesuffix(b"\r\n") + upgrade + EVIL,
+    )
     assert (heard.count(b"200 OK"), heard.count(b"403 ")) == (1, 1)
     (request,) = (bytes(each).lower() for each in server.heard)
     assert b"upgrade" not in request
@@ -187,6 +220,7 @@ LINES = [
     b"5;x=\ny\r\nhello\r\n",
     b"29\r\n",
     b"POST /auth/token HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"Authorization: Bearer <token>\r\n",
 ]
 
 
@@ -291,15 +325,22 @@ def test_the_conversation_of_a_client() -> None:
             assert made.open() == (host, port), "the second time it is there"
             with httpx.Client(base_url=f"http://{host}:{port}/execution/", trust_env=False) as client:
                 assert client.get("health").json() == {"status": "healthy"}
-                assert client.post("a", json={"x": 1}, headers={"Authorization": "Bearer t"}).status_code == 200
+                client.headers["Authorization"] = f"Bearer {token()}"
+                assert (
+                    client.post(
+                        "a",
+                        json={"x": 1},
+                    ).status_code
+                    == 200
+                )
                 assert (
                     client.patch("a/state", json={"state": "success"}, headers={"Expect": "100-continue"}).json() == {}
                 )
                 assert client.head("health").status_code in (200, 501)
                 refused = client.post(f"http://{host}:{port}/auth/token", json={})
-                assert (refused.status_code, refused.text) == (
+                assert (refused.status_code, refused.json()["detail"]) == (
                     403,
-                    "this tunnel leads to Airflow's execution API at /execution/ alone\n",
+                    "this tunnel leads to Airflow's execution API at /execution/ alone",
                 )
                 assert client.get("health").status_code == 200
             assert [path for _, path, _ in api.requests] == [
@@ -335,7 +376,13 @@ def test_large_bodies_in_both_directions(tmp_path: object) -> None:
         made = ApiGate(f"http://127.0.0.1:{server.server_address[1]}/execution/", "large")
         host, port = made.open()
         try:
-            answer = httpx.post(f"http://{host}:{port}/execution/x", content=b"z" * size, trust_env=False, timeout=120)
+            answer = httpx.post(
+                f"http://{host}:{port}/execution/x",
+                content=b"z" * size,
+                headers={"Authorization": f"Bearer {token()}"},
+                trust_env=False,
+                timeout=120,
+            )
             assert answer.content == b"z" * size
         finally:
             made.close()
@@ -348,7 +395,7 @@ def test_a_head_travels_with_what_follows_it() -> None:
         gate = ApiGate(f"http://127.0.0.1:{api.getsockname()[1]}/execution/", "pieces")
         try:
             with socket.create_connection(gate.open(), 120) as client:
-                client.sendall(UP + b"Content-Length: 5\r\n\r\n")
+                client.sendall(signed(UP) + b"Content-Length: 5\r\n\r\n")
                 time.sleep(0.1)
                 client.sendall(b"hello")
                 server, _ = api.accept()
@@ -381,9 +428,10 @@ def test_half_open_conversations_take_no_more_than_their_share(
     server: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 20)
+    monkeypatch.setattr(gate_module, "LEAST_IDLE", 600.0)
     before = len(os.listdir("/proc/self/fd"))
     made = ApiGate(server.url, "crowded")
-    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 600.0)
+    monkeypatch.setattr(gate_module, "UNVERIFIED_SECONDS", 600.0)
     clients = begin(made.open(), 150)
     try:
         wait(lambda: made._is_full)
@@ -404,17 +452,17 @@ def test_half_open_conversations_take_no_more_than_their_share(
 
 
 def test_a_head_that_does_not_come_ends_its_conversation(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 1.5)
+    monkeypatch.setattr(gate_module, "UNVERIFIED_SECONDS", 1.5)
     made = ApiGate(server.url, "slow")
     try:
         (client,) = begin(made.open(), 1)
         with client:
             assert client.recv(1) == b""
         with socket.create_connection(made.open(), 120) as client:
-            client.sendall(GET)
+            client.sendall(signed(GET))
             assert b"200" in client.recv(65536)
             time.sleep(2.0)
-            client.sendall(GET)  # between two requests it may be silent for longer
+            client.sendall(signed(GET))  # between two requests it may be silent for longer
             wait(lambda: b"200" in client.recv(65536))
     finally:
         made.close()
@@ -428,7 +476,7 @@ def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatc
     try:
         for _ in range(6):
             idle.append(socket.create_connection(made.open(), 120))
-            idle[-1].sendall(GET)
+            idle[-1].sendall(signed(GET))
             wait(lambda: b"200" in idle[-1].recv(65536))
     finally:
         for client in idle:
@@ -436,21 +484,126 @@ def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatc
         made.close()
 
 
-def test_a_body_that_does_not_come_ends_its_conversation(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "IDLE_TIMEOUT", 0.2)
+class Patient(socketserver.StreamRequestHandler):
+    """An API server that waits for as much as it is sent, and has no answer."""
 
-    class Patient(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while self.rfile.readline():
-                pass
+    def handle(self) -> None:
+        while self.rfile.readline():
+            pass
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Patient) as api:
+
+@contextlib.contextmanager
+def leading_to(handler: type[socketserver.BaseRequestHandler]) -> Iterator[tuple[str, int]]:
+    """A gate before such a server."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as api:
+        api.daemon_threads = True
         threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         made = ApiGate(f"http://127.0.0.1:{api.server_address[1]}/execution/", "body")
         try:
-            with socket.create_connection(made.open(), 120) as client:
-                client.sendall(UP + b"Content-Length: 5\r\n\r\n")
-                assert client.recv(65536) == b""
+            yield made.open()
         finally:
             made.close()
             api.shutdown()
+
+
+def test_a_body_that_does_not_come_ends_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "MOST_DELAY", 0.2)
+    with leading_to(Patient) as gate, socket.create_connection(gate, 120) as client:
+        client.sendall(signed(UP) + b"Content-Length: 5\r\n\r\n")
+        assert client.recv(65536) == b""
+
+
+def test_a_body_that_trickles_ends_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and all of them would take weeks."""
+    monkeypatch.setattr(gate_module, "MOST_DELAY", 1.0)
+    with leading_to(Patient) as gate, socket.create_connection(gate, 120) as client:
+        client.sendall(signed(UP) + b"Content-Length: 100000000\r\n\r\n")
+        client.settimeout(0.05)
+        end = time.monotonic() + 60
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                client.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    assert client.recv(1) == b""
+                    break
+        assert time.monotonic() < end
+
+
+def test_an_answer_that_is_not_read_ends_its_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stranger after some seconds, however large it is."""
+    monkeypatch.setattr(gate_module, "UNVERIFIED_SECONDS", 0.5)
+    over = threading.Event()
+
+    class Large(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"z" * 1_000_000)
+            over.set()
+
+    with leading_to(Large) as gate, socket.create_connection(gate, 120) as client:
+        client.sendall(STRANGE_GET)
+        assert over.wait(60)
+
+
+HEAVY = b"Content-Length: 1000000\r\n\r\nx"
+ATTACKS = {
+    "a head that does not end": [b"POST /execution/x HTTP/1.1\r\nHost: a\r\n"],
+    "a body without a token": [STRANGE_UP + HEAVY],
+    "a body with a forged token": [UP.replace(b"<token>", b"<token>x") + HEAVY],
+    "a body in chunks": [STRANGE_UP + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"],
+    "one request after the other": [STRANGE_GET] * 20,
+    "one token for all": [UP + HEAVY],
+    "one token for all, one request after the other": [GET] * 20,
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_heartbeats_pass_beside_an_attack(attack: str) -> None:
+    """As many connections as the gate takes at once are held open by somebody who sends a byte now and then."""
+    with ExecutionApi() as api, contextlib.ExitStack() as stack:
+        made = ApiGate(api.url, "attacked")
+        host, port = made.open()
+        stack.callback(made.close)
+        clients = [
+            stack.enter_context(socket.create_connection((host, port), 120))
+            for _ in range(gate_module.MOST_CONVERSATIONS)
+        ]
+        parts = [signed(part, "attacker") for part in ATTACKS[attack]]
+        kept = stack.enter_context(httpx.Client(trust_env=False, timeout=30))
+        url = f"http://{host}:{port}/execution/task-instances/1/heartbeat"
+        for number in range(10):
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(parts[number] if number < len(parts) else b"x")
+            # A task that runs keeps its connection; one that starts has none.
+            with httpx.Client(trust_env=False, timeout=30) as fresh:
+                for honest in (kept, fresh):
+                    answer = honest.put(url, json={}, headers={"Authorization": f"Bearer {token('honest')}"})
+                    assert answer.status_code == 200
+
+
+def test_a_token_has_its_share_of_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further requests of a job are to be repeated, until one of its conversations has ended."""
+    monkeypatch.setattr(gate_module, "MOST_DELAY", 600.0)
+    with leading_to(Patient) as gate, contextlib.ExitStack() as stack:
+
+        def begin_one(job: str) -> socket.socket:
+            client = stack.enter_context(socket.create_connection(gate, 120))
+            client.sendall(signed(UP, job) + b"Content-Length: 5\r\n\r\nh")
+            return client
+
+        first = [begin_one("a") for _ in range(gate_module.MOST_OF_A_TOKEN)]
+        wait(lambda: b" 503 " in answer_of(begin_one("a")))
+        assert b" 503 " not in answer_of(begin_one("b"))
+        first[0].close()
+        wait(lambda: b" 503 " not in answer_of(begin_one("a")))
+
+
+def answer_of(client: socket.socket) -> bytes:
+    """What a client is answered at once; nothing where its request is passed on."""
+    client.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        return client.recv(65536)
+    return b""

@@ -6,27 +6,40 @@ import json
 import os
 import socket
 import time
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.executors import executor_loader
+from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.housekeeping import Housekeeping
+from lading.executors.host import answer
+from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
-from lading.hooks.files import version
+from lading.hooks.ec2.account import connection_checks
+from lading.hooks.files import host, version
 from lading.hooks.site import Check
+from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.plugin.database import store_fault
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import check, controller_state
 from lading.plugin.subcommands.check import (
+    configuration_finding,
     container_began_at,
     controller_finding,
     default_finding,
+    executor_finding,
     here_finding,
     is_of_container,
     key_finding,
+    overkept,
+    secret_findings,
     state_folder_finding,
     tenant_findings,
     token_finding,
@@ -312,3 +325,180 @@ def test_files_of_two_versions_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
     found = check.version_finding()
     assert not found.good
     assert "airflow-lading 9.9 is installed" in found.message
+
+
+@pytest.mark.parametrize(
+    ("executor", "good", "words"),
+    [
+        ("lading.executors.LadingExecutor", True, "has lading.executors.LadingExecutor"),
+        ("LocalExecutor,lading:lading.executors.LadingExecutor", True, "has lading.executors.LadingExecutor"),
+        ("lading.executors.LadingExecutr", False, "valid: lading.executors.LadingExecutor, "),
+        ("lading.executor.LadingExecutor", False, "valid: lading.executors.LadingExecutor, "),
+        ("lading.executors.LadingExecutor,LocalExecuter", False, "valid: LocalExecutor, "),
+        ("LocalExecutor", False, "set it to lading.executors.LadingExecutor"),
+    ],
+)
+def test_each_executor_can_be_loaded(monkeypatch: pytest.MonkeyPatch, executor: str, good: bool, words: str) -> None:
+    monkeypatch.setattr(executor_loader, "_executor_names", [])
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    found = executor_finding()
+    assert (found.good, words in found.message) == (good, True), found.message
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("AIRFLOW__LADING__DEFUALT_MEMORY", "there is no such option; valid: default_memory, "),
+        ("AIRFLOW__LADING__SITES_FILE_CMD", "there is no such option; valid: sites_file, "),
+        ("AIRFLOW__LADDING__DEFAULT_MEMORY", "there is no section [ladding]; did you mean [lading]?"),
+        ("AIRFLOW__GENES___LADING__DEFAULT_MEMRY", "there is no such option of a team; valid: default_memory, "),
+        ("AIRFLOW__GENES___LADING__SITES_FILE", "there is no such option of a team; valid: "),
+    ],
+)
+def test_an_option_that_there_is_not_is_an_error(monkeypatch: pytest.MonkeyPatch, variable: str, words: str) -> None:
+    assert configuration_finding().good
+    monkeypatch.setenv("AIRFLOW__GENES___LADING__DEFAULT_MEMORY", "1 GiB")
+    monkeypatch.setenv("AIRFLOW__LOGGING__LOGGING_LEVEL", "INFO")
+    assert configuration_finding().good
+    monkeypatch.setenv(variable, "2 GiB")
+    found = configuration_finding()
+    assert not found.good
+    assert found.message.startswith(f"{variable}: {words}")
+
+
+@pytest.mark.parametrize("section", ["lading", "genes=lading"])
+def test_an_option_of_the_file_that_there_is_not(monkeypatch: pytest.MonkeyPatch, section: str) -> None:
+    if not (before := check.conf.has_section(section)):
+        check.conf.add_section(section)
+    try:
+        check.conf.set(section, "defualt_memory", "2 GiB")
+        assert configuration_finding().message.startswith(
+            f"[{section}] defualt_memory in airflow.cfg: there is no such"
+        )
+    finally:
+        check.conf.remove_option(section, "defualt_memory")
+        if not before:
+            check.conf.remove_section(section)
+
+
+def test_secrets_that_can_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "x" * 32)
+    monkeypatch.setenv("AIRFLOW__API__SECRET_KEY", b64encode(b"r" * 16).decode())  # as Airflow makes it up
+    assert list(secret_findings()) == []
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "x" * 31)
+    [found] = secret_findings()
+    assert not found.good
+    assert (found.what, found.message[:12]) == ("[api_auth] jwt_secret (env var)", "has 31 bytes")
+    assert "openssl rand -hex 32" in found.message
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", f"CHANGE-ME{'x' * 64}")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "change_me")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:CHANGE-ME@127.0.0.1/airflow")
+    told = {each.what.partition(" (")[0]: each for each in secret_findings()}
+    assert sorted(told) == ["[api_auth] jwt_secret", "[core] fernet_key", "[database] sql_alchemy_conn"]
+    assert not any(each.good for each in told.values())
+    assert "xxxx" not in str(told)
+    assert "airflow:" not in str(told)
+
+
+def test_amounts_that_this_machine_does_not_have(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    settings = replace(settings, sites_file=path)
+
+    def found(text: str) -> list[Check]:
+        path.write_text(f"[sites.local]\n{text}")
+        return list(load_sites(settings)["local"].checks())
+
+    has = host.hardware(tmp_path)
+    assert found(f"memory = {has.memory}\ncpus = {has.cpus * 4}") == [], "processors may be shared"
+    for text, words in (
+        ('memory = "64 TiB"', f"memory = 67,108,864 MiB is more than the {has.memory:,} that"),
+        ("gpus = 99", f"gpus = 99 is more than the {has.gpus:g} that"),
+    ):
+        [told] = found(text)
+        assert (told.what, told.good, told.warns) == ("table", True, True)
+        assert told.message.startswith(f"[sites.local] {words} this machine has: ")
+        assert "lower it" in told.message
+
+
+def test_shares_that_keep_more_than_there_is(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    settings = replace(settings, sites_file=path)
+
+    def found(text: str, kind: str = "") -> list[str]:
+        path.write_text(f"[sites.local]\ncpus = 8\n{kind}\n{text}")
+        sites = load_sites(settings)
+        return list(overkept(check.shares_of(path, sites, 1.0).table, sites))
+
+    one, other = '[[shares]]\nteam = "a"\ncpus = {}\n', '[[shares]]\nteam = "b"\ncpus = {}\n'
+    assert found(one.format(4) + other.format(4)) == []
+    assert found(one.format(64)) == ["cpus = 64 is kept for team a, and there are 8; lower it"]
+    assert found(one.format(5) + other.format(4)) == ["cpus = 9 is kept for team a, team b, and there are 8; lower it"]
+    assert found('[[shares]]\nteam = "a"\nsites = {local = {machines = 2}}') == [
+        "machines = 2 is kept for team a, and site local has 1; lower it"
+    ]
+    assert found(one.format(64), CLUSTER) == [], "how much a queue has is not known"
+
+
+def test_an_error_is_said_once() -> None:
+    broken = Check("site cloud: prices", False, "/p.csv cannot be read")
+    same = Check("tasks without hints", False, "what the sites have is not known: /p.csv cannot be read")
+    good = Check("x", True, broken.message)
+    for first, second in ((broken, same), (same, broken)):
+        found = list(check.each_once([first, good, second, first]))
+        assert [each.message for each in found] == [first.message, good.message, *[f"see {first.what}"] * 2]
+        assert [each.good for each in found] == [False, True, False, False]
+
+
+def test_a_machine_says_what_its_table_has_too_much(tmp_path: Path) -> None:
+    """Asked over SSH, it answers so."""
+    asked = {"version": version.VERSION, "look": True, "scratch": "", "reserve": {"cpus": 0, "memory": 0}}
+    share = {"cpus": 2, "memory": 2**26, "disk": None, "gpus": None}
+    assert "memory = 67,108,864 MiB is more than" in answer(tmp_path, {**asked, "share": share})["note"]
+    assert answer(tmp_path, {**asked, "share": {**share, "memory": 100}})["note"] is None
+
+
+def test_a_connection_to_something_else_is_none_for_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WEB", "http://user:secret@127.0.0.1:1")
+    with SSHTransport("web") as transport:
+        [said] = transport.run(["true"])
+    words = "the connection 'web' is of type 'http'; name one of type ssh, made by `airflow connections add "
+    assert words in said.message
+    assert "secret" not in said.message
+    assert transport.unusable, "time does not change it"
+
+
+def test_a_connection_to_something_else_is_none_for_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WEB", "http://127.0.0.1:1")
+    monkeypatch.setenv("AIRFLOW_CONN_CLOUD", "aws://")
+    [found] = connection_checks("web")
+    assert (found.warns, found.message) == (True, "the connection 'web' is of type 'http'; name one of type aws")
+    assert list(connection_checks("cloud")) == []
+
+
+@pytest.mark.parametrize("text", [None, "instance_type,zone\n", "no prices"])
+def test_prices_that_cannot_be_read(settings: Settings, tmp_path: Path, text: str | None) -> None:
+    """They are looked at before AWS is asked for anything."""
+    prices = tmp_path / "prices.csv"
+    if text is not None:
+        prices.write_text(text)
+    (path := tmp_path / "sites.toml").write_text(
+        f'''[sites.cloud]\nkind = "ec2"\nregion = "eu-central-1"\naws_conn_id = ""\nprices = "{prices}"\n'''
+        'instance_types = ["c7i.*"]\nsubnets = ["subnet-0a1b2c3d"]\nsecurity_groups = ["sg-0a1b2c3d"]\n'
+        'work_dir = "/w"\n'
+        'python = "/p"\nami = {x86_64 = "ami-0a1b2c3d"}\n'
+    )
+    site = load_sites(replace(settings, sites_file=path))["cloud"]
+    [found] = site.checks()
+    assert (found.what, found.good) == ("prices", False)
+    assert str(prices) in found.message
+
+
+def test_tables_of_another_version(airflow_database: Engine) -> None:
+    """What migrate would refuse is not what is recommended."""
+    session = Session(airflow_database)
+    session.execute(sql(f"CREATE TABLE {LadingDBManager.version_table_name} (version_num VARCHAR(32))"))
+    session.execute(sql(f"INSERT INTO {LadingDBManager.version_table_name} VALUES ('ffff')"))
+    fault = store_fault(session)
+    assert fault is not None
+    assert fault.startswith("The tables of Lading are at revision 'ffff'; this version knows ")
+    assert "Install the version that made them" in fault

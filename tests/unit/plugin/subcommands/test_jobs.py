@@ -1,6 +1,22 @@
 from __future__ import annotations
 
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from airflow.cli import cli_parser
+from sqlalchemy import text
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.agent.tasks.api_client import ApiOutOfReach
+from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.store import JobRow, State
+from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.jobs import group_rows, job_row, short_job_row
 
 
@@ -37,3 +53,85 @@ def test_the_batch_job_and_its_node() -> None:
     one.native_id, one.node, one.queued_at, one.try_number = "17[3].pbs", "n1", 5.0, 1
     assert (job_row(one)["batch_job"], job_row(one)["node"]) == ("17[3].pbs", "n1")
     assert (short_job_row(one)["batch job"], short_job_row(one)["node"]) == ("17[3].pbs", "n1")
+
+
+@pytest.fixture
+def lading(airflow_database: Engine, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run a command as ``airflow`` would; the standard output and the standard error."""
+    with Session(airflow_database) as session:
+        table = LadingDBManager.version_table_name
+        session.execute(text(f"CREATE TABLE {table} (version_num VARCHAR(32))"))
+        [head] = LadingDBManager(session).get_script_object().get_heads()
+        session.execute(text(f"INSERT INTO {table} VALUES (:head)"), {"head": head})
+        asked = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0, "priority": 0, "map_index": -1, "try_number": 1}
+        for number in range(60):
+            names = {"dag_id": "d", "run_id": f"r{number // 2:02}", "task_id": "t", "subject": str(number)}
+            state = State.QUEUED if number % 2 else State.FAILED
+            rest = {"kind": "ExecuteTask", "workload": "{}", "queued_at": 1000.0 + number, "state": state}
+            store.add_job(session, token=f"job{number}", **{**asked, **names, **rest})
+        session.commit()
+
+    def run(*arguments: str) -> tuple[str, str]:
+        capsys.readouterr()
+        args = cli_parser.get_parser().parse_args(["lading", *arguments])
+        args.func(args)
+        out, err = capsys.readouterr()
+        return out, err
+
+    return run
+
+
+def test_groups_are_made_of_all_jobs(lading: Callable[..., tuple[str, str]]) -> None:
+    """Not of the youngest 50, of which the last groups would have some alone."""
+    out, err = lading("jobs", "--groups", "-o", "plain")
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [row[1] for row in rows] == [f"r{number:02}" for number in reversed(range(30))]
+    assert {tuple(row[8:10]) for row in rows} == {("2", "1")}
+    assert err == ""
+    out, err = lading("jobs", "--groups", "--limit", "10", "-o", "plain")
+    assert len(out.splitlines()) == 1 + 10
+    assert err == "and 20 older groups: --limit 30 shows all\n"
+    out, err = lading("jobs", "--groups", "--state", "failed", "--run-id", "r03", "-o", "plain")
+    assert len(out.splitlines()) == 1 + 1
+    out, err = lading("jobs", "-o", "plain")
+    assert len(out.splitlines()) == 1 + 50
+    assert err == "and 10 older: --limit 60 shows all\n"
+
+
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_a_table_has_no_none(
+    lading: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    out, _ = lading("jobs", "--limit", "1", "-o", output)
+    assert "None" not in out
+    assert "d.t" in out
+
+
+def test_nobody_can_be_asked(
+    lading: Callable[..., tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setenv("AIRFLOW__LADING__STATE_FOLDER", str(tmp_path / "state"))
+    with pytest.raises(SystemExit) as caught:
+        lading("uninstall")
+    assert "nobody is there to be asked; run it with --yes" in str(caught.value)
+
+
+def test_errors_of_several_lines_are_one(
+    lading: Callable[..., tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """httpx words the errors of HTTP so."""
+    request = httpx.Request("GET", "http://127.0.0.1/x")
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        httpx.Response(503, request=request).raise_for_status()
+    assert "\n" in str(caught.value)
+    for output in ("table", "plain", "csv"):
+        show([{"reason": str(caught.value)}], output)
+    complain(str(caught.value))
+    out, err = capsys.readouterr()
+    assert "\\n" not in out + err
+    assert "for url 'http://127.0.0.1/x' For more information" in err
+    assert str(ApiOutOfReach(caught.value)).endswith("'503 Service Unavailable' for url 'http://127.0.0.1/x'")

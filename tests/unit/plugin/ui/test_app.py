@@ -9,10 +9,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
+import uvicorn
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel
@@ -40,6 +43,7 @@ from lading.executors.store.share_rows import BudgetRow
 from lading.executors.store.tables import RequestRow
 from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
+from tests.services.processes import wait_until
 
 NOW = time.time()
 HOUR = {"since": NOW - 3600, "until": NOW + 60}
@@ -112,7 +116,9 @@ def client(app: FastAPI, airflow_database: Engine, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="module")
 def cases(app: FastAPI) -> dict[GenerationMode, st.SearchStrategy[Case]]:
     """What the OpenAPI document allows to be asked, and what it does not."""
-    operations = [each.ok() for each in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations()]
+    schema = schemathesis.openapi.from_dict(app.openapi())
+    schema.app = app
+    operations = [each.ok() for each in schema.get_all_operations()]
     return {mode: st.one_of(each.as_strategy(generation_mode=mode) for each in operations) for mode in GenerationMode}
 
 
@@ -520,6 +526,71 @@ def test_all_chosen_jobs_are_a_file(session: Session, client: TestClient, monkey
     assert float(rows[0]["ran_seconds"]) == 500
 
 
+@pytest.fixture
+def url(client: TestClient) -> Iterator[str]:
+    """The application on a port, for what the test client would wait for: the end of an answer."""
+    server = uvicorn.Server(uvicorn.Config(client.app, port=0, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        assert wait_until(lambda: server.started, 60, 0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_a_user_has_one_export_at_a_time(session: Session, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a share of a processor; all rows come, however long that takes. One that is broken off is paid for, too."""
+    from lading.plugin.ui import app as app_module
+    from lading.plugin.ui.queries import explorer
+
+    monkeypatch.setattr(explorer, "ROWS_AT_A_TIME", 50)
+    for number in range(500):
+        ended(session, f"job{number}", queued_at=NOW - 700)
+    session.commit()
+    may_go_on, spent, timed = threading.Event(), [], app_module._timed
+
+    def measured(parts: Iterator[str]) -> tuple[str, float] | None:
+        if len(spent) == 3:
+            may_go_on.wait()
+        if (found := timed(parts)) is not None:
+            spent.append(found[1])
+        return found
+
+    def get(user: str) -> httpx.Response:
+        return httpx.get(f"{url}/jobs.csv", headers={"Authorization": f"Bearer {user}"}, timeout=120)
+
+    monkeypatch.setattr(app_module, "_timed", measured)
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(get, "viewer")
+        assert wait_until(lambda: len(spent) == 3, 60, 0.01)
+        refused = get("viewer")
+        assert (refused.status_code, "another export of yours" in refused.json()["detail"]) == (429, True)
+        may_go_on.set()
+        text = first.result().text
+    took = time.monotonic() - began
+    assert len(list(csv.DictReader(io.StringIO(text)))) == 500
+    assert sum(spent) <= took * app_module.EXPORTS_SHARE
+    assert get("viewer").status_code == 200
+    spent[:] = []
+    may_go_on.clear()
+    with httpx.stream("GET", f"{url}/jobs.csv", headers={"Authorization": "Bearer viewer"}, timeout=120) as broken_off:
+        assert broken_off.status_code == 200
+        assert wait_until(lambda: len(spent) == 3, 60, 0.01)
+        assert get("viewer").status_code == 429
+        spent.append(0.0)
+        assert get("operator").status_code == 200, "it is another's"
+    may_go_on.set()
+    assert wait_until(lambda: get("viewer").status_code == 200, 60, 0.05)
+
+
+def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
+    for path in ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"):
+        assert client.get(path).status_code == 404
+
+
 def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, client: TestClient) -> None:
     for number in range(25):
         used = {"peak_memory": 4000, "memory": 2048, "cpu_seconds": 100.0}
@@ -629,7 +700,7 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
 
 def paths(client: TestClient, method: str = "get") -> list[str]:
     """Every route with data, as the OpenAPI document has it."""
-    document: Mapping[str, Any] = client.get("/openapi.json").json()
+    document: Mapping[str, Any] = client.app.openapi()  # type: ignore[attr-defined]
     return sorted(path for path, methods in document["paths"].items() if method in methods)
 
 
