@@ -697,6 +697,15 @@ _TABLE = (
         "max_submitted",
     ),
     Code(
+        "submit_limit",
+        "max_jobs",
+        _MAX_JOBS[0],
+        "{most} submitted of {most} allowed by {limit}",
+        "Nothing: as many are submitted as end, and one more is tried each minute. The cluster sets this limit.",
+        _OPERATOR,
+        "{limit}",
+    ),
+    Code(
         "batch_queue",
         "batch_queue",
         _QUEUE[0],

@@ -248,7 +248,7 @@ class ClusterPoller(ClusterPart, ABC):
         job.end()
         if (id := job.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
-        self.submitter.pressure.release()
+        self.submitter.note_end()
         self.interval.at_once()
         self._report(event, job, file)
 

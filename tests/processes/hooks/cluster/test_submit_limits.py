@@ -1,0 +1,108 @@
+"""What a submitter does at a limit on the number of jobs: a queue that has one, and a clock of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES
+from tests.clusters.paper import Paper
+from tests.reasons import message_in
+
+LIMIT = 12
+
+
+class Queue:
+    """A paper cluster that takes so many jobs at a time, and its controller's clock."""
+
+    def __init__(self, folder: Path, most: int = LIMIT) -> None:
+        self.paper, self.now = Paper(folder), 1000.0
+        self.paper.write("mode", f"most:{most}")
+        self.paper.poller.submitter.pressure.clock = lambda: self.now
+        self.ends = 0
+
+    @property
+    def refused(self) -> int:
+        return self.paper.read("refused").count("x")
+
+    @property
+    def submitted(self) -> int:
+        return len(self.paper.read("queue").splitlines())
+
+    def pass_time(self, seconds: float) -> list[str]:
+        """Let time pass, with a round each two seconds; returns why jobs wait."""
+        reasons = []
+        for _ in range(int(seconds // 2)):
+            self.now += 2.0
+            reasons += [message_in(event) for event in self.paper.go() if event["event"] == "waiting"]
+        return reasons
+
+    def end(self, count: int) -> None:
+        """Let jobs end, of those that were submitted first."""
+        jobs = list(self.paper.poller.tracker.live())[:count]
+        lines = self.paper.read("queue").splitlines()
+        self.paper.write("queue", "".join(f"{line}\n" for line in lines[count:]))
+        for job in jobs:
+            self.paper.begin(job.token)
+            self.paper.finish(job.token)
+        self.ends += count
+
+
+def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.paper.give(*(f"t{number:02}" for number in range(40)))
+    reasons = queue.pass_time(20)
+    assert queue.submitted == LIMIT
+    assert queue.refused == 2, "the array of all, and the job after the last that fits"
+    assert f"waits: {LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit" in reasons
+    assert queue.paper.poller.submitter.pressure.learned == f"{LIMIT} (AssocMaxSubmitJobLimit)"
+    refused, began = queue.refused, queue.now
+    while queue.ends < 28:
+        queue.end(4)
+        queue.pass_time(8)
+        assert queue.submitted == LIMIT, "the cluster is never idle"
+    assert queue.refused - refused <= (queue.now - began) / SECONDS_BETWEEN_PROBES, "the probes alone"
+    queue.end(LIMIT)
+    queue.pass_time(8)
+    assert not list(queue.paper.poller.tracker.waiting()), "all were submitted"
+    assert not list(queue.paper.poller.tracker.live()), "all have run"
+
+
+def test_a_limit_is_probed_once_a_minute_and_used_when_it_is_higher(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.paper.give(*(f"t{number:02}" for number in range(40)))
+    queue.pass_time(10)
+    before = queue.refused
+    queue.pass_time(10 * SECONDS_BETWEEN_PROBES)
+    assert (queue.submitted, queue.refused - before) == (LIMIT, 10)
+    queue.paper.write("mode", "most:30")
+    queue.pass_time(SECONDS_BETWEEN_PROBES + 20)
+    assert queue.submitted == 30
+    assert queue.refused - before <= 12
+    assert (queue.paper.poller.submitter.pressure.learned or "").startswith("30 ")
+
+
+def test_jobs_that_the_batch_system_counts_on_after_their_end_cost_no_slot(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.paper.give(*(f"t{number:02}" for number in range(30)))
+    queue.pass_time(10)
+    before = queue.refused
+    queue.end(5)
+    listed = queue.paper.read("queue")
+    queue.paper.write("mode", f"most:{LIMIT - 5}")  # it still counts all of them
+    queue.pass_time(10)
+    assert queue.refused - before <= 5
+    assert queue.paper.read("queue") == listed
+    queue.paper.write("mode", f"most:{LIMIT}")
+    queue.pass_time(20)
+    assert queue.submitted == LIMIT
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_limit_that_others_use_up_is_no_storm(tmp_path: Path, first: int) -> None:
+    queue = Queue(tmp_path, most=first)
+    queue.paper.give(*(f"t{number:02}" for number in range(40)))
+    queue.pass_time(5 * SECONDS_BETWEEN_PROBES)
+    assert queue.submitted == first
+    assert queue.refused <= 7
