@@ -25,7 +25,7 @@ from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
-from lading.hooks.cluster.jobs.job_script import ScriptWriter
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller
 from lading.hooks.deployment import current
@@ -176,8 +176,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
-        inventory = self._poller.inventory if self._poller is not None else None
-        queues = cluster_checks.named_queues(self.config, self.system)
+        inventory = self._poller.submitter.inventory if self._poller is not None else None
+        queues = named_queues(self.config, self.system)
         there, idle = (inventory.count_nodes(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)

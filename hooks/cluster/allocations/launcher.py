@@ -18,6 +18,7 @@ from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFl
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.jobs import remote_steps as cluster_steps
 from lading.hooks.cluster.jobs.context import ClusterContext
+from lading.hooks.cluster.jobs.job_script import named_queues
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.site import LocationState, ObservedLocation, Order
@@ -49,13 +50,18 @@ class AllocationLauncher(Submitter):
     def __init__(self, context: ClusterContext, api: str, fleet: AllocationFleet) -> None:
         super().__init__(context, api)
         self.fleet = fleet
-        self.most = allocation_script.market(self.config)
         self.letting_go = False
         self.trouble: Reason | None = None
         self._starts = ReasonedBackoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._failures: list[Reason] = []
         self._orders: dict[str, Order] = {}
         self._holds: dict[str, bytes] = {}
+
+    @property
+    def most(self) -> Market:
+        """What can be launched while nothing is in its way."""
+        queue = ",".join(named_queues(self.config, self.system))
+        return allocation_script.market(self.config, self._longest(queue))
 
     # -- what the controller calls
 
@@ -201,7 +207,7 @@ class AllocationLauncher(Submitter):
         for allocation in new:
             try:
                 excluded = allocation.submission.excluded
-                script = writer.allocation(allocation.folder, allocation.terms, excluded)
+                script = writer.allocation(allocation.folder, allocation.terms, excluded, self._longest)
                 found.append((allocation, script, due[allocation.name]))
             except ValueError as error:
                 self.drop(allocation, "submit_rejected", because("script_refused", text=str(error)), refused=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.request import new_name
 from lading.hooks.batch.submit_limits import BackPressure, BarredQueues, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
@@ -26,6 +27,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.location import has_other_limits
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class Submitter(ClusterPart):
         self.api = api
         self.is_trial = False
         self.site = ""
+        self.inventory: Inventory | None = None
+        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
         self.barred = BarredQueues()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
@@ -183,12 +187,27 @@ class Submitter(ClusterPart):
                     return submissions, scripts
                 name = new_name()
                 try:
-                    scripts[name] = writer.submission(name, len(chunk), shape, excluded)
+                    scripts[name] = writer.submission(name, len(chunk), self._fitted(shape), excluded)
                 except ValueError as error:
                     self._reject(chunk, because("script_refused", text=str(error)))
                     continue
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
+
+    def _fitted(self, shape: ArrayShape) -> ArrayShape:
+        """A shape in no more time than its queue gives, as far as that is known.
+
+        :raises ValueError: it needs more
+        """
+        queue = shape.queue or ",".join(job_script.named_queues(self.config, self.system))
+        return shape.within(
+            self._longest(queue, dict(shape.native)), f"queue {queue!r}" if queue else "the default queue"
+        )
+
+    def _longest(self, queue: str, native: Collection[str] = ()) -> int | None:
+        """For how many seconds a job of a queue may run; None: for any time, or that is not known."""
+        others = has_other_limits((*native, *self.config.resources))
+        return None if self.inventory is None or others else self.inventory.longest_in(queue)
 
     def _admitted(self) -> list[TrackedBatchJob]:
         """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES
-from tests.clusters.paper import Paper
+from lading.hooks.cluster.allocations.script import market, reserve
+from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import message_in
 
 LIMIT = 12
@@ -57,7 +60,7 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     assert queue.refused == 2, "the array of all, and the job after the last that fits"
     assert f"waits: {LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit" in reasons
     assert queue.paper.poller.submitter.pressure.learned == f"{LIMIT} (AssocMaxSubmitJobLimit)"
-    refused, began = queue.refused, queue.now
+    refused, began = queue.refused, 1000.0
     while queue.ends < 28:
         queue.end(4)
         queue.pass_time(8)
@@ -77,9 +80,9 @@ def test_a_limit_is_probed_once_a_minute_and_used_when_it_is_higher(tmp_path: Pa
     queue.pass_time(10 * SECONDS_BETWEEN_PROBES)
     assert (queue.submitted, queue.refused - before) == (LIMIT, 10)
     queue.paper.write("mode", "most:30")
-    queue.pass_time(SECONDS_BETWEEN_PROBES + 20)
+    queue.pass_time(2 * SECONDS_BETWEEN_PROBES + 20)
     assert queue.submitted == 30
-    assert queue.refused - before <= 12
+    assert queue.refused - before <= 13
     assert (queue.paper.poller.submitter.pressure.learned or "").startswith("30 ")
 
 
@@ -106,3 +109,37 @@ def test_a_limit_that_others_use_up_is_no_storm(tmp_path: Path, first: int) -> N
     queue.pass_time(5 * SECONDS_BETWEEN_PROBES)
     assert queue.submitted == first
     assert queue.refused <= 7
+
+
+PARTITIONS = "PartitionName=batch Default=YES MaxNodes=UNLIMITED MaxTime=00:05:00 TotalNodes=3 Nodes=n[1-3]\n"
+
+
+def asked(tmp_path: Path, time_limit: int | None) -> tuple[Paper, list[dict[str, Any]]]:
+    """A task of so many seconds in a partition that lets jobs run for five minutes, and what is said of it."""
+    paper = Paper(tmp_path)
+    paper.write("nodes", f"batch*|8|16000|3|idle\n{PARTITIONS}")
+    paper.poller.give([replace(envelope("a"), time_limit=time_limit)])
+    return paper, paper.go()
+
+
+@pytest.mark.parametrize("seconds", [60, 180, 300, None])
+def test_no_job_asks_for_more_time_than_its_queue_gives(tmp_path: Path, seconds: int | None) -> None:
+    paper, _ = asked(tmp_path, seconds)
+    limit = "00:04:00" if seconds == 60 else "00:05:00"
+    assert f"#SBATCH --time={limit}\n" in paper.read("script.1")
+
+
+def test_a_task_of_more_time_than_its_queue_gives_is_refused_with_both_figures(tmp_path: Path) -> None:
+    paper, events = asked(tmp_path, 301)
+    end = only(events, "finished")
+    assert end["cause"] == "submit_rejected"
+    assert "time = 5 min 1 s" in str(end["reason"])
+    assert "default queue" in str(end["reason"])
+    assert "5 min at most" in str(end["reason"])
+    assert paper.read("submissions") == ""
+
+
+def test_an_allocation_is_asked_for_no_longer_than_its_queue_gives(tmp_path: Path) -> None:
+    config = Paper(tmp_path).config.model_copy(update={"mode": "allocation"})
+    assert market(config).seconds == config.allocation_time - reserve(config)
+    assert market(config, 3600).seconds == 3600 - reserve(config)
