@@ -742,6 +742,15 @@ _TABLE = (
         _BOTH,
     ),
     Code(
+        "batch_never",
+        "batch_queue",
+        "Its batch job can never start as things are",
+        "its batch job{queue:in_queue} can never start as things are: {text}; it is cancelled at {at:moment} unless "
+        "that changes",
+        "Ask for what the queue gives, or name another queue; or let the administrators of the cluster change it.",
+        _BOTH,
+    ),
+    Code(
         "nodes_avoided",
         "batch_queue",
         "Nodes where jobs have failed are avoided",

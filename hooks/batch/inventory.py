@@ -47,7 +47,7 @@ class Inventory:
     :param default: the queue of jobs that name none; None: there is none, or it has not said
     :param most: by queue, how many nodes one job there can ever have, those counted that are down or drained now; a
         queue that is missing: that is not known
-    :param longest: by queue, for how many seconds a job there may run; a queue that is missing: any, or that is not known
+    :param longest: by queue, for how many seconds a job there may run; a queue that is missing: any, or it is not known
     """
 
     nodes: Sequence[Nodes]

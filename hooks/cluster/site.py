@@ -158,7 +158,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if events:
                 self.rounds.wake()
 
-        note = join(poller.failing, poller.rejected.note, *(each.sentence for each in barred.values()))
+        note = join(
+            self.rounds.silence,
+            poller.failing,
+            poller.rejected.note,
+            poller.submitter.limit,
+            *(each.sentence for each in barred.values()),
+        )
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same

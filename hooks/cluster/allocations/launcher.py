@@ -358,7 +358,8 @@ class AllocationLauncher(Submitter):
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return allocation.submission.waits(queue, native, allocation.name)
+        given_up_at = allocation.batch.given_up_at(self.config.cancel_unrunnable_after)
+        return allocation.submission.waits(queue, native, allocation.name, given_up_at)
 
 
 # Allocations as locations of their site.

@@ -164,6 +164,14 @@ class Submitter(ClusterPart):
             files[f"submissions/{name}/script"] = scripts[name].encode()
         return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
+    @property
+    def limit(self) -> str | None:
+        """What keeps it from submitting more, as text; None: nothing that was met."""
+        held = self.pressure.held()
+        if held is None and self.pressure.most is not None:
+            held = self.pressure.reason(self.system.name)
+        return None if held is None else held.sentence
+
     def note_end(self) -> None:
         """A job has ended: there is room for another."""
         self.pressure.release()

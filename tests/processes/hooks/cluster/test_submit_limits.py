@@ -60,6 +60,8 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     assert queue.refused == 2, "the array of all, and the job after the last that fits"
     assert f"waits: {LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit" in reasons
     assert queue.paper.poller.submitter.pressure.learned == f"{LIMIT} (AssocMaxSubmitJobLimit)"
+    said = f"{LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit"
+    assert queue.paper.poller.submitter.limit == said, "which `airflow lading sites` shows"
     refused, began = queue.refused, 1000.0
     while queue.ends < 28:
         queue.end(4)
