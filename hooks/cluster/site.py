@@ -50,6 +50,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location, has_other_limits
 from lading.scheduling.reasons import Reason, because
@@ -205,7 +206,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def _of_its_nodes(self, location: Location) -> Location:
         """A location with what the nodes of this cluster are besides amounts."""
         config = self.config
-        features = frozenset((*config.features, *config.properties))
+        features = frozenset((*config.features, *config.properties, *map(gpu_feature, config.types_of_gpus)))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:

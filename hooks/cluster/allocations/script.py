@@ -95,6 +95,7 @@ class AllocationWriter(ScriptWriter):
             math.ceil(terms.seconds),
             queue(terms),
             tuple((key, value) for key, value in native),
+            next(iter(self.config.gpu_types), None),
         )
         named = shape.queue or ",".join(named_queues(self.config, self.system))
         shape = shape.within(longest(named, dict(shape.native)), f"queue {named!r}" if named else "the default queue")

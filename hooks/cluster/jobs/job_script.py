@@ -41,6 +41,7 @@ class ArrayShape:
     :param least: the seconds that its author gives the task; 0: none are given
     :param queue: None: that of the site
     :param native: directives of the scheduler, by key
+    :param gpu_type: as the batch system calls it; None: any
     """
 
     layout: Layout
@@ -50,6 +51,7 @@ class ArrayShape:
     least: int = 0
     queue: str | None = None
     native: tuple[tuple[str, str | bool], ...] = ()
+    gpu_type: str | None = None
 
     def within(self, longest: int | None, queue: str) -> ArrayShape:
         """The same in no more time than a job of its queue may have.
@@ -83,7 +85,13 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
         seconds or 0,
         envelope.queue,
         tuple(sorted(envelope.native.items())),
+        gpu_type(envelope.gpu_type, config),
     )
+
+
+def gpu_type(asked: str | None, config: ClusterConfig) -> str | None:
+    """The type of GPU that a batch job asks for, as its batch system calls it; None: any, as where all are alike."""
+    return None if asked is None else config.types_of_gpus.get(asked, asked)
 
 
 def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
@@ -190,6 +198,7 @@ class ScriptWriter:
             **asdict(shape.layout),
             mem=shape.memory if system.name != "sge" or config.memory else None,
             gpus=shape.gpus or None,
+            gpu_type=shape.gpu_type if shape.gpus else None,
             stdout="/dev/null",
             stderr="/dev/null",
             # What a task takes away is the site's, not what Lading needs.
