@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.batch.submit_limits import largest_array
-from lading.hooks.batch.system import BatchSystem
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
@@ -125,6 +125,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @classmethod
     def refuse(cls, config: ClusterConfig) -> None:
+        for each in config.gpu_types:
+            cls.system.resource_directives(BatchJobRequest(gpus=1, gpu_type=each), config.profile)
         if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
             raise ValueError(
                 f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no option to avoid "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lading.hooks.batch.native import refuse
 from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.system import BatchJobRequest, Profile, Unsupported
 from lading.hooks.cluster.allocations.layout import AllocationFolder
@@ -106,3 +107,16 @@ def test_the_type_of_a_machine_is_what_its_driver_says(tmp_path: Path, models: l
         (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 75\n")
     assert host.gpu_type(tmp_path) == type
     assert type is None or parse_type(type) == type
+
+
+def test_a_cluster_that_lacks_the_word_for_types_is_refused_when_it_is_read() -> None:
+    with pytest.raises(ValueError, match="set gpu_type_resource of the site"):
+        cluster_kind(SYSTEMS["pbspro"]).refuse(config(kind="pbspro", gpu_types=["a100"]))
+    cluster_kind(SYSTEMS["pbspro"]).refuse(config(kind="pbspro", gpu_types=["a100"], gpu_type_resource="gpu_model"))
+
+
+def test_a_native_directive_for_gpus_is_refused_with_the_hint_to_use() -> None:
+    with pytest.raises(Unsupported, match="use the hint gpus, such as 2, or of a type 'a100:2'"):
+        refuse({"gres": "gpu:a100:1"}, SYSTEMS["slurm"], Profile())
+    with pytest.raises(Unsupported, match="use the hint memory"):
+        refuse({"mem": "1G"}, SYSTEMS["slurm"], Profile())
