@@ -57,6 +57,7 @@ class Batcher:
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
         now = time.monotonic()
+        self._dissolve(records)
         # An array that is not known here is that of another process, which has ended before it was done.
         known = {None, *self._arrays}
         records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
@@ -78,6 +79,14 @@ class Batcher:
         for group in groups.values():
             self._form([record for record in group if record.token in going], new)
         return [new.get(record.token, record) for record in records]
+
+    def _dissolve(self, records: Sequence[RunRecord]) -> None:
+        """Let the runs of arrays gather again that were not submitted, and for which a limit has left no room since."""
+        room = self.pressure.room(sum(record.job_id is not None and not record.ended for record in records))
+        for folder in list(self._arrays):
+            members = [record for record in records if record.array == folder and record.waiting]
+            if len(members) > room and all(record.doubtful_since is None for record in members):
+                del self._arrays[folder]
 
     def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
         """The tokens of those that were submitted by another process, as by a triggerer that was killed since.
