@@ -132,8 +132,8 @@ class ToyCluster(ShellTransport):
         return len(list((self.folder / "jobs").iterdir()))
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array), ``limit``
-        (jobs).
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array),
+        ``limit`` (jobs).
         """
         (self.folder / name).write_text(text)
 
