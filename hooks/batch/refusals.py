@@ -29,8 +29,8 @@ _ABOUT_ARRAYS = re.compile(r"array|subjob|max_aj_tasks|more than \d+ tasks", re.
 # Of a limit on the number of jobs: what names it.
 _LIMIT_ON_JOBS = re.compile(
     r"\b(?:(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*|MaxJobCount|max_\w*(?:jobs|queue|queuable|submit|run)\w*"
-    r"|only \d+ jobs?[\w ]*|limit (?:on|of) (?:\w+ )*jobs[\w ]*|(?:maximum )?number of (?:\w+ )?jobs(?: (?!MSG)\w+)*|jobs? limit"
-    r"|pending job (?:slot )?(?:limit|threshold))\b",
+    r"|only \d+ jobs?[\w ]*|limit (?:on|of) (?:\w+ )*jobs[\w ]*|(?:maximum )?number of (?:\w+ )?jobs(?: (?!MSG)\w+)*"
+    r"|jobs? limit|pending job (?:slot )?(?:limit|threshold))\b",
     re.IGNORECASE,
 )
 # A command that a signal has ended, as its shell says it. Others above 128 are numbers of the schedulers' own.

@@ -89,8 +89,8 @@ def test_no_more_is_refused_than_once_a_minute_and_for_each_end(limit: int, seed
         queue.now += 2.0
         assert queue.now < 100_000
     # One slot alone is idle for a minute where its last job was counted for longer than usual.
-    assert idle <= (0.25 if limit == 1 else 0.02) * queue.now, "the cluster is not idle while jobs wait"
-    assert queue.refused <= queue.ends / 2, "mostly what is submitted is taken"
+    assert idle <= (0.25 if limit == 1 else 0.05) * queue.now, "the cluster is not idle while jobs wait"
+    assert queue.refused <= queue.now / SECONDS_BETWEEN_PROBES + queue.ends / 4 + 2, "ends are mostly followed by room"
 
 
 def test_a_learned_limit_falls_when_others_use_it_up() -> None:
