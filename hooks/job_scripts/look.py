@@ -111,8 +111,9 @@ class RunLook:
         if jobs is not None:
             new |= {record.token: looked_up(record, jobs.jobs, self.site.system) for record in self.lost}
         known = self._known(jobs, answers)
-        for _ in filter(lambda each: each.ended, known.values()):
-            self.site.pressure.release()
+        for record in known.values():
+            if record.ended:
+                self.site.pressure.release()
         new |= known
         outputs = self._outputs(answers.get(("outputs", "")))
         seen = [outputs.get(each.token, RunSighting(each)) for each in self.records]
