@@ -10,6 +10,7 @@ import pytest
 
 from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES
 from lading.hooks.cluster.allocations.script import market, reserve
+from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import message_in
 
@@ -145,3 +146,28 @@ def test_an_allocation_is_asked_for_no_longer_than_its_queue_gives(tmp_path: Pat
     config = Paper(tmp_path).config.model_copy(update={"mode": "allocation"})
     assert market(config).seconds == config.allocation_time - reserve(config)
     assert market(config, 3600).seconds == 3600 - reserve(config)
+
+
+def test_allocations_are_jobs_for_the_limit_and_their_tasks_are_none(tmp_path: Path) -> None:
+    fleet, now = Fleet(tmp_path, max_allocations=9), 1000.0
+    fleet.write("mode", "most:2")
+    launcher = fleet.poller.submitter
+    launcher.pressure.clock = lambda: now
+    for _ in range(6):
+        now += 2.0
+        fleet.give(*(f"t{number}-{now:.0f}" for number in range(8)), cpus=8)
+        fleet.go()
+    assert len(fleet.names) == 2
+    assert fleet.read("refused").count("x") == 1, "the round ended, and no other allocation was tried"
+    assert "2 submitted of 2 allowed by AssocMaxSubmitJobLimit" in str(launcher.market().held)
+    assert launcher.limit is not None
+    now += SECONDS_BETWEEN_PROBES
+    for _ in range(4):
+        fleet.go()
+    assert fleet.read("refused").count("x") == 2, "one was tried"
+    fleet.write("mode", "most:3")
+    now += SECONDS_BETWEEN_PROBES
+    for _ in range(4):
+        fleet.go()
+    assert len(fleet.names) == 3
+    assert fleet.read("refused").count("x") <= 3

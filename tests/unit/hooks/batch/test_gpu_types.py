@@ -17,6 +17,7 @@ from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.files import host
+from lading.plugin.manager import site_kinds
 from lading.scheduling.gpus import parse_type
 from lading.scheduling.provisioning import Launch
 from tests.clusters.paper import envelope
@@ -120,3 +121,14 @@ def test_a_native_directive_for_gpus_is_refused_with_the_hint_to_use() -> None:
         refuse({"gres": "gpu:a100:1"}, SYSTEMS["slurm"], Profile())
     with pytest.raises(Unsupported, match="use the hint memory"):
         refuse({"mem": "1G"}, SYSTEMS["slurm"], Profile())
+
+
+def test_machines_have_the_type_that_their_tables_say(tmp_path: Path) -> None:
+    hosts = [{"ssh_conn_id": "m1", "gpu_type": "NVIDIA A100-SXM4-40GB"}, {"ssh_conn_id": "m2"}]
+    table = {"kind": "ssh", "work_dir": "/shared", "python": "/python", "hosts": hosts}
+    lab = site_kinds()["ssh"]
+    one, other = lab("lab", lab.config_model(**table), tmp_path / "lab").potential()
+    assert (one.features, other.features) == ({"gpu=a100"}, frozenset())
+    local = site_kinds()["local"]
+    [here] = local("local", local.config_model(gpu_type="T4", gpus=1), tmp_path / "local").potential()
+    assert here.features == {"gpu=t4"}
