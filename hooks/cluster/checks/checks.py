@@ -24,7 +24,8 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.text.units import format_memory
+from lading.scheduling.location import has_other_limits
+from lading.scheduling.text.units import format_memory, format_time
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120
@@ -202,6 +203,12 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
         return
     if names:
         yield Check("queue", True, f"{system.name} has {', '.join(names)}")
+    longest = None if has_other_limits(config.resources) else inventory.longest_in(",".join(names))
+    for name in sorted(config.model_fields_set & {"time", "time_limit", "allocation_time"}):
+        if longest is not None and (seconds := getattr(config, name) or 0) > longest:
+            limit = f"a job in {', '.join(names) or 'the default queue'} may run for {format_time(longest)} at most"
+            message = f"{name} = {format_time(seconds)}, but {limit}; set {name} = {longest}, or name another queue"
+            yield Check("queue", True, message, warns=True)
     yield _sizes(config, inventory, names)
 
 
