@@ -73,7 +73,7 @@ def resources(
     :param cpus: processors; 0.25 is a quarter of one
     :param memory: MiB, or text with a unit such as ``"8 GiB"``; a task that uses more is ended
     :param disk: MiB of scratch space, or text with a unit
-    :param gpus: GPUs; 0.5 is half of one
+    :param gpus: GPUs; 0.5 is half of one; of one type with its name: ``"a100:1"``
     :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
     :param site: the name of the site that should run the task; without it any
     :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one should run

@@ -14,6 +14,7 @@ from lading.executors.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from lading.executors.store import JobRow
     from lading.executors.store.run_rows import RunTerms
 
 Command = Callable[[Namespace], None]
@@ -48,6 +49,10 @@ class CommandHost(ABC):
     @abstractmethod
     def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
         """What a live run goes by; None: it has ended, or there is none."""
+
+    @abstractmethod
+    def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
+        """What was noted of a try while it waited and when it failed, oldest first: epoch seconds, and the text."""
 
     @abstractmethod
     def zone(self) -> tzinfo:
@@ -98,6 +103,11 @@ class AirflowHost(CommandHost):
         from lading.executors.orchestrator import airflow_run_requests
 
         return airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
+
+    def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
+        from lading.executors.orchestrator import airflow_jobs
+
+        return airflow_jobs.notes(session, job)
 
     def zone(self) -> tzinfo:
         from airflow import settings

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from importlib import resources as package_data
 from typing import Any
 
-from lading.scheduling.gpus import not_supported
+from lading.scheduling.gpus import not_supported, with_types
 from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch, valid_types
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
 from lading.scheduling.reasons import Reason
@@ -209,7 +209,7 @@ def toml_type(row: csv_tables.Row, entry: dict[str, Any]) -> InstanceType | None
         if not isinstance(offerings, list):
             raise row.fault(f"offerings {shortened(offerings)} is not a list of tables")
         kind = replace(kind, offerings=tuple(toml_offering(row, offering) for offering in offerings))
-    return replace(kind, features=kind.features | frozenset(features)) if kind and kind.offerings else None
+    return replace(kind, features=with_types(kind.features | frozenset(features))) if kind and kind.offerings else None
 
 
 def toml_row(entry: dict[str, Any], source: str, line: int) -> csv_tables.Row:
@@ -262,7 +262,7 @@ def bare_type(row: csv_tables.Row) -> InstanceType:
         ),
         offerings=(),
         arch=arch(row),
-        features=frozenset([gpu] if gpu else []),
+        features=with_types([gpu] if gpu else []),
         source=row.source,
         ebs_only=storage == 0,
     )

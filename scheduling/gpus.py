@@ -2,13 +2,100 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
+from lading.scheduling.machine_traits import IS
 from lading.scheduling.resources import TOLERANCE
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
 
 # The node agent asks NVIDIA's driver which GPUs there are. Those of other makers cannot be given to jobs.
 OTHER_MAKERS = "AMD", "Habana", "Qualcomm"
+# A type is a property of a machine by this name, as ``gpu=a100``.
+PROPERTY = "gpu"
+LONGEST_TYPE = 40
+_TYPE = re.compile(r"[A-Za-z][\w. -]*")
+_BARE_TYPE = re.compile(r"[A-Za-z][A-Za-z-]{0,20}[0-9][\w-]{0,20}")
+# In front of a model's own name: who makes it, and for what. Behind it: its form and its memory.
+_BEFORE = re.compile(r"(?:nvidia|tesla|geforce|quadro|graphics|titan(?=v$))+")
+_BEHIND = re.compile(r"(?:sxm\d*|pcie?|nvl|hbm\d\w*|[0-9]+gi?b|mig|oem)")
+# The nearest that are named where a type is unknown.
+MOST_NAMED = 6
+
+
+def parse_type(text: object) -> str:
+    """A type of GPU by its short name: ``a100`` for ``A100``, ``NVIDIA A100-SXM4-40GB`` and ``nvidia_a100_80gb_pcie``.
+
+    :raises UnitError: it is none
+    """
+    words = (
+        re.split(r"[\s_-]+", text.strip().lower()) if isinstance(text, str) and _TYPE.fullmatch(text.strip()) else []
+    )
+    name: list[str] = []
+    for word in words:
+        if name and _BEHIND.fullmatch(word):
+            break
+        if (rest := _BEFORE.sub("", word, count=1) if not name else word) != "":
+            name.append(rest)
+    if not name or len(found := "-".join(name)) > LONGEST_TYPE:
+        raise UnitError(f"{shortened(text)} is no type of GPU; valid: its model's name, such as 'a100' or 'rtx-3090'")
+    return found
+
+
+def gpu_feature(type: str) -> str:
+    """What a machine with GPUs of a type has, by :func:`parse_type`."""
+    return f"{PROPERTY}{IS}{type}"
+
+
+def with_types(features: Iterable[str]) -> frozenset[str]:
+    """The features of a machine, and the types of the NVIDIA GPUs that are among them by their models."""
+    known, types = frozenset(features), set()
+    for each in known:
+        if each.startswith("NVIDIA "):
+            with suppress(UnitError):
+                types.add(gpu_feature(parse_type(each)))
+    return known | types
+
+
+def type_of(features: Iterable[str]) -> str | None:
+    """The type of GPU that is among the features that a job asks for; None: it asks for any."""
+    return next((each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")), None)
+
+
+def split_type(value: object) -> tuple[object, str | None]:
+    """What is written for the number of GPUs, and their type: ``"a100:2"`` are two of type a100.
+
+    :raises UnitError: the type is none, or a range has two
+    """
+    if isinstance(value, (list, tuple)):
+        parts = [split_type(each) for each in value]
+        types = {type for _, type in parts}
+        if len(types) > 1:
+            raise UnitError(f"{shortened(value)} is no range; valid: both amounts of the same type of GPU")
+        return [number for number, _ in parts], next(iter(types), None)
+    if isinstance(value, str) and _BARE_TYPE.fullmatch(value.strip()):
+        example = f"{value.strip()}:1"
+        raise UnitError(f"{shortened(value)} is no number of GPUs; valid: a number, or a type with one: {example!r}")
+    if not isinstance(value, str) or ":" not in value or not _TYPE.fullmatch(value.partition(":")[0].strip()):
+        return value, None
+    name, _, number = value.partition(":")
+    return number.strip(), parse_type(name)
+
+
+def nearest(type: str, features: Iterable[str]) -> str:
+    """The types that could be had in place of one that cannot, as text, and how a machine says what it has.
+
+    :param features: those of all machines
+    """
+    known = sorted({each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")})
+    close = difflib.get_close_matches(type, known, n=MOST_NAMED, cutoff=0.0)
+    more = f" and {len(known) - len(close)} more" if len(known) > len(close) else ""
+    there = f"valid: {', '.join(sorted(close))}{more}" if close else "because no machine says which type its GPUs are"
+    return f"{there}; the sites file says it with gpu_type (of a machine) or gpu_types (of a cluster)"
 
 
 def not_supported(features: Collection[str]) -> str | None:

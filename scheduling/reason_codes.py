@@ -697,6 +697,15 @@ _TABLE = (
         "max_submitted",
     ),
     Code(
+        "submit_limit",
+        "max_jobs",
+        _MAX_JOBS[0],
+        "{most} submitted of {most} allowed by {limit}",
+        "Nothing: as many are submitted as end, and one more is tried each minute. The cluster sets this limit.",
+        _OPERATOR,
+        "{limit}",
+    ),
+    Code(
         "batch_queue",
         "batch_queue",
         _QUEUE[0],
@@ -730,6 +739,15 @@ _TABLE = (
         _QUEUE[0],
         "allocation {allocation} waits in the queue of the batch system: {text}",
         _QUEUE[1],
+        _BOTH,
+    ),
+    Code(
+        "batch_never",
+        "batch_queue",
+        "Its batch job can never start as things are",
+        "its batch job{queue:in_queue} can never start as things are: {text}; it is cancelled at {at:moment} unless "
+        "that changes",
+        "Ask for what the queue gives, or name another queue; or let the administrators of the cluster change it.",
         _BOTH,
     ),
     Code(

@@ -19,6 +19,7 @@ from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.gpus import type_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import Reason, because
@@ -144,4 +145,5 @@ def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0
         inputs=json.loads(job.stage) if job.stage else {},
         rest=rest,
         team=job.team,
+        gpu_type=type_of((job.features or "").split(",")),
     )

@@ -115,6 +115,23 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
     return found
 
 
+# The latest of what was noted of one try that is read.
+MOST_NOTES = 50
+
+
+def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
+    """What Airflow's event log has of a try by Lading, oldest first: epoch seconds, and the text."""
+    same = [
+        getattr(Log, name) == getattr(job, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")
+    ]
+    query = select(Log.dttm, Log.event, Log.extra).where(*same, Log.event.startswith("lading "))
+    rows = session.execute(query.order_by(Log.id.desc()).limit(MOST_NOTES)).all()
+    return [
+        (at.timestamp(), text or "" if event == "lading waits" else f"{event.removeprefix('lading ')}: {text or ''}")
+        for at, event, text in reversed(rows)
+    ]
+
+
 def log_row(note: TaskNote) -> Log:
     """The row of a note."""
     task = note.task

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
+# Of jobs that cannot start as things are: none is promised a start.
+NEVER = ("batch_never",)
 # So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
 WAITED = JobRow.started_at - QUEUED
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
-    JobRow.native_start,
+    JobRow.native_start, JobRow.reason_code,
 )  # fmt: skip
 # What starts at once needs no forecast; where nothing was known it is looked at again after a while, seconds.
 SECONDS_UNTIL_SAID, SECONDS_UNTIL_SAID_AGAIN = 30.0, 300.0
@@ -40,7 +42,7 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     :param jobs: with their :data:`COLUMNS`
     :param now: epoch seconds, by the clock of the controller
     """
-    waiting = [job for job in jobs if job.state in WAITING]
+    waiting = [job for job in jobs if job.state in WAITING and job.reason_code not in NEVER]
     unsaid = [job for job in waiting if job.planned_start is None]
     tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
     sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)

@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.ssh.answer import CommandResult
+from lading.scheduling.text.units import UnitError, parse_time
 
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
 # MiB in one of each; without a letter they are bytes.
@@ -52,12 +54,14 @@ class Inventory:
     :param default: the queue of jobs that name none; None: there is none, or it has not said
     :param most: by queue, how many nodes one job there can ever have, those counted that are down or drained now; a
         queue that is missing: that is not known
+    :param longest: by queue, for how many seconds a job there may run; a queue that is missing: any, or it is not known
     """
 
     nodes: Sequence[Nodes]
     queues: Sequence[str] = ()
     default: str | None = None
     most: Mapping[str, int] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
 
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Those of some queues that are not there."""
@@ -92,6 +96,21 @@ class Inventory:
         # In one of several queues it may have more, as far as that is known.
         own = {"": max(known)} if known and len(known) == len(of_site) else {}
         return {**self.most, **own}
+
+    def longest_in(self, queue: str | None) -> int | None:
+        """For how many seconds a job may run; None: for any time, or that is not known.
+
+        :param queue: that it names; of several, with commas between, it may run in any; None: none
+        """
+        named = (queue or self.default or "").split(",")
+        return max(self.longest[name] for name in named) if all(name in self.longest for name in named) else None
+
+
+def time_limit(text: str | None) -> int | None:
+    """The limit of a queue on the time of its jobs, seconds; None: there is none."""
+    with suppress(UnitError):
+        return None if text is None else parse_time(int(text) if text.isdigit() else text)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

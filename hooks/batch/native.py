@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lading.hooks.batch.directives import ADD_UP, settings
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
+from lading.scheduling.hints.hints import LAYOUT_HINTS
 
 SHELL = "/bin/bash"
 NO_RULES = SiteRules()
@@ -60,7 +62,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
             if name in taken and name not in ADD_UP:
                 raise Unsupported(
                     f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
-                    f"from other hints and the site: {taken[name]}; leave it out"
+                    f"from other hints and the site: {taken[name]}"
                 )
             if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
                 raise Unsupported(f"{key}: with it no batch job is submitted, or not in Lading's way; leave it out")
@@ -90,23 +92,29 @@ def _abbreviates(system: BatchSystem, name: str) -> bool:
 
 
 def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
-    """All that Lading may say itself of a task's batch job: for each setting, the directive."""
+    """All that Lading may say itself of a task's batch job: for each setting, the directive, and the hint for it."""
     first = system.first_index
-    common = {"jobname": "L0", "queue": "the_queue", "time": 3600, "stdout": "/dev/null", "stderr": "/dev/null"}
+    common = {"jobname": "L0", "stdout": "/dev/null", "stderr": "/dev/null"}
     array = {"array": ArrayRange(f"{max(first, 1)}-{max(first, 1) + 1}")}
     directives = [system.native_directive(key, value) for key, value in own_directives(system, array=True).items()]
     directives += system.interpreter_directives(SHELL)
+    taken = {system.one_name(name): f"{each}; leave it out" for each in directives for name in settings(each)}
     # Some need a key of the site's profile, without which no task can ask for them either.
-    for extra in (
-        common,
-        {"stderr": "/dev/stderr"},
-        array,
-        {"mem": 1000},
-        {"gpus": 1},
-        {"nodes": 1, "ppn": 1, "threads": 2},
-    ):
+    asked: tuple[tuple[dict[str, Any], str], ...] = (
+        (common, ""),
+        ({"stderr": "/dev/stderr"}, ""),
+        (array, ""),
+        ({"queue": "the_queue"}, "queue"),
+        ({"time": 3600}, "time"),
+        ({"mem": 1000}, "memory"),
+        ({"gpus": 1}, "gpus, such as 2, or of a type 'a100:2'"),
+        ({"nodes": 1, "ppn": 1, "threads": 2}, ", ".join(LAYOUT_HINTS)),
+    )
+    for fields, hint in asked:
         try:
-            directives += system.resource_directives(BatchJobRequest(**extra), profile)
+            own = system.resource_directives(BatchJobRequest(**fields), profile)
         except Unsupported:
             continue
-    return {system.one_name(name): each for each in directives for name in settings(each)}
+        advice = f"use the hint {hint}" if hint else "leave it out"
+        taken |= {system.one_name(name): f"{each}; {advice}" for each in own for name in settings(each)}
+    return taken

@@ -36,6 +36,13 @@ _FAULT = re.compile(
 )
 # Of an array that would never be taken, although a smaller one, or a job, may be.
 _ABOUT_ARRAYS = re.compile(r"array|subjob|max_aj_tasks|more than \d+ tasks", re.IGNORECASE)
+# Of a limit on the number of jobs: what names it.
+_LIMIT_ON_JOBS = re.compile(
+    r"\b(?:(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*|MaxJobCount|max_\w*(?:jobs|queue|queuable|submit|run)\w*"
+    r"|only \d+ jobs?[\w ]*|limit (?:on|of) (?:\w+ )*jobs[\w ]*|(?:maximum )?number of (?:\w+ )?jobs(?: (?!MSG)\w+)*"
+    r"|jobs? limit|pending job (?:slot )?(?:limit|threshold))\b",
+    re.IGNORECASE,
+)
 # A command that a signal has ended, as its shell says it. Others above 128 are numbers of the schedulers' own.
 _BY_SIGNAL = (129, 130, 137, 141, 143)
 
@@ -63,7 +70,7 @@ class SubmitError(RuntimeError):
     @property
     def is_of_arrays(self) -> bool:
         """Whether it is an array that is refused, which waiting does not make smaller."""
-        return bool(_ABOUT_ARRAYS.search(self.message))
+        return bool(_ABOUT_ARRAYS.search(self.message)) and limit_on_jobs(self.message) is None
 
 
 class CouldNotAsk(RuntimeError):
@@ -214,6 +221,12 @@ def _named(lines: Sequence[str], ids: Sequence[str]) -> set[str]:
     word = re.compile(rf"[\w\[\]{re.escape(marks)}]+")
     # What ends a sentence, or goes before what is said of a job, is no part of its id.
     return set(ids) & {text.rstrip(marks) for line in lines for text in word.findall(line)}
+
+
+def limit_on_jobs(message: str) -> str | None:
+    """How a refusal names the limit on the number of jobs that is reached; None: it is of something else."""
+    found = _LIMIT_ON_JOBS.search(message)
+    return None if found is None else found[0].strip()
 
 
 def any_of(*patterns: str) -> re.Pattern[str]:

@@ -97,6 +97,7 @@ class BatchJobRequest:
     :param stdout: where its standard output goes
     :param stderr: where its standard error goes; the same as ``stdout``: both into one file
     :param gpus: how many on each node
+    :param gpu_type: their type, as the site calls it
     :param native: directives in the scheduler's own keys, without dashes; True: a bare flag; None, False: left out
     :param array: the elements, if it is a job array
     :param excluded_nodes: the names of machines on which it should not run
@@ -117,6 +118,7 @@ class BatchJobRequest:
     array: ArrayRange | None = None
     excluded_nodes: Sequence[str] = ()
     least_nodes: int | None = None
+    gpu_type: str | None = None
 
     def __post_init__(self) -> None:
         for own_field in fields(self):
@@ -209,6 +211,11 @@ class Profile(TableModel):
         default=None,
         pattern=r"^[A-Za-z][\w.:-]*$",
         description="What a GPU is called: gres, chunk resource or complex.",
+    )
+    gpu_type_resource: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z][\w.-]*$",
+        description="PBS Pro and Grid Engine: the resource or complex that names the type of a GPU.",
     )
     whole_node: WholeNode | None = Field(
         default=None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."

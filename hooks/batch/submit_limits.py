@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from lading.hooks.batch.refusals import limit_on_jobs
 from lading.hooks.batch.system import BatchSystem, Profile
 from lading.hooks.ssh.backoff import ReasonedBackoff
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 
 T = TypeVar("T")
 
-# A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
+# A submission without an answer is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
+# At a limit one more is tried after this, seconds: it may have been raised, or others' jobs have ended.
+SECONDS_BETWEEN_PROBES = 60.0
+# A job says that it has ended this long, seconds, before the batch system has counted it out.
+SECONDS_UNTIL_FREE = 2.0
 # A refused account is tried again after this, seconds, and ever later up to so many.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
@@ -40,38 +47,96 @@ def chunks(jobs: Sequence[T], most: int, system: BatchSystem) -> Iterable[Sequen
 class BackPressure:
     """What the answers to submissions have taught about the limits of a site.
 
+    A round of submissions ends at the first refusal (who submits sees to that). From then on as many jobs are submitted
+    as have ended; beyond that one at most is tried each :data:`SECONDS_BETWEEN_PROBES`. So no more calls are refused
+    than one in that time and one for each end, however many jobs wait.
+
     :param largest: elements that a job array may ever have; 1: no arrays
+    :ivar most: how many jobs may be submitted at a time, until it proves to be more; None: no limit was met
     """
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.largest = largest
         self.chunk = largest
+        self.clock = clock
         self.backoff = ReasonedBackoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self.most: int | None = None
+        self._message = ""
+        self._ends = 0
+        self._next_try = self._next_probe = 0.0
 
     def held(self) -> Reason | None:
-        """Why nothing is submitted now; None: it is."""
+        """Why nothing is submitted now, whatever there is room for; None: it is."""
         return self.backoff.reason
 
     def hold(self, reason: Reason) -> None:
         """Submit nothing for a while, each time in a row for longer."""
         self.backoff.failed_for(reason)
 
-    def accept(self, count: int) -> None:
-        """So many jobs were taken in one submission: a larger one may be taken, too."""
-        self.backoff.succeeded()
-        if count == self.chunk < self.largest:
-            self.chunk = min(self.largest, self.chunk * 2)
+    def room(self, submitted: int) -> int:
+        """How many more jobs may be submitted now beside so many."""
+        if self.most is None:
+            return sys.maxsize
+        now, free = self.clock(), self.most - submitted
+        if free > 0 and self._ends and now >= self._next_try:
+            return free
+        return 1 if now >= self._next_probe else 0
 
-    def shrink(self, count: int, *, for_good: bool = False) -> None:
-        """So many jobs in one submission were too many, now or forever: a part of it may be allowed, at once."""
-        self.chunk = max(1, count // 2)
-        if for_good:
-            self.largest = self.chunk
+    def reason(self, system: str) -> Reason:
+        """Why no more are submitted, where there is no room.
+
+        :param system: the name of the batch system
+        """
+        if self.most and (limit := limit_on_jobs(self._message)) is not None:
+            return because("submit_limit", most=self.most, limit=limit)
+        return because("site_limit", system=system, text=self._message)
+
+    @property
+    def learned(self) -> str | None:
+        """The limit that was met, as a figure and its name; None: none was, or it is none on the number of jobs."""
+        limit = None if not self.most else limit_on_jobs(self._message)
+        return None if limit is None else f"{self.most} ({limit})"
+
+    def accept(self, count: int, submitted: int) -> None:
+        """So many jobs were taken in one submission: a larger one may be taken, too.
+
+        :param submitted: with them
+        """
+        self.backoff.succeeded()
+        if count >= self.chunk < self.largest:
+            self.chunk = min(self.largest, self.chunk * 2)
+        self._ends = max(0, self._ends - count)
+        if self.most is not None and submitted > self.most:
+            self.most = None
+        elif self.most is not None and submitted < self.most:
+            self._ends = max(1, self._ends)
+
+    def refuse(self, count: int, submitted: int, message: str) -> None:
+        """So many jobs in one submission were too many for now.
+
+        :param submitted: without them
+        :param message: of the batch system
+        """
+        self.chunk, self._message, now = 1, message, self.clock()
+        if self.most is None and count > 1 and submitted == 0:
+            return  # nothing runs there, and a part of them may be allowed: one by one until the next refusal
+        if self.most is None or not self._ends:
+            self.most = submitted
+        # Otherwise the batch system may count for a moment longer what has ended.
+        self._ends = max(0, self._ends - 1)
+        self._next_try, self._next_probe = now + FIRST_PAUSE, now + SECONDS_BETWEEN_PROBES
+
+    def shrink(self, count: int) -> None:
+        """No array of so many jobs is ever taken: one of a part of them may be, at once."""
+        self.chunk = self.largest = max(1, count // 2)
 
     def release(self) -> None:
-        """A job has ended: where each job is submitted by itself there is room for one."""
-        if self.chunk == 1:
-            self.backoff.not_before = 0.0
+        """A job has ended: there is room for another."""
+        if self.most is None:
+            return
+        if not self._ends:
+            self._next_try = max(self._next_try, self.clock() + SECONDS_UNTIL_FREE)
+        self._ends = min(self._ends + 1, max(1, self.most))
 
 
 class BarredQueues:

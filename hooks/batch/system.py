@@ -332,6 +332,18 @@ class BatchSystem(ABC):
             )
 
 
+def gpu_type_resource(request: BatchJobRequest, profile: Profile) -> str:
+    """What names the type of a GPU where the batch system itself has no word for it.
+
+    :raises Unsupported: the site does not say
+    """
+    if profile.gpu_type_resource is None:
+        raise Unsupported(
+            f"gpus of type {request.gpu_type}: set gpu_type_resource of the site to the resource that names the type"
+        )
+    return profile.gpu_type_resource
+
+
 def _refuse_gpus_of_no_node(request: BatchJobRequest, profile: Profile) -> None:
     if request.gpus and profile.scatters(request):
         raise Unsupported(

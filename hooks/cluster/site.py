@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.batch.submit_limits import largest_array
-from lading.hooks.batch.system import BatchSystem
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
@@ -25,7 +25,7 @@ from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
-from lading.hooks.cluster.jobs.job_script import ScriptWriter
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller
 from lading.hooks.deployment import current
@@ -50,6 +50,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location, has_other_limits
 from lading.scheduling.reasons import Reason, because
@@ -124,6 +125,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @classmethod
     def refuse(cls, config: ClusterConfig) -> None:
+        for each in config.gpu_types:
+            cls.system.resource_directives(BatchJobRequest(gpus=1, gpu_type=each), config.profile)
         if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
             raise ValueError(
                 f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no option to avoid "
@@ -158,7 +161,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if events:
                 self.rounds.wake()
 
-        note = join(poller.failing, poller.rejected.note, *(each.sentence for each in barred.values()))
+        note = join(
+            self.rounds.silence,
+            poller.failing,
+            poller.rejected.note,
+            poller.submitter.limit,
+            *(each.sentence for each in barred.values()),
+        )
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same
@@ -176,8 +185,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
-        inventory = self._poller.inventory if self._poller is not None else None
-        queues = cluster_checks.named_queues(self.config, self.system)
+        inventory = self._poller.submitter.inventory if self._poller is not None else None
+        queues = named_queues(self.config, self.system)
         there, idle = (inventory.count_nodes(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
@@ -199,7 +208,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def _of_its_nodes(self, location: Location) -> Location:
         """A location with what the nodes of this cluster are besides amounts."""
         config = self.config
-        features = frozenset((*config.features, *config.properties))
+        features = frozenset((*config.features, *config.properties, *map(gpu_feature, config.types_of_gpus)))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:

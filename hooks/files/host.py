@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lading.scheduling.gpus import parse_type
 from lading.scheduling.machine_traits import parse_arch
 from lading.scheduling.resources import Resources
 
@@ -173,6 +174,18 @@ def gpu_devices(root: Path = ROOT) -> list[str]:
     with contextlib.suppress(OSError):
         return [str(index) for index, _ in enumerate(sorted((root / "proc/driver/nvidia/gpus").iterdir()))]
     return []
+
+
+def gpu_type(root: Path = ROOT) -> str | None:
+    """The type of all NVIDIA GPUs of this machine, by what the driver says; None: none, several, or unknown."""
+    types = set()
+    for file in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        model = None
+        with contextlib.suppress(OSError, ValueError):
+            lines = file.read_text(errors="replace").splitlines()
+            model = next((parse_type(line.partition(":")[2]) for line in lines if line.startswith("Model:")), None)
+        types.add(model)
+    return types.pop() if len(types) == 1 else None
 
 
 def physical_memory(root: Path = ROOT) -> int:

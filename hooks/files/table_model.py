@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from lading.scheduling.gpus import parse_type
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.hints.values import parse_hurry
 from lading.scheduling.machine_traits import (
@@ -188,6 +189,7 @@ Arch = Annotated[str, BeforeValidator(parse_arch)]
 WantedArch = Annotated[str, BeforeValidator(parse_wanted_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]
 CapacityType = Annotated[str, BeforeValidator(parse_capacity_type)]
+GPUType = Annotated[str, BeforeValidator(parse_type)]
 Features = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))]
 Properties = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_properties(value))))]
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.hooks.batch.submit_limits import BackPressure, chunks, largest_array
+from lading.hooks.batch.submit_limits import chunks
 from lading.hooks.job_scripts.array import RunArray, form, key
 from lading.hooks.job_scripts.look import RunSighting, held
 from lading.hooks.job_scripts.run import RunRecord
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 # Runs are gathered until none has come for so many seconds, but not longer than the second number.
 WINDOW = (3.0, 15.0)
-# No array has more elements, whatever the site takes: a login node makes a link for each while it is submitted.
-MOST_ELEMENTS = 1000
 
 
 class Batcher:
@@ -37,7 +35,7 @@ class Batcher:
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
-        self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(site.system, site.profile.profile)))
+        self.pressure = site.pressure
         self._came: dict[str, float] = {}
         self._free: dict[str, int] = {}
         self._arrays: dict[str, RunArray] = {}
@@ -59,6 +57,7 @@ class Batcher:
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
         now = time.monotonic()
+        self._dissolve(records)
         # An array that is not known here is that of another process, which has ended before it was done.
         known = {None, *self._arrays}
         records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
@@ -80,6 +79,14 @@ class Batcher:
         for group in groups.values():
             self._form([record for record in group if record.token in going], new)
         return [new.get(record.token, record) for record in records]
+
+    def _dissolve(self, records: Sequence[RunRecord]) -> None:
+        """Let the runs of arrays gather again that were not submitted, and for which a limit has left no room since."""
+        room = self.pressure.room(sum(record.job_id is not None and not record.ended for record in records))
+        for folder in list(self._arrays):
+            members = [record for record in records if record.array == folder and record.waiting]
+            if len(members) > room and all(record.doubtful_since is None for record in members):
+                del self._arrays[folder]
 
     def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
         """The tokens of those that were submitted by another process, as by a triggerer that was killed since.
@@ -103,9 +110,10 @@ class Batcher:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """The tokens of those that may be submitted now; the others get the reason why not."""
-        profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
+        another = "it waits to be submitted: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
-        most, message = min(len(ready), profile.room(submitted)), held(profile)
+        room = min(self.site.profile.profile.room(submitted), self.pressure.room(submitted))
+        most, message = min(len(ready), room), held(self.site)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
@@ -140,16 +148,11 @@ class Batcher:
         return elements
 
     def _learn(self, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> None:
-        """Let go of arrays whose submission is settled, and learn how large they may be."""
-        for folder, array in list(self._arrays.items()):
+        """Let go of arrays whose submission is settled, and of the run that went ahead."""
+        for folder in list(self._arrays):
             members = [new for old, new in zip(before, after, strict=True) if old.array == folder]
             if any(record.array == folder and record.waiting for record in members):
                 continue
             del self._arrays[folder]
-            if any(record.array_id for record in members):
-                self.pressure.accept(len(array.members))
-            elif any(record.gathering and not record.look_up for record in members):
-                self.pressure.shrink(len(array.members))
         if any(record.token == self._alone and record.job_id is not None for record in after):
-            self.pressure.accept(1)
             self._alone = None

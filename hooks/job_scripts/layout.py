@@ -59,17 +59,19 @@ _SECONDS = re.compile("[0-9]{9,11}")
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
+# What is said of a run that was not submitted, for the one before it in the same round was not accepted.
+HELD = "held"
 # The arguments "$@" submit; the first line of the output is the state, and the element and the name of the array
 # if the attempt is one's; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit
-number=$2
+number=$2 before=$3
 while [ -e "attempt.$((number + 1))" ] || [ -L "attempt.$((number + 1))" ]; do number=$((number + 1)); done
 if [ "$number" != "$2" ]; then
   if [ -f job ]; then echo claimed; cat job; else echo "newer $number"; fi
   exit
 fi
-attempt=attempt.$2 member=/${1##*/}/attempt.$2; shift 2
+attempt=attempt.$2 member=/${1##*/}/attempt.$2; shift 3
 lading_told() {
   if [ -f "$attempt/members" ]; then
     echo "$1 $(grep -nF -e "$member" "$attempt/members" | cut -d: -f1) $(cat "$attempt/name")"
@@ -81,6 +83,9 @@ if [ ! -f "$attempt/status" ]; then
   if [ -f cancelled ]; then
     if [ -d "$attempt" ]; then lading_told pending; else echo cancelled; fi
     exit
+  fi
+  if [ -n "$before" ] && [ ! -d "$attempt" ] && [ "$(cat "$before/status" 2>/dev/null)" != 0 ]; then
+    echo held; exit
   fi
   if mkdir "$attempt" 2>/dev/null; then
     "$@" >"$attempt/out" 2>"$attempt/err"
@@ -211,10 +216,13 @@ def output(script: JobScript, folder: str) -> str | None:
     return str(PurePosixPath(folder, stdout))
 
 
-def submit(system: BatchSystem, folder: str, attempt: int) -> RunCommand:
-    """Submit, unless that attempt has been made already; either way, what has come of it is said."""
+def submit(system: BatchSystem, folder: str, attempt: int, before: str = "") -> RunCommand:
+    """Submit, unless that attempt has been made already; either way, what has come of it is said.
+
+    :param before: the path of the attempt that has to be accepted before, so that a round ends at the first refusal
+    """
     message = system.submit(f"{folder}/{WRAPPER}")
-    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *message]
+    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), before, *message]
     return RunCommand(command, folder=folder, limit=SUBMIT_LIMIT)
 
 

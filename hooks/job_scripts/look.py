@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Protocol
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
+from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
 from lading.hooks.files.logs import Trouble
 from lading.hooks.job_scripts import layout
-from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.array import RunArray, attempt
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import CommandResult, TransportError
@@ -31,8 +32,6 @@ from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 # The most submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
-# The same for arrays, each of which makes a link for every element.
-MOST_ARRAYS = 4
 # Bytes of the outputs of all runs in one exchange.
 MOST_OUTPUT = 2**24
 
@@ -59,6 +58,7 @@ class ReachedSite(Protocol):
     options: SiteOptions
     transport: Transport
     trouble: Trouble
+    pressure: BackPressure
 
 
 class RunLook:
@@ -87,7 +87,7 @@ class RunLook:
         due = [each for each in alone if each.not_before <= now or each.cancelling]
         self.arrays = {
             array: elements
-            for array in arrays[:MOST_ARRAYS]
+            for array in arrays
             if (elements := [each for each in waiting if each.array == array.folder and not each.cancelling])
         }
         self.lost = [each for each in waiting if each.look_up]
@@ -99,9 +99,11 @@ class RunLook:
         room = self._room(starting)
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
         self.held = starting[room:]
+        # One of them at a time: a round ends at the first refusal.
+        self.arrays = {} if starting[:room] else dict(islice(self.arrays.items(), 1))
 
     def done(self) -> list[RunSighting]:
-        new = {each.token: replace(each, reason=held(self.site.profile.profile)) for each in self.held}
+        new = {each.token: replace(each, reason=held(self.site)) for each in self.held}
         steps = self._steps()
         if not steps:
             return [RunSighting(new.get(each.token, each)) for each in self.records]
@@ -111,20 +113,27 @@ class RunLook:
         new |= {
             record.token: after_submission(record, answers["submit", record.token], self.site.system, self.now)
             for record in self.due
+            if answers["submit", record.token].stdout.strip() != layout.HELD
         }
         new |= self._elements(answers)
+        self._learn(answers)
         jobs = self._jobs(answers.get(("status", "")))
         if jobs is not None:
             found = [looked_up(record, jobs.jobs, self.site.system) for record in self.lost]
             new |= {each.token: each for each in found if each.job_id is not None or jobs.is_whole}
-        new |= self._known(jobs, answers)
+        known = self._known(jobs, answers)
+        for record in known.values():
+            if record.ended:
+                self.site.pressure.release()
+        new |= known
         outputs = self._outputs(answers.get(("outputs", "")))
         seen = [outputs.get(each.token, RunSighting(each)) for each in self.records]
         return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
 
     def _room(self, starting: Sequence[RunRecord]) -> int:
         """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
-        room = self.site.profile.profile.room(len(self.known) + sum(map(len, self.arrays.values())))
+        submitted = len(self.known) + sum(map(len, self.arrays.values()))
+        room = min(self.site.profile.profile.room(submitted), self.site.pressure.room(submitted))
         return sum(jobs <= room for jobs in accumulate(each.jobs for each in starting))
 
     def _steps(self) -> dict[tuple[str, str], RemoteStep]:
@@ -136,14 +145,37 @@ class RunLook:
             steps["accounting", ""] = RunCommand(accounting, limit=QUESTION_LIMIT)
         if self.known:
             steps["files", ""] = self._files
+        before = ""
         for record in self.due:
-            steps["submit", record.token] = layout.submit(system, record.folder, record.attempt)
+            steps["submit", record.token] = layout.submit(system, record.folder, record.attempt, before)
+            before = "" if record.cancelling else attempt(record)
         for array in self.arrays:
             steps["put", array.folder] = array.put()
             steps["submit", array.folder] = array.submit(system)
         if self.shown:
             steps["outputs", ""] = self._parts
         return steps
+
+    def _learn(self, answers: Mapping[tuple[str, str], CommandResult]) -> None:
+        """Learn what the site takes from what it has said to submissions, in their order."""
+        submitted, pressure = len(self.known), self.site.pressure
+        parts = [(record.token, record.jobs, 1) for record in self.due]
+        parts += [(array.folder, len(elements), 2) for array, elements in self.arrays.items()]
+        for name, count, lines in parts:
+            answer = answers["submit", name]
+            first, *rest = answer.stdout.split("\n", lines)
+            if first.split()[:1] != ["answered"] or len(rest) < lines:
+                continue
+            try:
+                self.site.system.submitted(replace(answer, stdout=rest[-1]))
+            except SubmitError as error:
+                if count > 1 and lines > 1 and error.is_of_arrays and error.kind != "transient":
+                    pressure.shrink(count)
+                elif error.kind == "limit":
+                    pressure.refuse(count, submitted, error.message)
+            else:
+                submitted += count
+                pressure.accept(count, submitted)
 
     def _elements(self, answers: Mapping[tuple[str, str], CommandResult]) -> dict[str, RunRecord]:
         new = {}
@@ -238,9 +270,12 @@ class RunLook:
         return {each.token: RunSighting(each, content, len(content) >= parts.most) for each, content in read}
 
 
-def held(profile: Profile) -> str:
+def held(site: ReachedSite) -> str:
     """Why a run is not submitted yet, where a site's limit is reached."""
-    return f"it waits to be submitted: as many jobs are submitted as may be, {profile.max_submitted} (max_submitted)"
+    if site.pressure.most is not None:
+        return f"it waits to be submitted: {site.pressure.reason(site.system.name).sentence}"
+    most = site.profile.profile.max_submitted
+    return f"it waits to be submitted: as many jobs are submitted as may be, {most} (max_submitted)"
 
 
 def _ids(records: Sequence[RunRecord]) -> list[str]:

@@ -20,6 +20,7 @@ from lading.hooks.batch.canceller import Cancellation, Canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.site_config import NotAllowed, SiteRules
+from lading.hooks.batch.submit_limits import BackPressure, largest_array
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 # What fails when a site cannot be reached.
 LOOKING = "runs cannot be looked at"
 
+# No array has more elements, whatever the site takes: a login node makes a link for each while it is submitted.
+MOST_ELEMENTS = 1000
 # The most submissions in a row that are followed up when a run is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
@@ -71,6 +74,7 @@ class RunSite:
     def __post_init__(self) -> None:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
+        self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(self.system, self.profile.profile)))
         self._canceller = Canceller()
         self._noted: set[str] = set()
         self._login: tuple[str, str] | None = None

@@ -11,6 +11,7 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, ObservedLocation, StagingArea, join
 from lading.hooks.spool.hold import Hold
+from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.reasons import Reason, because
@@ -81,7 +82,9 @@ class Connection:
             capacity_type=host.capacity_type,
             arch=facts.arch if facts is not None else None,
             os=facts.os if facts is not None else DEFAULT_OS,
-            features=frozenset((*host.features, *host.properties)),
+            features=frozenset(
+                (*host.features, *host.properties, *([gpu_feature(host.gpu_type)] if host.gpu_type else []))
+            ),
             site=site,
             ends_at=self.machine.ends_at,
         )

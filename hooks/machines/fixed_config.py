@@ -14,6 +14,7 @@ from lading.hooks.files.table_model import (
     CountOrZero,
     Duration,
     Features,
+    GPUType,
     Memory,
     Properties,
     TableModel,
@@ -39,6 +40,10 @@ class HostConfig(TableModel):
         None, description="Disk space that Lading may fill; without it what is free in `scratch` when a job starts."
     )
     gpus: CountOrZero | None = Field(None, description="GPUs that Lading may fill; without it all that it has.")
+    gpu_type: GPUType | None = Field(
+        None,
+        description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; without it no such task.',
+    )
     instance_type: str | None = Field(None, description="What jobs call it that ask for an instance type.")
     features: Features = Field((), description='A list of what it has that others have not, such as `["avx512"]`.')
     properties: Properties = Field(

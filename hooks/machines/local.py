@@ -17,7 +17,7 @@ from lading.hooks.deployment import current
 from lading.hooks.files import host
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import make_private, visible
-from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, GPUType, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.site import (
@@ -38,6 +38,7 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.local_transport import ShellTransport
+from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.location import Location
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
@@ -58,6 +59,9 @@ class LocalConfig(PackedConfig):
         None, description="Scratch space to fill; without it what is free in `scratch` when a job starts."
     )
     gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
+    gpu_type: GPUType | None = Field(
+        None, description='The type of its GPUs, such as `a100`, for tasks with `gpus="a100:1"`; without it that found.'
+    )
     instance_type: str | None = Field(
         None,
         min_length=1,
@@ -146,7 +150,15 @@ class LocalSite(Site[LocalConfig], Holding):
         return Observation([seen], [event for _, events in batches for event in events], acknowledge)
 
     def _location(self, capacity: Resources) -> Location:
-        return Location(self.host, capacity, site=self.name, instance_type=self.config.instance_type, arch=self.arch)
+        gpu_type = self.config.gpu_type or (host.gpu_type() if capacity.gpus else None)
+        return Location(
+            self.host,
+            capacity,
+            site=self.name,
+            instance_type=self.config.instance_type,
+            arch=self.arch,
+            features=frozenset([gpu_feature(gpu_type)] if gpu_type else []),
+        )
 
     def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
         """The next batches of events with their files, and whether these are all."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lading.hooks.files.logs import Trouble
+from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
 PAUSE_AFTER_TROUBLE = 5.0
+# A round that takes longer than this, seconds, is shown: the site may be about to be found away.
+SECONDS_UNTIL_SHOWN = 5.0
 # A tunnel that is lost is built again within this: tasks that run need it, seconds.
 TUNNEL_PAUSE = 1.0
 READ = 65536
@@ -89,6 +92,14 @@ class Rounds:
     def is_alive(self) -> bool:
         """Whether the thread still runs; after :meth:`stop`: a round hangs."""
         return self._thread.is_alive()
+
+    @property
+    def silence(self) -> str | None:
+        """Since when an answer is waited for, as text; None: for no long time."""
+        since = self.under_way_since
+        if since is None or (seconds := time.monotonic() - since) < SECONDS_UNTIL_SHOWN:
+            return None
+        return f"no answer since {format_moment(time.time() - seconds)}"
 
     def start(self) -> None:
         """Begin, unless that was done or is too late."""

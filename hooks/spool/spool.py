@@ -61,6 +61,7 @@ class Envelope:
         arrival
     :param turn: its place where shares go in turn, lower first among those of one priority; 0: they do not
     :param team: Airflow's team of its Dag; None: it has none
+    :param gpu_type: that of its GPUs, as tasks ask for it; None: any
     """
 
     token: str
@@ -81,6 +82,7 @@ class Envelope:
     rest: float = 0.0
     turn: float = 0.0
     team: str | None = None
+    gpu_type: str | None = None
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""

@@ -156,7 +156,9 @@ def get_commands() -> list[GroupCommand]:
                     "explain",
                     "Say step by step where the job of a task goes, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
-                    "Bindings and filters, matching, ranking, rules and policy, with what the sites have now.",
+                    "Bindings and filters, matching, ranking, rules and policy. Of a job that waits for a place: "
+                    "with what the sites have now; of any other: the decision, the phases and the reasons that were "
+                    "recorded.",
                 ),
                 command(
                     "wake",

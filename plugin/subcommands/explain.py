@@ -13,12 +13,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, site_rows
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, instances, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
-from lading.executors.store.leases import controller_now
-from lading.executors.store.starts import accuracy, expected_starts
+from lading.executors.store.leases import controller_now, database_ahead
+from lading.executors.store.starts import WAITING, accuracy, expected_starts
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
@@ -29,6 +29,7 @@ from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
+from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.location import Location as Place
 from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
@@ -38,7 +39,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_moment
+from lading.scheduling.text.units import format_moment, format_time
 
 SECONDS_OF_ACCURACY = 7 * 86400.0
 
@@ -76,12 +77,16 @@ def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules:
     hook = implemented("rank_matches")
     rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
     filters = binding_filters()
+    has_place = job.site is not None or job.state not in WAITING
     of_gang = job.gang is not None and job.state in (State.QUEUED, State.ATTEMPTED)
-    steps = list(explained(waits, views, filters=filters, rules=rules, rank=rank, is_of_gang=of_gang))
+    how: dict[str, Any] = {"filters": filters, "rules": rules, "rank": rank}
+    steps = list(explained(waits, views, **how, is_of_gang=of_gang, has_place=has_place))
     if of_gang:
         steps.append(together(session, job, views, Ways(rules, rank, filters)))
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
+    if has_place:
+        steps += past(session, job)
     if (terms := host().terms(session, str(job.dag_id), str(job.run_id))) is not None:
         steps.append(ExplanationStep("run", list(terms.lines())))
     steps += start_step(session, job)
@@ -108,6 +113,29 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
         return ExplanationStep(f"gang {terms.name!r}" if terms.name is not None else "gang of one", list(lines))
     except ValueError as error:
         return ExplanationStep("gang", [f"it fails: {error}"])
+
+
+def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
+    """What was decided of a job, the phases of its life, and the reasons for which it waited, as they were recorded."""
+    if job.site is not None:
+        chosen = f"site {job.site}, location {job.location}" + (f", queue {job.queue}" if job.queue else "")
+        when = "" if job.placed_at is None else f", at {format_moment(job.placed_at)}"
+        yield ExplanationStep("decision", [chosen + when, *([str(job.placed_because)] if job.placed_because else [])])
+    boot = instances.boots(session, [job.location] if job.location else []).get(job.location or "")
+    times = Times(
+        job.queued_at - database_ahead(session), job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at
+    )
+    now = controller_now(session)
+    yield ExplanationStep(
+        "phases",
+        [
+            f"{TITLES[each.key]} for {format_time(round(max(0.0, (each.until or now) - each.since)))}"
+            f"{'' if each.until is not None else ' so far'}, from {format_moment(each.since)}"
+            for each in phases(times)
+        ],
+    )
+    if notes := host().notes(session, job):
+        yield ExplanationStep("reasons it had", [f"{format_moment(at)}: {text}" for at, text in notes])
 
 
 def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
@@ -204,6 +232,5 @@ def outcome(job: JobRow) -> ExplanationStep:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     parts = [f"at {where}"]
-    parts += [str(job.placed_because)] if job.placed_because else []
     parts += [str(job.reason)] if job.reason and job.reason != job.placed_because else []
     return ExplanationStep(State(job.state).value, parts + remedy)

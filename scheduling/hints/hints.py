@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lading.scheduling.gpus import gpu_feature, split_type
 from lading.scheduling.hints.expressions import Expression, ExpressionFacts
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
@@ -49,7 +50,7 @@ class Hints:
     :param cpus: processors; 0.25 is a quarter of one
     :param memory: MiB; packed by and enforced
     :param disk: MiB of scratch space
-    :param gpus: GPUs; 0.5 is half of one
+    :param gpus: GPUs; 0.5 is half of one; of which type is one of the ``features``, see :mod:`lading.scheduling.gpus`
     :param time: seconds that the task may run
     :param site: the name of the site that shall run it
     :param targets: sites, queues and patterns of instance types, of which one shall run it, see
@@ -142,6 +143,7 @@ class Hints:
         values: dict[str, Any] = {}
         auto: set[str] = set()
         errors = []
+        gpu_type = None
         if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in PARSERS]:
             errors.append(no_such_hints(unknown))
         for written, value in hints.items():
@@ -152,7 +154,8 @@ class Hints:
                 auto.add(name)
             elif value is not None:
                 try:
-                    values[name] = parse_value(name, value)
+                    amount, gpu_type = split_type(value) if name == "gpus" else (value, gpu_type)
+                    values[name] = parse_value(name, amount)
                 except ValueError as error:
                     errors.append(f"hint {written}: {error}")
         expressions = {name: value for name, value in values.items() if isinstance(value, Expression)}
@@ -167,6 +170,10 @@ class Hints:
             values["nodes"] = max(least["nodes"], min([values["nodes"], *limits]))
         if "properties" in values:
             values["features"] = values.get("features", frozenset()) | values.pop("properties")
+        if gpu_type is not None and values.get("gpus") == 0:
+            errors.append(f"hint gpus: there is no type of no GPUs; valid: 0, or a number, such as '{gpu_type}:1'")
+        elif gpu_type is not None:
+            values["features"] = values.get("features", frozenset()) | {gpu_feature(gpu_type)}
         laid_out = [name for name in LAYOUT_HINTS if name in values]
         if laid_out and "cpus" in {*values, *expressions, *auto}:
             errors.append(

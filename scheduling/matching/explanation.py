@@ -45,10 +45,12 @@ def explained(
     rules: Sequence[Rule] = RULES,
     rank: Rank | None = None,
     is_of_gang: bool = False,
+    has_place: bool = False,
 ) -> Iterator[ExplanationStep]:
     """The steps by which it is decided where a job goes, up to the site.
 
     :param is_of_gang: whether it starts with others, so that room for it alone is not enough
+    :param has_place: whether that was decided: what has room now had no part in it
     """
     yield ExplanationStep("bindings", [_named(job, sites)])
     try:
@@ -71,7 +73,8 @@ def explained(
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
     unasked = "nothing is asked: its places are named, or there is only one"
     yield ExplanationStep("ranking", [", ".join(map(_likely, order)) if order else unasked])
-    yield ExplanationStep("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
+    if not has_place:
+        yield ExplanationStep("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
 
 
 def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:

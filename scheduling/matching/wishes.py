@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lading.scheduling.gpus import nearest, type_of
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import ANY_ARCH, IS, valid_types
@@ -69,6 +70,8 @@ def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
             valid = valid_types(job.instance_type, types)
             return because("hint_unavailable", hint="instance_type", value=shortened(job.instance_type), valid=valid)
     features = _all(lambda each: each.location.features, machines)
+    if (gpu := type_of(job.features - features)) is not None:
+        return because("hint_unavailable", hint="gpus", value=f"type {shortened(gpu)}", valid=nearest(gpu, features))
     for hint, named in (("features", False), ("properties", True)):
         asked, there = ({word for word in names if (IS in word) == named} for names in (job.features, features))
         if missing := sorted(asked - there):

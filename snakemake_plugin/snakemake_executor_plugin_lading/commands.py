@@ -59,6 +59,7 @@ def make_host(state: StateFolder) -> Any:
     from sqlalchemy.exc import SQLAlchemyError
 
     from lading.executors.migrations.own_database import own_tables_fault
+    from lading.executors.store import JobRow
     from lading.executors.store.run_rows import RunForecastRow, RunTerms
     from lading.plugin.command_host import Command, CommandHost
     from snakemake_executor_plugin_lading import runs
@@ -87,6 +88,9 @@ def make_host(state: StateFolder) -> Any:
             if not runs.rules_of_run(session, run_id):
                 return None
             return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
+
+        def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
+            return []  # Snakemake keeps no log of events
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc

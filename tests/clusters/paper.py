@@ -26,6 +26,14 @@ case $(cat "$PAPER/mode") in
     else echo "$id|PENDING||Priority|$name"; fi >> "$PAPER/queue"
     if grep -q mute "$PAPER/mode"; then echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1; fi
     echo "$id";;
+  most:*) last=$(sed -n 's/.*array=1-//p' "$2"); most=$(cut -d: -f2 "$PAPER/mode")
+    if [ $(($(grep -c . "$PAPER/queue") + ${last:-1})) -gt "$most" ]; then echo x >> "$PAPER/refused"
+      echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
+      echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
+    id=$(grep -c x "$PAPER/submissions"); name=$(sed -n 's/.*job-name=//p' "$2"); cp "$2" "$PAPER/script.$id"
+    if [ -n "$last" ]; then for i in $(seq "$last"); do echo "${id}_$i|PENDING||Priority|$name"; done
+    else echo "$id|PENDING||Priority|$name"; fi >> "$PAPER/queue"
+    echo "$id";;
   few) if grep -q 'array=1-[3-9]' "$2"; then echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
     id=$(grep -c x "$PAPER/submissions"); echo "$id";;
@@ -66,6 +74,7 @@ class Paper:
             "status": "0",
             "accounts": "",
             "submissions": "",
+            "refused": "",
             "nodes": "",
             "partitions": "",
         }.items():

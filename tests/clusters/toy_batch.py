@@ -15,6 +15,9 @@ SUBMIT = """\
 cd "$TOY" || exit
 if [ -s refuse ]; then cat refuse >&2; exit 1; fi
 size=$(sed -n 's/^#TOY --array=1-//p' "$1" | cut -d % -f 1)
+if [ -s limit ] && [ "$(ls jobs | wc -l)" -ge "$(cat limit)" ]; then
+  echo x >>refused; echo "too many jobs: job limit reached" >&2; exit 1
+fi
 if [ -s most ] && [ "${size:-1}" -gt "$(cat most)" ]; then echo "too many jobs" >&2; exit 1; fi
 [ ! -e hang ] || sleep 60
 until id=$(( $(ls jobs | wc -l) + 1 )); mkdir jobs/$id 2>/dev/null; do :; done
@@ -135,7 +138,9 @@ class ToyCluster(ShellTransport):
         return self.run([["toy-list"]])[0].stdout.partition("\n")[2]
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array)."""
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array),
+        ``limit`` (jobs).
+        """
         (self.folder / name).write_text(text)
 
     def unset(self, name: str) -> None:

@@ -216,7 +216,12 @@ class LSF(BatchSystem):
         memory = dialect(profile, MemoryDialect(per="job" if profile.nodes else "node", resource="M"))
         if (number := amount(request, memory)) is not None:
             options += [memory_option(name, number, memory.unit) for name in names(memory)]
-        options += [("gpu", request.gpus and f"num={request.gpus}"), ("o", request.stdout), ("e", request.stderr)]
+        gmodel = f":gmodel={request.gpu_type}" if request.gpu_type else ""
+        options += [
+            ("gpu", request.gpus and f"num={request.gpus}{gmodel}"),
+            ("o", request.stdout),
+            ("e", request.stderr),
+        ]
         options += [("x", True)] if profile.whole_node else []
         return [self.native_directive(key, value) for key, value in options if value is not None]
 

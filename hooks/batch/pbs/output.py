@@ -30,7 +30,7 @@ from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import Any
 
-from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell, time_limit
 from lading.hooks.batch.system import Cause, NativeJob, State, unknown
 from lading.hooks.ssh.answer import whole_number
 
@@ -385,7 +385,19 @@ def pbspro_inventory(text: str) -> Inventory:
         list(whole.get("Queue", {})),
         default,
         _most_chunks(whole),
+        _longest(whole),
     )
+
+
+def _longest(whole: dict[str, Any]) -> dict[str, int]:
+    """For how many seconds a job in each queue may run."""
+    servers, found = list(whole.get("Server", {}).values()), {}
+    for name, queue in whole.get("Queue", {}).items():
+        limits = [each.get("resources_max") for each in (queue, *servers) if isinstance(each, dict)]
+        known = [time_limit(str(each.get("walltime"))) for each in limits if isinstance(each, dict)]
+        if seconds := [each for each in known if each is not None]:
+            found[name] = seconds[0]  # of a queue that has a limit, that of the server does not count
+    return found
 
 
 def _most_chunks(whole: dict[str, Any]) -> dict[str, int]:
@@ -449,7 +461,9 @@ def torque_inventory(text: str) -> Inventory:
             is_idle = values.get("state") == "free" and not values.get("jobs")
             nodes.append(Nodes(cpus, mib(status.get("physmem", "")), idle=int(is_idle)))
     most = {name: _torque_most(len(nodes), server, values) for name, values in queues.items() if nodes}
-    return Inventory(nodes, list(queues), default, most)
+    longest = {name: time_limit((server | values).get("resources_max.walltime")) for name, values in queues.items()}
+    known = {name: seconds for name, seconds in longest.items() if seconds is not None}
+    return Inventory(nodes, list(queues), default, most, known)
 
 
 def _torque_most(count: int, server: dict[str, str], queue: dict[str, str]) -> int:

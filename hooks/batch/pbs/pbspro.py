@@ -23,6 +23,7 @@ from lading.hooks.batch.system import (
     MemoryDialect,
     NativeJob,
     Profile,
+    gpu_type_resource,
 )
 from lading.hooks.ssh.answer import CommandResult
 
@@ -178,6 +179,8 @@ class PBSPro(BatchSystem):
             chunk += [f"mpiprocs={request.ppn or 1}", f"ompthreads={request.threads or 1}"]
         chunk += [f"{name}={size}" for name in names(memory) or ["mem"] if inside]
         chunk += [f"{profile.gpu_resource or 'ngpus'}={request.gpus}"] if request.gpus else []
+        if request.gpu_type is not None:
+            chunk.append(f"{gpu_type_resource(request, profile)}={quoted(request.gpu_type)}")
         needed = request.shaped or inside or request.gpus or node
         whole = [f"{name}={size}" for name in names(memory) or ["pmem"]] if size and not inside else []
         place = [("l", "place=scatter:excl")] if node else []

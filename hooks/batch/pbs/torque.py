@@ -49,6 +49,7 @@ class TORQUE(PBSPro):
         elif request.shaped or request.gpus or node:
             cpus = node.cpus if node else request.cpus_per_node
             gpus = f":gpus={request.gpus}" if request.gpus else ""
+            gpus += f":{request.gpu_type}" if request.gpu_type else ""  # a property of the nodes that have them
             options.append(("l", f"nodes={request.nodes or 1}:ppn={cpus}{gpus}"))
         usual = "pmem" if memory.per in ("cpu", "slot") else "mem"
         sizes = [("l", f"{name}={size}") for name in (memory.resource or usual).split(",")]

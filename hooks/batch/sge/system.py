@@ -14,7 +14,15 @@ from lading.hooks.batch.directives import Exclusion, Unsupported, clock, quoted
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.refusals import SubmitError, Wording, any_of
 from lading.hooks.batch.sge import output
-from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile
+from lading.hooks.batch.system import (
+    BatchJobRequest,
+    BatchSystem,
+    CouldNotAsk,
+    MemoryDialect,
+    NativeJob,
+    Profile,
+    gpu_type_resource,
+)
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.text.printable import shortened
 
@@ -185,6 +193,7 @@ class SGE(BatchSystem):
             ("pe", slots(request, profile)),
             *(("l", f"{name}={number}{unit}") for name in names(memory) if number is not None),
             ("l", request.gpus and f"{profile.gpu_resource}={request.gpus}"),
+            ("l", request.gpu_type and f"{gpu_type_resource(request, profile)}={request.gpu_type}"),
             ("o", request.stdout),
             ("j", "y") if same else ("e", request.stderr),
         ]

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from lading.hooks.batch.inventory import Inventory, Nodes, Survey, one_shell
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, one_shell, time_limit
 from lading.hooks.batch.status_query import SHORTEST_BEGINNING
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
 from lading.hooks.ssh.answer import CommandResult, whole_number
@@ -434,18 +434,22 @@ def slurm_inventory(text: str) -> Inventory:
             of_kind[1] += int(count) if _SLURM_IDLE.fullmatch(state) else 0
     nodes = [Nodes(cpus, memory, name, count, idle) for (name, cpus, memory), (count, idle) in kinds.items() if count]
     default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
-    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default, _partitions(text))
+    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default, *_partitions(text))
 
 
-def _partitions(text: str) -> dict[str, int]:
-    """How many nodes a job can have in each partition: all that it has, and no more than its ``MaxNodes``."""
-    found = {}
+def _partitions(text: str) -> tuple[dict[str, int], dict[str, int]]:
+    """How many nodes a job can have in each partition: all that it has, and no more than its ``MaxNodes``; and for how
+    many seconds it can run.
+    """
+    found, longest = {}, {}
     for line in text.splitlines():
         values = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
         total, most = whole_number(values.get("TotalNodes", "")), whole_number(values.get("MaxNodes", ""))
         if "PartitionName" in values and total:
             found[values["PartitionName"]] = total if most is None else min(total, most)
-    return found
+        if "PartitionName" in values and (seconds := time_limit(values.get("MaxTime"))) is not None:
+            longest[values["PartitionName"]] = seconds
+    return found, longest
 
 
 # By configuration, not by node: thousands of nodes are a few lines.

@@ -125,7 +125,8 @@ class SLURM(BatchSystem):
             "time": request.time and _limit(-(-request.time // self.grain)),
             **_layout(request, profile),
             "exclusive": True if profile.whole_node else None,
-            "gres": request.gpus and f"{profile.gpu_resource or 'gpu'}:{request.gpus}",
+            "gres": request.gpus
+            and ":".join(filter(None, (profile.gpu_resource or "gpu", request.gpu_type, str(request.gpus)))),
             "output": request.stdout,
             "error": request.stderr,
             "array": request.array,

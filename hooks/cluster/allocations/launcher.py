@@ -9,14 +9,16 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
-from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.submit_limits import FIRST_PAUSE, LONGEST_PAUSE
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.jobs import remote_steps as cluster_steps
 from lading.hooks.cluster.jobs.context import ClusterContext
+from lading.hooks.cluster.jobs.job_script import named_queues
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.site import LocationState, ObservedLocation, Order
@@ -24,6 +26,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.backoff import ReasonedBackoff
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.location import Location
@@ -47,21 +50,34 @@ class AllocationLauncher(Submitter):
     def __init__(self, context: ClusterContext, api: str, fleet: AllocationFleet) -> None:
         super().__init__(context, api)
         self.fleet = fleet
-        self.most = allocation_script.market(self.config)
         self.letting_go = False
         self.trouble: Reason | None = None
-        self._starts = BackPressure(1)
+        self._starts = ReasonedBackoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._failures: list[Reason] = []
         self._orders: dict[str, Order] = {}
         self._holds: dict[str, bytes] = {}
+
+    @property
+    def most(self) -> Market:
+        """What can be launched while nothing is in its way."""
+        queue = ",".join(named_queues(self.config, self.system))
+        return allocation_script.market(self.config, self._longest(queue))
 
     # -- what the controller calls
 
     def market(self) -> Market:
         """What can be launched now."""
         barred = next(iter(self.barred.reasons().values()), None)
-        held = self.trouble or self.pressure.held() or self._starts.held() or self._unexplained() or barred
+        held = self.trouble or self.pressure.held() or self._starts.reason or self._unexplained() or barred
+        if held is None and not self.pressure.room(self._count_submitted()):
+            held = self.pressure.reason(self.system.name)
         return replace(self.most, held=held)
+
+    def _count_submitted(self) -> int:
+        return sum(not each.over for each in list(self.fleet.allocations.values()))
+
+    def note_end(self) -> None:
+        """A job of an allocation is none of the batch system's."""
 
     def order(self, orders: Iterable[Order]) -> None:
         """Take orders, to be launched in the next round; one that is known is not launched again."""
@@ -140,12 +156,12 @@ class AllocationLauncher(Submitter):
     def has_failed(self, allocation: Allocation, why: Reason) -> None:
         """An allocation has ended before it could run a job."""
         self._failures.append(because("allocation_failed", allocation=allocation.name).with_also(why))
-        self._starts.hold(self._failures[-1])
+        self._starts.failed_for(self._failures[-1])
 
     def has_worked(self) -> None:
         """An allocation has run a job."""
         self._failures.clear()
-        self._starts = BackPressure(1)
+        self._starts.succeeded()
 
     def _placed(self, transport: Transport) -> dict[str, str]:
         """The jobs that go into an inbox now, each with the name of its allocation, by token."""
@@ -177,20 +193,22 @@ class AllocationLauncher(Submitter):
             self.tracker.jobs.pop(job.token, None)
         self.event_buffer.add({"event": "returned", "token": job.token, "location": name, "reason": reason})
 
-    def _launched(self) -> list[tuple[Allocation, str]]:
-        """The allocations that are asked for now, each noted, with its script."""
+    def _launched(self) -> list[tuple[Allocation, str, Order]]:
+        """The allocations that are asked for now, each noted, with its script and what had ordered it."""
         if self.market().held is not None or self.letting_go:
             return []
         with self.tracker.lock:
-            orders, self._orders = self._orders, {}
-            new = [self._allocation_of(order) for name, order in orders.items() if name not in self.fleet.allocations]
+            due = dict(islice(self._orders.items(), self.pressure.room(self._count_submitted())))
+            self._orders = {name: order for name, order in self._orders.items() if name not in due}
+            new = [self._allocation_of(order) for name, order in due.items() if name not in self.fleet.allocations]
             self.fleet.allocations |= {each.name: each for each in new}
         found = []
         writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
         for allocation in new:
             try:
                 excluded = allocation.submission.excluded
-                found.append((allocation, writer.allocation(allocation.folder, allocation.terms, excluded)))
+                script = writer.allocation(allocation.folder, allocation.terms, excluded, self._longest)
+                found.append((allocation, script, due[allocation.name]))
             except ValueError as error:
                 self.drop(allocation, "submit_rejected", because("script_refused", text=str(error)), refused=True)
         return found
@@ -207,6 +225,8 @@ class AllocationLauncher(Submitter):
         :param refused: whether the batch system does not take it
         """
         self.fleet.drop(allocation)
+        if cause != "submit_rejected":
+            self.pressure.release()
         if (id := allocation.batch.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
         event = {"event": "released", "token": allocation.name, "at": time.time(), "cause": cause, "reason": reason}
@@ -248,7 +268,7 @@ class AllocationLauncher(Submitter):
         transport: Transport,
         renewed: dict[str, Envelope],
         placed: dict[str, str],
-        launched: Sequence[tuple[Allocation, str]],
+        launched: Sequence[tuple[Allocation, str, Order]],
         drained: Sequence[Allocation],
     ) -> None:
         given, again = (f"{prefix}{uuid.uuid4().hex}" for prefix in (allocation_steps.GIVEN, allocation_steps.RENEWED))
@@ -263,19 +283,26 @@ class AllocationLauncher(Submitter):
         for token, envelope in renewed.items():
             if (allocation := self.fleet.of_job(self.tracker.jobs[token])) is not None:
                 files[f"incoming/{again}/{allocation.name}/{token}.json"] = self._packed(envelope, allocation)
-        for allocation, script in launched:
+        for allocation, script, _ in launched:
             files[f"{allocation.folder.relative}/terms.json"] = allocation.terms.to_json().encode()
             files[f"{allocation.folder.relative}/script"] = script.encode()
         steps: list[RemoteStep] = [Put(self.folder.root, files), allocation_steps.place([given, again], self.folder)]
-        for allocation, _ in launched:
+        before = None
+        for allocation, _, _ in launched:
             command = self.system.submit(f"{allocation.folder.root}/script")
             needed = [] if self._agent is None else [self._agent]
-            steps.append(cluster_steps.submit_in(allocation.folder.root, command, needed))
+            steps.append(cluster_steps.submit_in(allocation.folder.root, command, needed, after=before))
+            before = allocation.folder.root
         self.fleet.doubtful |= placed.keys()
         put, moved, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
-        for (allocation, _), answer in zip(launched, answers, strict=True):
-            self._read_launch(allocation, answer)
+        submitted = self._count_submitted() - len(launched)
+        for (allocation, _, order), answer in zip(launched, answers, strict=True):
+            if answer.status == cluster_steps.NOT_ITS_TURN:
+                self.fleet.drop(allocation)
+                self.order([order])
+            else:
+                submitted += self._read_launch(allocation, answer, submitted)
         for each in drained if put.status == 0 else ():
             each.release = ReleaseState.ASKED
         self._read_placed(placed, put, moved)
@@ -301,25 +328,27 @@ class AllocationLauncher(Submitter):
         if put.status:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {put.message}")
 
-    def _read_launch(self, allocation: Allocation, answer: CommandResult) -> None:
+    def _read_launch(self, allocation: Allocation, answer: CommandResult, submitted: int) -> int:
+        """Read the answer to a submission; returns whether there is, or may be, one allocation more than so many."""
         submission = allocation.submission
-        refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind)
+        refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind, submitted)
         queue = allocation_script.queue(allocation.terms)
         if refusal is None:
             self.barred.admit(queue)
         if refusal is None or refusal.kind == "transient":
-            return
+            return 1
         for_good = refusal.kind == "permanent" and not submission.excluded
         if for_good:
             reason = because("allocation_refused", system=self.system.name, text=refusal.message)
         elif refusal.kind == "permanent":
             reason = because("batch_says", text=refusal.message)
         else:
-            reason = self._hold(refusal)
+            reason = self.pressure.held() or self.pressure.reason(self.system.name)
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
             self.bar(queue, refusal)
             for_good = False
         self.drop(allocation, "submit_rejected", reason, refused=for_good)
+        return 0
 
     # -- what is reported
 
@@ -329,7 +358,8 @@ class AllocationLauncher(Submitter):
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return allocation.submission.waits(queue, native, allocation.name)
+        given_up_at = allocation.batch.given_up_at(self.config.cancel_unrunnable_after)
+        return allocation.submission.waits(queue, native, allocation.name, given_up_at)
 
 
 # Allocations as locations of their site.

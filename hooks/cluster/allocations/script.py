@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter
+from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter, named_queues
 from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
@@ -18,9 +18,13 @@ from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.resources import Layout, Resources
 
 
-def market(config: ClusterConfig) -> Market:
-    """What can be launched at a site."""
-    seconds = config.allocation_time - reserve(config)
+def market(config: ClusterConfig, longest: int | None = None) -> Market:
+    """What can be launched at a site.
+
+    :param longest: for how many seconds a job of its queue may run; None: for any time, or that is not known
+    """
+    most = config.allocation_time if longest is None else min(config.allocation_time, longest)
+    seconds = max(1, most - reserve(config))
     return Market(
         Resources(
             config.node_cpus, config.node_memory - config.memory_overhead, config.node_disk, float(config.node_gpus)
@@ -69,10 +73,17 @@ def queue(terms: AllocationTerms) -> str | None:
 class AllocationWriter(ScriptWriter):
     """Writes the scripts of a site's allocations."""
 
-    def allocation(self, folder: AllocationFolder, terms: AllocationTerms, excluded: Sequence[str] = ()) -> str:
+    def allocation(
+        self,
+        folder: AllocationFolder,
+        terms: AllocationTerms,
+        excluded: Sequence[str] = (),
+        longest: Callable[[str, Collection[str]], int | None] = lambda queue, native: None,
+    ) -> str:
         """The script of an allocation.
 
         :param excluded: the nodes on which it should not run
+        :param longest: for how many seconds a job of a queue with such native directives may run; None: for any time
         """
         _, native = json.loads(terms.kind)
         capacity = terms.capacity
@@ -81,9 +92,13 @@ class AllocationWriter(ScriptWriter):
             capacity.memory + self.config.memory_overhead,
             math.ceil(capacity.gpus),
             math.ceil(terms.seconds) + reserve(self.config),
+            math.ceil(terms.seconds),
             queue(terms),
             tuple((key, value) for key, value in native),
+            next(iter(self.config.gpu_types), None),
         )
+        named = shape.queue or ",".join(named_queues(self.config, self.system))
+        shape = shape.within(longest(named, dict(shape.native)), f"queue {named!r}" if named else "the default queue")
         root = folder.cluster.root
         agent = agent_archive.command(self.config.python, root, "lading.executors.agent.allocation_agent")
         agent += [root, folder.name, *current.deployment().runner_options()]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from lading.hooks.api_tunnel import address
-from lading.hooks.batch.directives import settings
 from lading.hooks.batch.inventory import Inventory, Nodes
 from lading.hooks.batch.memory import MemoryUnit, dialect, names
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, Profile
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import SHELL, api_environment
+from lading.hooks.cluster.jobs.job_script import SHELL, api_environment, named_queues
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
@@ -26,7 +24,8 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.text.units import format_memory
+from lading.scheduling.location import has_other_limits
+from lading.scheduling.text.units import format_memory, format_time
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120
@@ -204,27 +203,13 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
         return
     if names:
         yield Check("queue", True, f"{system.name} has {', '.join(names)}")
+    longest = None if has_other_limits(config.resources) else inventory.longest_in(",".join(names))
+    for name in sorted(config.model_fields_set & {"time", "time_limit", "allocation_time"}):
+        if longest is not None and (seconds := getattr(config, name) or 0) > longest:
+            limit = f"a job in {', '.join(names) or 'the default queue'} may run for {format_time(longest)} at most"
+            message = f"{name} = {format_time(seconds)}, but {limit}; set {name} = {longest}, or name another queue"
+            yield Check("queue", True, message, warns=True)
     yield _sizes(config, inventory, names)
-
-
-def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
-    """The queues that a site's table names, in its own key or among the native directives."""
-    (own,) = system.resource_directives(BatchJobRequest(queue="x"), Profile())
-    setting = _setting(own, system)
-    native = [
-        str(value)
-        for key, value in config.resources.items()
-        if not isinstance(value, bool) and _setting(system.native_directive(key, str(value)), system) == setting
-    ]
-    # Several, where a batch system takes them, have commas or blanks between; behind an @ are hosts or a server.
-    named = re.split(r"[,\s]+", config.queue or next(iter(native), ""))
-    plain = [name.partition("@")[0] for name in named if name]
-    return [] if any(re.search(r"[*?\[\]!|&]", name) for name in plain) else plain
-
-
-def _setting(directive: str, system: BatchSystem) -> str:
-    name = settings(directive)[0]
-    return system.synonyms.get(name, name)
 
 
 def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) -> Check:

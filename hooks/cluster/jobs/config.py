@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from lading.hooks.api_tunnel.address import HOST
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
+from lading.hooks.files import table_model
 from lading.hooks.files.table_model import (
     Amount,
     Arch,
@@ -27,6 +28,7 @@ from lading.hooks.files.table_model import (
 )
 from lading.hooks.site import RemoteConfig
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.gpus import parse_type
 from lading.scheduling.machine_traits import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.resources import Resources
@@ -54,6 +56,11 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     node_memory: Memory = Field(description="Memory that a job can have on one node.")
     node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
     node_gpus: CountOrZero = Field(0.0, description="GPUs that a job can have on one node.")
+    gpu_types: table_model.Texts = Field(
+        (),
+        description='A list of the types of its GPUs as the batch system calls them, such as `["a100", "v100"]`, for '
+        'tasks with `gpus="a100:1"`; with allocations one.',
+    )
     arch: Arch = Field(DEFAULT_ARCH, description="The architecture of its nodes, as `uname -m` says it there.")
     os: Os = Field(DEFAULT_OS, description="What jobs that ask for an operating system find on its nodes.")
     features: Features = Field(
@@ -150,6 +157,32 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         if self.overhead >= self.node_memory:
             raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
         return self
+
+    @model_validator(mode="after")
+    def _has_gpus_of_its_types(self) -> ClusterConfig:
+        types = self.types_of_gpus
+        if odd := [each for each in self.gpu_types if " " in each]:
+            raise ValueError(
+                f"gpu_types {odd[0]!r}: no batch system has a blank in it; valid: what its own options take"
+            )
+        if types and not self.node_gpus:
+            raise ValueError("gpu_types mean nothing without node_gpus, how many GPUs a node has")
+        if len(types) < len(self.gpu_types):
+            raise ValueError(f"gpu_types {', '.join(self.gpu_types)}: two of them are one type, {', '.join(types)}")
+        if len(types) > 1 and self.mode == "allocation":
+            raise ValueError(
+                f"gpu_types {', '.join(self.gpu_types)}: an allocation has GPUs of one type; give one, and other sites "
+                "for the others"
+            )
+        return self
+
+    @property
+    def types_of_gpus(self) -> dict[str, str]:
+        """What the batch system calls each type of GPU, by the name that tasks ask for.
+
+        :raises UnitError: one is no type
+        """
+        return {parse_type(each): each for each in self.gpu_types}
 
     @model_validator(mode="after")
     def _has_a_way_back(self) -> ClusterConfig:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +29,10 @@ REASONS = {
     "node_failure": because("batch_node_failure"),
     "cancelled": because("batch_cancelled_there"),
 }
+
+
+# What Airflow prints whenever it starts, which tells nothing of an end.
+_NOISE = re.compile(r"^.*Reading the config from .*$\n?", re.MULTILINE)
 
 
 def patience(native: NativeJob | None, own: Mapping[str, Any] | None, shortest: float) -> float:
@@ -86,8 +91,8 @@ def finished(
         event["failed"] = True
     if allocation:
         reason = reason.with_also(because("in_allocation", allocation=allocation))
-    if own is None and output.strip():
-        reason = reason.with_also(because("last_output", text=output.strip()))
+    if own is None and (said := _NOISE.sub("", output).strip()):
+        reason = reason.with_also(because("last_output", text=said))
     event["reason"] = reason
     return event
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
+from lading.hooks.batch.directives import settings
 from lading.hooks.batch.native import SHELL, over, own_directives, refuse
+from lading.hooks.batch.request import Profile
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -19,6 +22,7 @@ from lading.hooks.deployment import current
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout
+from lading.scheduling.text.units import format_time
 
 # What stands for the name in a script that is only shown; each submission has one of its own.
 SHOWN_NAME = "L00000000000000"
@@ -33,17 +37,39 @@ class ArrayShape:
     :param layout: its nodes, processes and cpus
     :param memory: MiB on each node
     :param gpus: whole ones on each node
-    :param time: seconds
+    :param time: seconds, with what the end of a task takes
+    :param least: the seconds that its author gives the task; 0: none are given
     :param queue: None: that of the site
     :param native: directives of the scheduler, by key
+    :param gpu_type: as the batch system calls it; None: any
     """
 
     layout: Layout
     memory: int
     gpus: int
     time: int
+    least: int = 0
     queue: str | None = None
     native: tuple[tuple[str, str | bool], ...] = ()
+    gpu_type: str | None = None
+
+    def within(self, longest: int | None, queue: str) -> ArrayShape:
+        """The same in no more time than a job of its queue may have.
+
+        What the end of a task takes is left out where it does not fit; the batch system's limit then comes first.
+
+        :param longest: seconds; None: any
+        :param queue: whose limit that is, as text
+        :raises ValueError: the task itself has more, with both figures
+        """
+        if longest is None or self.time <= longest:
+            return self
+        if self.least > longest:
+            raise ValueError(
+                f"time = {format_time(self.least)}, but a job in {queue} may run for {format_time(longest)} at most; "
+                "ask for less time, or name another queue"
+            )
+        return replace(self, time=longest)
 
 
 def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
@@ -56,9 +82,35 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
         min(memory, max(config.node_memory, asked.memory)),
         math.ceil(asked.gpus),
         seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+        seconds or 0,
         envelope.queue,
         tuple(sorted(envelope.native.items())),
+        gpu_type(envelope.gpu_type, config),
     )
+
+
+def gpu_type(asked: str | None, config: ClusterConfig) -> str | None:
+    """The type of GPU that a batch job asks for, as its batch system calls it; None: any, as where all are alike."""
+    return None if asked is None else config.types_of_gpus.get(asked, asked)
+
+
+def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
+    """The queues that a site's table names, in its own key or among the native directives."""
+    (own,) = system.resource_directives(BatchJobRequest(queue="x"), Profile())
+    setting = _setting(own, system)
+    native = [
+        str(value)
+        for key, value in config.resources.items()
+        if not isinstance(value, bool) and _setting(system.native_directive(key, str(value)), system) == setting
+    ]
+    # Several, where a batch system takes them, have commas or blanks between; behind an @ are hosts or a server.
+    named = re.split(r"[,\s]+", config.queue or next(iter(native), ""))
+    plain = [name.partition("@")[0] for name in named if name]
+    return [] if any(re.search(r"[*?\[\]!|&]", name) for name in plain) else plain
+
+
+def _setting(directive: str, system: BatchSystem) -> str:
+    return system.one_name(settings(directive)[0])
 
 
 def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> list[str]:
@@ -146,6 +198,7 @@ class ScriptWriter:
             **asdict(shape.layout),
             mem=shape.memory if system.name != "sge" or config.memory else None,
             gpus=shape.gpus or None,
+            gpu_type=shape.gpu_type if shape.gpus else None,
             stdout="/dev/null",
             stderr="/dev/null",
             # What a task takes away is the site's, not what Lading needs.

@@ -24,7 +24,6 @@ from typing import Any
 
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
-from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
@@ -115,8 +114,6 @@ class ClusterPoller(ClusterPart, ABC):
         """Why the batch system could not be asked when that was tried last; None: it could."""
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
-        self.inventory: Inventory | None = None
-        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
@@ -256,7 +253,7 @@ class ClusterPoller(ClusterPart, ABC):
         job.end()
         if (id := job.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
-        self.submitter.pressure.release()
+        self.submitter.note_end()
         self.interval.at_once()
         self._report(event, job, file)
 
@@ -383,7 +380,7 @@ class ClusterPoller(ClusterPart, ABC):
         self._surveyed_at = time.monotonic()
         trouble = None
         try:
-            self.inventory = self.system.survey.inventory(answer)
+            self.submitter.inventory = self.system.survey.inventory(answer)
         except CouldNotAsk as error:
             trouble = error
         self._troubles.note("how many nodes are idle", trouble)

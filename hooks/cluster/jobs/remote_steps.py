@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
+# The same, for the one before it in the same round was not accepted.
+NOT_ITS_TURN = 96
 # What stands before each line of what lies on a cluster, and the files of a submission.
 _SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
 _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
@@ -138,27 +140,38 @@ def submit(
     command: Sequence[str],
     bundles: Iterable[str] = (),
     agent: str | None = None,
+    after: str | None = None,
 ) -> RunCommand:
     """Submit a script, and keep the answer beside it: after a crash it is found there.
 
     :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
     :param agent: the archive of the node agent, likewise; None: that is installed
+    :param after: the submission that has to be accepted before; None: there is none
     """
     needed = [f"{folder.bundle(each)}/." for each in sorted(set(bundles))] + ([] if agent is None else [agent])
-    return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
+    before = None if after is None else folder.submission(after)
+    return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}", before)
 
 
-def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> RunCommand:
+def submit_in(
+    path: str,
+    command: Sequence[str],
+    needed: Iterable[str] = (),
+    unplaced: str | None = None,
+    after: str | None = None,
+) -> RunCommand:
     """Submit the script in a folder, and keep the answer beside it.
 
     :param needed: files and folders without which nothing is submitted; they are used from now on
     :param unplaced: what :func:`place_envelopes` leaves there when it has failed: then nothing is submitted
+    :param after: the folder whose script has to be accepted before, so that a round ends at the first refusal
     """
     present = "".join(f" && [ -e {shlex.quote(each)} ] && touch -- {shlex.quote(each)}" for each in needed)
     if unplaced is not None:
         present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
+    turn = "" if after is None else f"[ -e {shlex.quote(after)}/answer ] || exit {NOT_ITS_TURN}\n"
     return RunCommand(
-        f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
+        f"{turn}cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
         f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
         "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.request import new_name
 from lading.hooks.batch.submit_limits import BackPressure, BarredQueues, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
@@ -26,6 +27,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.location import has_other_limits
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class Submitter(ClusterPart):
         self.api = api
         self.is_trial = False
         self.site = ""
+        self.inventory: Inventory | None = None
+        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
         self.barred = BarredQueues()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
@@ -89,17 +93,23 @@ class Submitter(ClusterPart):
         if not submissions and not renewed:
             return
         steps = self._placing(submissions, scripts, renewed)
+        submitted, before = self._count_submitted(), None
         for submission in submissions:
-            command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
+            name, command = submission.name, self.system.submit(f"{self.folder.submission(submission.name)}/script")
             bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
-            steps.append(remote_steps.submit(self.folder, submission.name, command, bundles, self._agent))
+            steps.append(remote_steps.submit(self.folder, name, command, bundles, self._agent, before))
             self.tracker.submit(submission)
+            before = name
         put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
         for submission, answer in zip(submissions, answers, strict=True):
-            self._read(submission, answer)
+            submitted += self._read(submission, answer, submitted)
         if put.status != 0 or placed.status != 0:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
+
+    def _count_submitted(self) -> int:
+        """How many batch jobs there are of this site's, of which each counts for a limit of the batch system."""
+        return sum(1 for _ in self.tracker.live())
 
     def _bring_agent(self, transport: Transport) -> Reason | None:
         """Have the node agent lie there, unless that is installed; returns why it does not.
@@ -154,6 +164,18 @@ class Submitter(ClusterPart):
             files[f"submissions/{name}/script"] = scripts[name].encode()
         return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
+    @property
+    def limit(self) -> str | None:
+        """What keeps it from submitting more, as text; None: nothing that was met."""
+        held = self.pressure.held()
+        if held is None and self.pressure.most is not None:
+            held = self.pressure.reason(self.system.name)
+        return None if held is None else held.sentence
+
+    def note_end(self) -> None:
+        """A job has ended: there is room for another."""
+        self.pressure.release()
+
     # -- what is submitted
 
     def _plan(self, transport: Transport, trouble: Reason | None) -> tuple[list[Submission], dict[str, str]]:
@@ -173,12 +195,27 @@ class Submitter(ClusterPart):
                     return submissions, scripts
                 name = new_name()
                 try:
-                    scripts[name] = writer.submission(name, len(chunk), shape, excluded)
+                    scripts[name] = writer.submission(name, len(chunk), self._fitted(shape), excluded)
                 except ValueError as error:
                     self._reject(chunk, because("script_refused", text=str(error)))
                     continue
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
+
+    def _fitted(self, shape: ArrayShape) -> ArrayShape:
+        """A shape in no more time than its queue gives, as far as that is known.
+
+        :raises ValueError: it needs more
+        """
+        queue = shape.queue or ",".join(job_script.named_queues(self.config, self.system))
+        return shape.within(
+            self._longest(queue, dict(shape.native)), f"queue {queue!r}" if queue else "the default queue"
+        )
+
+    def _longest(self, queue: str, native: Collection[str] = ()) -> int | None:
+        """For how many seconds a job of a queue may run; None: for any time, or that is not known."""
+        others = has_other_limits((*native, *self.config.resources))
+        return None if self.inventory is None or others else self.inventory.longest_in(queue)
 
     def _admitted(self) -> list[TrackedBatchJob]:
         """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
@@ -214,8 +251,13 @@ class Submitter(ClusterPart):
 
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
-        room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
-        self._explain_all(waiting[room:], because("max_submitted", most=most))
+        submitted = self._count_submitted()
+        room, learned = self.config.room(submitted), self.pressure.room(submitted)
+        if learned < room:
+            room, why = learned, self.pressure.reason(self.system.name)
+        else:
+            why = because("max_submitted", most=self.config.max_submitted)
+        self._explain_all(waiting[room:], why)
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
@@ -230,30 +272,38 @@ class Submitter(ClusterPart):
 
     # -- what the batch system answers
 
-    def _read(self, submission: Submission, answer: CommandResult) -> None:
+    def _read(self, submission: Submission, answer: CommandResult, submitted: int) -> int:
+        """Read the answer to a submission; returns how many jobs it has, or may have, added to so many."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens]
-        refusal = self._refusal(submission, answer, "job", jobs[0].shape)
+        if answer.status == remote_steps.NOT_ITS_TURN:
+            self.tracker.take_back(submission)
+            self.interval.at_once()
+            return 0
+        refusal = self._refusal(submission, answer, "job", jobs[0].shape, submitted)
         if refusal is None and jobs[0].shape is not None:
             self.barred.admit(jobs[0].shape.queue)
         if refusal is None or refusal.kind == "transient":
-            return
+            return len(jobs)
         self.tracker.take_back(submission)
-        if len(jobs) > 1 and refusal.is_too_large and answer.status != remote_steps.NOT_TRIED:
-            self.pressure.shrink(len(jobs), for_good=refusal.kind == "permanent")
-            self.interval.at_once()
-        elif refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
-            self.interval.at_once()
-        elif refusal.kind == "permanent":
+        if len(jobs) > 1 and refusal.is_of_arrays and answer.status != remote_steps.NOT_TRIED:
+            self.pressure.shrink(len(jobs))
+        elif refusal.kind == "permanent" and not (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
-        else:
-            self._explain_all(jobs, self._hold(refusal))
+        elif refusal.kind == "limit":
+            self._explain_all(jobs, self.pressure.held() or self.pressure.reason(self.system.name))
+        self.interval.at_once()
+        return 0
 
-    def _refusal(self, submission: Submission, answer: CommandResult, what: str, shape: object) -> SubmitError | None:
+    def _refusal(
+        self, submission: Submission, answer: CommandResult, what: str, shape: object, submitted: int
+    ) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
 
         :param what: is submitted, as text
         :param shape: what it has in common with others that the same nodes could run
+        :param submitted: how many batch jobs there were before
         """
+        count = max(1, len(submission.tokens))
         submission.asked_at = time.monotonic()
         try:
             submission.id = self.system.submitted(answer)
@@ -261,13 +311,16 @@ class Submitter(ClusterPart):
             refusal = error
         else:
             log.info("submitted %s %s as %s", what, submission.name, submission.id)
-            self.pressure.accept(len(submission.tokens))
+            self.pressure.accept(count, submitted + count)
             return None
         if answer.status == remote_steps.NOT_TRIED:
             self._has_agent = False
             if self.bundles is not None:
                 self.bundles.forget()
             refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
+            self.pressure.hold(because("site_limit", system=self.system.name, text=refusal.message))
+        elif refusal.kind == "limit" and not (count > 1 and refusal.is_of_arrays):
+            self.pressure.refuse(count, submitted, refusal.message)
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
         if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.
@@ -291,12 +344,6 @@ class Submitter(ClusterPart):
         """Note that the account is refused in a queue; None: in that of the site."""
         reason = because("not_admitted", system=self.system.name, queue=queue or None, text=refusal.message)
         self.barred.bar(queue, reason)
-
-    def _hold(self, refusal: SubmitError) -> Reason:
-        """Submit nothing for a while; returns why."""
-        reason = because("site_limit", system=self.system.name, text=refusal.message)
-        self.pressure.hold(reason)
-        return reason
 
     def _reject(self, tokens: Iterable[str], reason: Reason) -> None:
         for token in tokens:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ OLDEST = timedelta(days=7)
 SECONDS_OF_CANCELLING = 3600.0
 # Another expected start is reported where it differs by so many seconds, and by this part of what is left.
 LEAST_MOVE, PART_OF_MOVE = 60.0, 0.1
+# A job that waits for such a thing does not wait for nodes, whichever it may have.
+_OF_NO_NODES = re.compile(r"limit|quota|maximum|\bmax|held|\bhold|depend|begin ?time|licen[cs]e", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -65,20 +68,26 @@ class Submission:
             self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
         return self.id is not None
 
-    def waits(self, queue: str | None, native: NativeJob, allocation: str | None = None) -> Reason:
+    def waits(
+        self, queue: str | None, native: NativeJob, allocation: str | None = None, given_up_at: float | None = None
+    ) -> Reason:
         """Why one of its batch jobs waits.
 
         :param queue: None: the site's default
         :param allocation: which it is; None: it is a job's own
+        :param given_up_at: when it is cancelled since it can never start, epoch seconds; None: it may start
         """
         said: dict[str, Any] = {"text": native.reason or "it says no reason"}
+        if given_up_at is not None:
+            return because("batch_never", queue=queue, at=given_up_at, **said)
         if allocation is not None:
             said["allocation"] = allocation
             default, named = "allocation_default_queue", "allocation_queue"
         else:
             default, named = "batch_default_queue", "batch_queue"
         found = because(named, queue=queue, **said) if queue else because(default, **said)
-        return found.with_also(because("nodes_avoided", nodes=self.excluded)) if self.excluded else found
+        is_of_nodes = self.excluded and not _OF_NO_NODES.search(said["text"])
+        return found.with_also(because("nodes_avoided", nodes=self.excluded)) if is_of_nodes else found
 
 
 @dataclass(slots=True)
@@ -174,6 +183,13 @@ class TrackedBatchJob(JobProgress):
             return native
         self.never_since = self.never_since or asked_at
         return replace(native, cause="error") if asked_at - self.never_since >= deadline else native
+
+    def given_up_at(self, deadline: float) -> float | None:
+        """When it is cancelled since it can never start, epoch seconds; None: it may start.
+
+        :param deadline: seconds
+        """
+        return None if self.never_since is None else time.time() + self.never_since + deadline - time.monotonic()
 
     def expects(self, native: NativeJob, now: float) -> bool:
         """Note when the batch system expects it to start; returns whether that is another time than was reported.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +27,9 @@ from tests.services.gridengine import GridEngine
 from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
+
+# What slurmctld logs of each refused submission.
+REFUSED = "Job violates accounting/QOS policy"
 
 
 class Site(Driven[ClusterSite]):
@@ -211,14 +215,39 @@ def test_a_login_node_that_forwards_nothing(
 def test_a_user_may_have_few_jobs(
     make: Callable[..., Site], slurm: Slurm, slurm_login: Sshd, api: ExecutionApi
 ) -> None:
-    slurm.limit_jobs(2)
+    log = slurm.folder / "logs" / "slurmctld"
+    before, began = log.read_text().count(REFUSED), time.monotonic()
+    slurm.limit_jobs(4)
     try:
         site = make("slurm", slurm_login)
-        tokens = site.put(4)
-        assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-        assert any("AssocMaxSubmitJobLimit" in message_in(event) for event in site.events_of("waiting").values())
+        tokens = site.put(20)
+        assert {event["cause"] for event in site.wait_for("finished", tokens, 600)} == {None}
+        assert any(
+            "4 submitted of 4 allowed by AssocMaxSubmitJobLimit" in message_in(event)
+            for event in site.events_of("waiting").values()
+        )
+        refused = log.read_text().count(REFUSED) - before
+        assert 1 <= refused <= 2 + (time.monotonic() - began) / 60 + len(tokens) / 4, "no storm"
+        assert asked(api) >= len(tokens)
     finally:
         slurm.limit_jobs(None)
+
+
+def test_a_task_of_nearly_all_the_time_of_its_partition_starts(
+    make: Callable[..., Site], slurm: Slurm, slurm_login: Sshd, api: ExecutionApi
+) -> None:
+    slurm.scontrol("update", "PartitionName=short", "MaxTime=5")
+    try:
+        site = make("slurm", slurm_login, queue="short", time_limit=180)
+        tokens = site.put(1)
+        assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+        too_long = make("slurm", slurm_login, queue="short", time_limit=400)
+        [token] = too_long.put(1)
+        [event] = too_long.wait_for("finished", [token])
+        assert event["cause"] == "submit_rejected"
+        assert "time = 6 min 40 s, but a job in queue 'short' may run for 5 min at most" in str(event["reason"])
+    finally:
+        slurm.scontrol("update", "PartitionName=short", "MaxTime=UNLIMITED")
 
 
 def test_grid_engine(

@@ -32,7 +32,7 @@ def test_the_bundled_prices() -> None:
     assert goods.types["c5d.large"].capacity == Resources(2, 4096, 50 * 10**9 // 2**20)
     assert goods.types["c5d.large"].offerings == (Offering(0.096),)
     assert goods.types["g6f.large"].capacity.gpus == 0.125
-    assert goods.types["g6f.large"].features == {"NVIDIA L4"}
+    assert goods.types["g6f.large"].features == {"NVIDIA L4", "gpu=l4"}
     assert goods.types["m7g.large"].arch == "aarch64", "as hints name it, which EC2 calls arm64"
     # A size that was written in decimal is a whole number of MiB all the same.
     assert goods.types["u-3tb1.56xlarge"].capacity.memory == 3 * 2**20

@@ -64,13 +64,13 @@ def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest
     paper.write("nodes", "batch*|8|16000|2|alloc\nbatch*|8|16000|1|idle\nbatch*|8|16000|1|drain\n")
     paper.go()
     paper.go()
-    there = paper.poller.inventory
+    there = paper.poller.submitter.inventory
     assert there is not None
     assert (there.count_nodes([]), paper.read("surveys").split()) == ((4, 1), ["x"])
     monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
     paper.write("nodes", "batch*|8|16000|two|alloc\n")
     paper.go()
-    assert (paper.poller.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
+    assert (paper.poller.submitter.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
 
 
 def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
@@ -691,7 +691,7 @@ def test_where_jobs_are_commands_the_agent_is_brought_before_the_first_is_submit
     commands.give("b")
     commands.go()
     assert len(commands.read("submissions").split()) == 1, "its agent is gone, so the script was not submitted"
-    commands.poller.submitter.pressure.accept(1)
+    commands.poller.submitter.pressure.backoff.succeeded()
     commands.go()
     assert path.exists()
     assert len(commands.read("submissions").split()) == 2

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, submit_limits
 from lading.hooks.batch.system import CancelError, Profile
 from lading.hooks.job_scripts import hook as batch_hook
 from lading.hooks.job_scripts.array_result import JobArrayRun
@@ -121,7 +121,8 @@ def test_an_answer_that_never_came(hook: BatchHook, cluster: ToyCluster, jobname
         assert cluster.jobs == 1  # found by its name
 
 
-def test_limits_are_waited_for(hook: BatchHook, cluster: ToyCluster) -> None:
+def test_limits_are_waited_for(hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_limits, "SECONDS_BETWEEN_PROBES", 1.0)
     cluster.set("refuse", "too many jobs")
     run = hook.submit(JobScript("true"))
     assert (run.status, run.job_id, run.record.reason) == ("queued", None, "too many jobs")
@@ -292,7 +293,8 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) 
     assert (second.get(PATIENCE), first.get(PATIENCE)) == (0, 0)
 
 
-def test_the_token_is_enough_to_cancel(hook: BatchHook, cluster: ToyCluster) -> None:
+def test_the_token_is_enough_to_cancel(hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_limits, "SECONDS_BETWEEN_PROBES", 1.0)
     cluster.set("refuse", "too many jobs")
     run = hook.submit(JobScript("sleep 60"))
     cluster.unset("refuse")

@@ -147,6 +147,35 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster) -> None:
     site.cancel([replace(record, state="running") for record in records[:3]])
 
 
+def test_a_limit_that_is_met_is_no_storm(cluster: ToyCluster) -> None:
+    cluster.set("limit", "3")
+    site, now = site_at(cluster), 1000.0
+    site.pressure.clock = lambda: now
+    records = placed(site, "sleep 60", 9)
+
+    def refused() -> int:
+        path = cluster.folder / "refused"
+        return path.read_text().count("x") if path.exists() else 0
+
+    for _ in range(5):
+        records = advanced(site, records)
+    assert [record.job_id for record in records if record.job_id] == ["1", "2", "3"]
+    assert refused() == 1, "the round ended with the first refusal, and nothing was tried since"
+    assert "3 submitted of 3 allowed by job limit" in str(records[8].reason)
+    now += 61
+    records = [replace(record, not_before=0.0) for record in records]
+    for _ in range(3):
+        records = advanced(site, records)
+    assert refused() == 2, "one was tried after a minute"
+    cluster.set("limit", "5")
+    now += 61
+    for _ in range(6):
+        records = advanced(site, [replace(record, not_before=0.0) for record in records])
+    assert len([record for record in records if record.job_id]) == 5, "it has proved to be higher"
+    assert refused() == 3
+    site.cancel([record for record in records if record.job_id])
+
+
 @pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_script(site: RunSite, number: int, early: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -319,3 +320,21 @@ def test_what_is_not_reported_is_a_warning() -> None:
     found = words("slurm", CommandResult(127, "", "sinfo: not found"))
     assert found["nodes"][0] == "warning"
     assert "were not compared with them: sinfo: not found" in found["nodes"][1]
+
+
+def test_for_how_long_a_job_of_a_queue_may_run() -> None:
+    recording = recorded("slurm/nodes")
+    text = re.sub(r"MaxTime=\S+", "MaxTime=UNLIMITED", recording.stdout)
+    assert inventory(SYSTEMS["slurm"], CommandResult(0, text)).longest == {}
+    text = re.sub(r"(PartitionName=short .*?)MaxTime=\S+", r"\1MaxTime=1-00:05:00", text)
+    slurm = inventory(SYSTEMS["slurm"], CommandResult(0, text))
+    assert slurm.longest == {"short": 86400 + 300}
+    assert slurm.longest_in("short") == 86700
+    assert slurm.longest_in("batch,short") is None, "in one of them it may run for any time"
+    queues = '{"Queue": {"q": {"resources_max": {"walltime": "02:00:00"}}, "r": {}}}'
+    nodes = '{"nodes": {"n": {"resources_available": {"ncpus": 1}}}}'
+    pbs = f'{nodes}\n{queues}\n{{"Server": {{"s": {{"resources_max": {{"walltime": "72:00:00"}}}}}}}}\n'
+    assert inventory(PBSPro(), CommandResult(0, pbs)).longest == {"q": 7200, "r": 259200}
+    torque = "n\n    np = 1\n\nQueue: q\n    resources_max.walltime = 00:10:00\n\nQueue: r\n    x = 1\n\nServer: s\n"
+    found = inventory(SYSTEMS["torque"], CommandResult(0, torque + "    default_queue = q\n"))
+    assert (found.longest, found.longest_in(None), found.longest_in("r")) == ({"q": 600}, 600, None)

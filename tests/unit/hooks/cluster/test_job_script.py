@@ -71,7 +71,7 @@ def test_directives_and_setup_of_the_site() -> None:
 
 def test_what_a_task_asks_for() -> None:
     envelope = Envelope("a", {}, Resources(1.5, 1000, 0, 0.5), 2000, 60, 0, 0.0, 0.0)
-    assert shape(envelope, config()) == ArrayShape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120)
+    assert shape(envelope, config()) == ArrayShape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120, least=60)
     free = Envelope("a", {}, Resources(0.25, 8800), None, None, 0, 0.0, 0.0)
     assert shape(free, config()) == ArrayShape(Layout(), memory=9000, gpus=0, time=86400), "no more than a node has"
 

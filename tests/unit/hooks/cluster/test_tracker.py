@@ -16,6 +16,7 @@ from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
+from lading.scheduling.text.units import format_moment
 
 SUBMITTED_AT = 100.0
 WAITS = NativeJob(id="7", state="pending", name="L1")
@@ -129,3 +130,28 @@ def test_what_waits_in_one_queue_waits_for_one_limit_as_a_job_of_its_own_and_in_
     assert "allocation L1 waits in queue 'long' of the batch system: " in str(packed)
     assert str(packed).endswith("it is kept away from n7, where jobs have failed")
     assert submission.waits(None, WAITS, "L1").limit is None
+
+
+LIMITED = "a limit of the account is reached (AssocMaxJobsLimit)"
+
+
+@pytest.mark.parametrize(("text", "is_said"), [("(Resources)", True), (LIMITED, False), (None, True)])
+def test_nodes_that_are_avoided_are_named_where_a_job_waits_for_nodes(text: str | None, is_said: bool) -> None:
+    submission = Submission("L1", ["a"], "1", 0.0, excluded=("n1",))
+    waits = submission.waits("batch", NativeJob(id="1", state="pending", reason=text))
+    assert ("kept away from n1" in waits.sentence) == is_said
+
+
+def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
+    native = NativeJob(id="1", state="pending", reason="asks for too much time (PartitionTimeLimit)", never=True)
+    job = TrackedBatchJob(Task("a"), submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
+    assert job.given_up_at(900) is None
+    job.fail_unrunnable(native, time.monotonic(), 900)
+    at = job.given_up_at(900)
+    assert at is not None
+    assert abs(at - time.time() - 900) < 60
+    assert job.submission is not None
+    reason = job.submission.waits("short", native, given_up_at=at)
+    assert reason.code == "batch_never"
+    assert f"it is cancelled at {format_moment(at)} unless that changes" in reason.sentence
+    assert "n1" not in reason.sentence

@@ -53,6 +53,7 @@ class TestSLURM(Conformance):
                 ["batch", "short"],
                 "batch",
                 {"batch": 4, "short": 2},
+                {"batch": 86400, "short": 300},
             ),
         )
     ]

@@ -45,3 +45,12 @@ def test_without_leisure_a_round_begins_at_once() -> None:
         time.sleep(0.005)
     rounds.stop(120)
     assert looks.at[1] - looks.at[0] < 120
+
+
+def test_a_round_that_gets_no_answer_is_shown_before_it_has_failed() -> None:
+    rounds = Rounds("hpc", Looks(), None)
+    assert rounds.silence is None
+    rounds.under_way_since = time.monotonic() - 1
+    assert rounds.silence is None
+    rounds.under_way_since = time.monotonic() - 24
+    assert (rounds.silence or "").startswith("no answer since 20")

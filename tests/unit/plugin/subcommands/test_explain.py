@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.types import DagRunType
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
@@ -72,9 +76,9 @@ class Known:
     def lines(self, state: State = State.QUEUED, hints: dict[str, Any] | None = None, **columns: Any) -> list[str]:
         asked = hint_columns(Hints.from_config(resources(**(hints or {}))), self.settings)
         store.add_job(
-            self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0, dag_id="d",
+            self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", dag_id="d",
             run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
-            **{"task_id": "t", **asked, **columns},
+            **{"task_id": "t", "queued_at": 0.0, **asked, **columns},
         )  # fmt: skip
         rules = rules_of(self.settings.sites_file, {})
         return list(report(self.session, self.session.get_one(JobRow, "t"), load_sites(self.settings), rules))
@@ -138,12 +142,57 @@ def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> No
         location="four", placed_because=why,
     )  # fmt: skip
     assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do"
-    assert lines[-4:] == [
-        "5. policy: greedy chooses the location at site four",
-        "6. running:",
-        "   at four/four",
+    assert not [line for line in lines if "now" in line], "what has room now had no part in it"
+    assert [re.sub(r"(?<=place) for .* so far", "", line) for line in lines[-6:]] == [
+        "4. policy: greedy chooses the location at site four",
+        "5. decision:",
+        "   site four, location four",
         "   sent here because site 'ten' has no room; by rule 'less': 8 of 16 cpus",
+        "6. phases: waits for a place, from 1970-01-01 00:00:00 UTC",
+        "7. running: at four/four",
     ]
+
+
+def test_a_job_that_has_waited_is_explained_by_what_was_recorded(known: Known) -> None:
+    at = datetime(2026, 11, 28, 12, 0, tzinfo=timezone.utc)
+    key = TaskInstanceKey("d", "t", "r", 1, -1)
+    for event, text, seconds in (
+        ("lading waits", "waits: site 'ten' has no room", 1),
+        ("lading waits", "waits: max_jobs", 120),
+        ("lading asks for more", "memory 2 GiB", 130),
+        ("cli_task_run", "no word of ours", 140),
+    ):
+        entry = Log(event=event, task_instance=key, extra=text)
+        entry.dttm = at + timedelta(seconds=seconds)
+        known.session.add(entry)
+        known.session.flush()
+    began = at.timestamp()
+    lines = known.lines(
+        State.SUCCEEDED, site="ten", location="ten", queued_at=began, placed_at=began + 287, started_at=began + 290,
+        ended_at=began + 350, placed_because=because("site_full", site="four"),
+    )  # fmt: skip
+    text = "\n".join(lines)
+    assert "has room now" not in text
+    assert "waits for a place for 4 min 47 s, from 2026-11-28 12:00:00 UTC" in text
+    assert "waits at its site for 3 s" in text
+    assert "runs for 1 min" in text
+    assert "site ten, location ten, at 2026-11-28 12:04:47 UTC" in text
+    start = next(number for number, line in enumerate(lines) if "reasons it had" in line) + 1
+    assert lines[start : start + 3] == [
+        "   2026-11-28 12:00:01 UTC: waits: site 'ten' has no room",
+        "   2026-11-28 12:02:00 UTC: waits: max_jobs",
+        "   2026-11-28 12:02:10 UTC: asks for more: memory 2 GiB",
+    ]
+
+
+def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
+    never = because("batch_never", queue="short", text="asks for too much time", at=1000.0)
+    lines = known.lines(
+        State.PLACED, site="ten", location="ten", placed_at=1.0, submitted_at=2.0, native_start=900.0, reason=never,
+        reason_code="batch_never",
+    )  # fmt: skip
+    assert not [line for line in lines if "has room" in line or "expected start" in line]
+    assert "it is cancelled at 1970-01-01 00:16:40 UTC unless that changes" in "\n".join(lines)
 
 
 def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> None:

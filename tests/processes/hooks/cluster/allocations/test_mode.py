@@ -209,7 +209,7 @@ def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monke
         fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
-        fleet.poller.submitter._starts.backoff.not_before = 0.0
+        fleet.poller.submitter._starts.not_before = 0.0
         fleet.go()
         assert len(fleet.names) == number + 2
     assert "python: not found" in (fleet.poller.failing or "")
@@ -232,11 +232,11 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         fleet.go()
         fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
-        fleet.poller.submitter._starts.backoff.not_before = 0.0
+        fleet.poller.submitter._starts.not_before = 0.0
         fleet.go()
     assert fleet.poller.failing is not None
     fleet.solo.cancel({"a": free_text("not wanted")})
-    fleet.poller.submitter._starts.backoff.not_before = 0.0
+    fleet.poller.submitter._starts.not_before = 0.0
     fleet.go()
     fleet.give("b")
     fleet.go()
