@@ -11,9 +11,9 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -32,6 +32,7 @@ from lading.operators.job_output import Lines
 from lading.operators.job_script import admitted, new_run
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Seconds between attempts to cancel at a site that does not answer.
 CANCEL_PAUSE = 2.0
@@ -226,13 +227,10 @@ class JobScriptTrigger(BaseTrigger):
             raise ValueError("no task has deferred with this trigger, so there is no run that it could follow")
         dag_id, team = ti.dag_id, team_of_triggerer()
         async with SiteWatch.of(self.site, dag_id, team) as watch:
-            if (record := self.record) is None:
+            if self.record is None:
                 script = admitted(watch.site, JobScript("", **self.properties), dag_id, team)
-                retrying = AsyncRetrying(
-                    retry=retry_if_exception_type(TransportError), wait=wait_random_exponential(1, max=30)
-                )
-                self.record = record = await retrying(asyncio.to_thread, new_run, watch.site, script, ti)
-            yield watch, record
+                self.record = await _when_reached(new_run, watch.site, script, ti)
+            yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Log what the batch job prints and how it is; the event is how it has ended."""
@@ -299,6 +297,13 @@ class JobScriptTrigger(BaseTrigger):
             self.log.warning("The state of the task is not known: %s", error)
             return False
         return any(state == "deferred" for each in states.values() for state in each.values())
+
+
+async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
+    """Do something at a site in a thread, again and again while it cannot be reached."""
+    retrying = AsyncRetrying(retry=retry_if_exception_type(TransportError), wait=wait_random_exponential(1, max=30))
+    done: T = await retrying(asyncio.to_thread, do, *arguments)
+    return done
 
 
 def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
