@@ -101,8 +101,8 @@ def test_who_takes_over_the_id_of_a_dag_does_not_get_its_team(
     """The last file that has a Dag of an id is the Dag for Airflow, in whichever team's bundle it is."""
     (everybody,) = executors(tmp_path, None)
     with Session(engine) as session:
-        session.get_one(DagBundleModel, "bundle").teams.append(Team(name="genes"))
-        hostile = DagBundleModel(name="hostile")
+        own, hostile = session.get_one(DagBundleModel, "bundle"), DagBundleModel(name="hostile")
+        own.teams.append(Team(name="genes"))
         hostile.teams.append(Team(name="loads"))
         session.add(hostile)
         session.commit()
