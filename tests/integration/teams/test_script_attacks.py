@@ -173,7 +173,7 @@ def test_a_deferred_task_has_no_run_but_its_own(airflow: Airflow, slurm: Slurm, 
     for team, record in attacks:
         dag, before = f"attack_{team}", scripts(slurm, team)
         run = deferred(airflow, dag, {"site": "hpc", "record": record})
-        assert eventually(lambda dag=dag, run=run: "No such file" in airflow.logs(dag, run, "hostile")), record
+        assert eventually(lambda dag=dag, run=run: "cd: " in airflow.logs(dag, run, "hostile")), record
         assert secret.read_text().strip() not in airflow.logs(dag, run, "hostile")
         airflow.rest("PATCH", f"dags/{dag}/dagRuns/{run}/taskInstances/hostile", {"new_state": "failed"})
         assert eventually(lambda team=team, before=before: scripts(slurm, team) - before), record
