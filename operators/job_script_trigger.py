@@ -174,7 +174,8 @@ class SiteWatch:
 
     async def _close_if_idle(self) -> None:
         """Let go of the connection when nothing needs it; the next trigger reads the sites file again."""
-        if not (self._users or self.followers or self._doomed or self._leaving):
+        at_work = self._task or self._cancelling or self.followers or self._doomed or self._leaving
+        if not (self._users or at_work):
             watches = self.shared[asyncio.get_running_loop()]
             if watches.get(self.site.name) is self:
                 del watches[self.site.name]

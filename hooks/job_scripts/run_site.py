@@ -229,7 +229,8 @@ class RunSite:
         what = f"site {self.name}: jobs that were cancelled are still there"
         self._canceller.ask(due)
         try:
-            if ids := self._named_so([shown[each] for each in due]):
+            ids, _ = self._named_so([shown[each] for each in due])
+            if ids:
                 (answer,) = self.transport.run([self.system.cancel(ids)])
                 self.system.cancelled(answer)
         except (CancelError, TransportError) as error:
@@ -263,7 +264,8 @@ class RunSite:
             raise CancelError(f"site {self.name}: {answer.message}")
         living = self._resolved(living)
         going = [record for record in living if record.job_id is not None and not record.ended]
-        if going and (ids := self._named_so(going)):
+        ids, gap = self._named_so(going) if going else ([], None)
+        if ids:
             noted = {each.token: Cancellation(*each.submission, each.name) for each in going if each.job_id in ids}
             note, order = (
                 canceller.note(self._work_dir, noted),
@@ -275,12 +277,15 @@ class RunSite:
             self._noted |= noted.keys()
             self.system.cancelled(answer)
             self._canceller.ask(ids)
+        if gap is not None:
+            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {gap}")
         if any(record.job_id is None and not record.ended for record in living):
             raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
         return living
 
-    def _named_so(self, records: Sequence[RunRecord]) -> list[str]:
-        """The native ids of those of some jobs that the batch system shows by the names of their runs.
+    def _named_so(self, records: Sequence[RunRecord]) -> tuple[list[str], CouldNotAsk | None]:
+        """The native ids of those of some jobs that the batch system shows by the names of their runs, and what it has
+        not said of others.
 
         An id that is found in a folder, or that is given anew, may be that of another job, which is left alone.
 
@@ -293,9 +298,7 @@ class RunSite:
             found = query.read(answer)
         except CouldNotAsk as error:
             raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {error}") from error
-        if found.gap is not None:
-            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {found.gap}")
-        return [
+        ids = [
             str(each.job_id)
             for each in records
             if each.name is not None
@@ -307,6 +310,7 @@ class RunSite:
                 for job in found.jobs
             )
         ]
+        return ids, found.gap
 
     def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
         """The runs with the ids of what was submitted, when nothing new is submitted any more."""

@@ -1,8 +1,9 @@
-"""May a Dag use a site, with which account, and is its budget open? Pure.
+"""May a Dag use a site, and with which account? Pure.
 
 :func:`admitted` has the only answer, and every use of a site's transport for a Dag asks for it: placement, gangs, what
 is sent to a site and read from it, job scripts, and the checks at Dag parse. The controller and the triggerer ask with
-the Dag and the team that Airflow's database names. Where an author's code runs, the answer is advice.
+the Dag and the team that Airflow's database names. Where an author's code runs, the answer is advice. Jobs of a Dag
+whose budget is spent are held before that (``BudgetTerms.held``), at whichever site.
 """
 
 from __future__ import annotations
@@ -82,24 +83,17 @@ def account_of(accounts: Iterable[tuple[str, str]], dag_id: str | None, team: st
     return OWN
 
 
-def admitted(
-    sites: Iterable[tuple[Site, Admission]], dag_id: str | None, team: str | None, held: Reason | None = None
-) -> list[Site]:
+def admitted(sites: Iterable[tuple[Site, Admission]], dag_id: str | None, team: str | None) -> list[Site]:
     """The sites that a Dag may use, out of some; of a cluster with several accounts, the one that is its account.
 
     :param dag_id: None: what uses them does not come from a Dag; empty: it is unknown from which
     :param team: of the Dag; None: it has none
-    :param held: why its budgets let nothing of it start (``BudgetTerms.held``); None: they are open
     """
-    return [site for site, its in sites if held is None and its.takes(dag_id, team)]
+    return [site for site, its in sites if its.takes(dag_id, team)]
 
 
-def refusal(
-    sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: str | None, held: Reason | None = None
-) -> Reason:
+def refusal(sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: str | None) -> Reason:
     """Why :func:`admitted` names none of some sites."""
-    if held is not None:
-        return held
     tables = "; ".join(dict.fromkeys(its.why_not(name, dag_id, team) for name, its in sites))
     if not dag_id:
         return because("no_dag_not_allowed", tables=tables)

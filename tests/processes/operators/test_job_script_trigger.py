@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import TransportError
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
-from lading.operators.job_script import new_run
+from lading.operators.job_script import new_run, token
 from lading.operators.job_script_trigger import JobScriptTrigger, SiteWatch
 from tests.clusters.toy_batch import Toy, ToyCluster
 
@@ -273,3 +274,56 @@ def test_lines_come_whole() -> None:
     assert log.lines == ["ä€", "second", ""]
     lines.end()
     assert (log.lines[-1], lines.last) == ("last", "last")
+
+
+def test_a_run_that_an_earlier_version_has_deferred_goes_on(site: RunSite) -> None:
+    """Of its record counts what its script could say."""
+    task, script = Task(), JobScript("sleep 0.5; echo done", jobname="mine")
+    record = new_run(site, script, task)
+    site.place(record, script)
+    [sighting] = site.advance([record])
+    made = JobScriptTrigger(site="toy", record=sighting.record.to_json())
+    made._log, made.task_instance = Log(), task  # type: ignore[assignment]
+    assert made.serialize()[1] == {"site": "toy", "properties": {"jobname": "mine"}}
+    assert asyncio.run(event(made))["last_line"] == "done"
+
+
+def test_a_record_names_no_other_run(site: RunSite, tmp_path: Path) -> None:
+    [(_, other)] = submitted(site, "sleep 60")
+    (tmp_path / "secret").write_text("secret")
+    forged = replace(other, output=str(tmp_path / "secret"), state="running")
+    task, _ = placed(site, "echo mine")
+    made = JobScriptTrigger(site="toy", record={**forged.to_json(), "output": None})
+    made._log, made.task_instance = Log(), task  # type: ignore[assignment]
+
+    async def followed_and_killed() -> Any:
+        payload = await event(made)
+        await made.on_kill()
+        await idle()
+        return payload
+
+    payload = asyncio.run(followed_and_killed())
+    assert (payload["last_line"], payload["record"]["token"]) == ("mine", token(task))
+    assert site.transport.run([["toy-list"]])[0].stdout.split()[0] == other.job_id, "it runs on"
+    site.cancel([other])
+
+
+def test_a_job_of_another_name_is_not_cancelled_by_its_id(site: RunSite) -> None:
+    """A native id that is in a folder, by whomever, or that the batch system has given anew."""
+    [(_, other), (_, own)] = submitted(site, "sleep 60", 2)
+    site.cancel([replace(own, job_id=other.job_id)])
+    assert asked_to_end(site) == 0
+    site.cancel([own, other])
+    assert asked_to_end(site) == 1
+
+
+def test_a_trigger_of_no_task_follows_nothing(site: RunSite) -> None:
+    with pytest.raises(ValueError, match="no task has deferred with this trigger"):
+        asyncio.run(event(JobScriptTrigger("toy", {})))
+
+
+def test_a_shell_cannot_bring_directives(site: RunSite) -> None:
+    made, _ = trigger(Task(0))
+    made.properties = {"shell": "/bin/sh\n#TOY --queue=root"}
+    with pytest.raises(JobScriptError, match="control character"):
+        asyncio.run(event(made))
