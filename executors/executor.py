@@ -108,7 +108,8 @@ class LadingExecutor(BaseExecutor):
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
         """Write the job into the store, in the transaction that makes its task instance QUEUED."""
         columns = job_columns(workload)
-        columns |= self.dag_facts.columns(session, columns.get("dag_id"))
+        bundle = getattr(workload, "bundle_info", None)  # a connection test has none
+        columns |= self.dag_facts.columns(session, columns.get("dag_id"), bundle and bundle.name)
         if isinstance(workload, workloads.ExecuteTask) and not self._has_fresh_token(workload, session):
             # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
             columns["token"] = str(uuid.uuid4())

@@ -14,13 +14,13 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from lading.hooks.batch.refusals import CancelError
-from lading.hooks.dags.teams import team_of_task
+from lading.hooks.dags.teams import team_of_process
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, site_for, site_of
+from lading.hooks.job_scripts.run_site import RunSite, open_site
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
@@ -75,7 +75,7 @@ class JobScriptOperator(BaseOperator):
     ui_color = "#e8f1e4"
     # Its own task runs where the sites file is, unless its executor_config says where.
     needs_sites_file = True
-    _token: str | None = None
+    _left: dict[str, str | None] | None = None
 
     def __init__(
         self,
@@ -99,10 +99,13 @@ class JobScriptOperator(BaseOperator):
         self.aux_scripts = aux_scripts
         self.deferrable = deferrable
 
-    @property
-    def _place(self) -> str:
-        """The site; of a cluster with several accounts that of the task's Dag."""
-        return site_for(self.site, self.dag_id, team_of_task(self))
+    def _open(self, name: str | None = None) -> RunSite:
+        """The site as the task's Dag may use it.
+
+        :param name: of another one
+        :raises ValueError: it is not open to the Dag, or is none
+        """
+        return open_site(name or self.site, self.dag_id, team_of_process())
 
     def execute(self, context: Any) -> str | None:
         """Submit the script, and wait for its end or defer.
@@ -115,16 +118,16 @@ class JobScriptOperator(BaseOperator):
 
         if JOB in context:
             raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
-        site = site_of(self._place)
+        site = self._open()
         try:
-            self._token = token(context["ti"])
-            self._take_over(site, context)
-            record = self._submitted(site, context["ti"])
+            asked = self._asked()
+            script = self._take_over(site, asked, context)
+            record = self._submitted(site, script, context["ti"])
             if self.deferrable and not record.ended:
                 from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
                 self.defer(
-                    trigger=JobScriptTrigger(self._place, record.to_json()),
+                    trigger=JobScriptTrigger(self.site, asked.options()),
                     method_name="execute_complete",
                     # Sooner, Airflow would take the task for one that was killed, and its job would not be ended.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
@@ -139,7 +142,7 @@ class JobScriptOperator(BaseOperator):
 
         :raises JobFailed: it has failed, or was cancelled
         """
-        site = site_of(self._place)
+        site = self._open()
         try:
             return self._finished(site, RunRecord.from_json(event["record"]), event["last_line"], context)
         finally:
@@ -148,15 +151,17 @@ class JobScriptOperator(BaseOperator):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         """As Airflow's; but where the trigger has failed or took too long, the job is ended first."""
         if next_method == "__fail__":
-            self._end_own(token(context["ti"]))
+            own = {"site": self.site, "token": token(context["ti"])}
+            left = context["task_state_store"].get(RUN) or own
+            self._end_own(left if left["token"] == own["token"] else own)
         return super().resume_execution(next_method, next_kwargs, context)
 
-    def _end_own(self, name: str) -> None:
-        site = site_of(self._place)
+    def _end_own(self, left: Mapping[str, Any]) -> None:
+        site = self._open(left["site"])
         try:
-            end_run(site, name)
+            end_run(site, left)
         except (CancelError, TransportError) as error:
-            self.log.error("The batch job %s may still run: %s", name, error)
+            self.log.error("The batch job %s may still run: %s", left["token"], error)
         finally:
             site.close()
 
@@ -166,78 +171,72 @@ class JobScriptOperator(BaseOperator):
         That worker is killed a few seconds later, so the job is not looked at here: :meth:`RunSite.cancel` leaves word
         of it to a controller of Lading's, and the next try ends what is left.
         """
-        if self._token is None:
+        if (left := self._left) is None:
             return
         # On a connection of its own: the other one may be in use, for this is called by a signal handler.
-        site, token = site_of(self._place), self._token
+        site = self._open()
         try:
-            patiently(lambda: site.cancel([RunRecord(token, site.folder(token))]), CANCEL_TIMEOUT)
+            patiently(lambda: site.cancel([run_left(site, left)]), CANCEL_TIMEOUT)
         except (CancelError, TransportError) as error:
-            self.log.error("The batch job %s may still run: %s", token, error)
+            self.log.error("The batch job %s may still run: %s", left["token"], error)
         finally:
             site.close()
 
-    def _take_over(self, site: RunSite, context: Any) -> None:
+    def _take_over(self, site: RunSite, asked: JobScript, context: Any) -> JobScript:
         """End the run of an earlier try that has not seen its end, as its worker has died; and leave word of this one.
 
-        :raises TransportError: it may still run
+        :returns: the script over the site's own properties
+        :raises TransportError: the earlier run may still be there
         :raises CancelError: the same
+        :raises NotAllowed: the site is not open to the Dag, or does not take a directive
         """
         # Not at the top: parsing a Dag need not wait for what runs a task.
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-        store, own = context["task_state_store"], {"site": self._place, "token": self._token}
+        store, own = context["task_state_store"], token(context["ti"])
         left = store.get(RUN)
-        if left == own:
-            return
-        if left is not None:
+        if left is not None and left["token"] != own:
             self.log.info("An earlier try has not seen the end of its batch job, which is cancelled: %s", left["token"])
             self._end_earlier(site, left)
-        store.set(RUN, own, retention=NEVER_EXPIRE)
+        script = admitted(site, asked, self.dag_id, team_of_process())
+        self._left = {"site": site.name, "token": own, "jobname": script.request().jobname}
+        if left != self._left:
+            store.set(RUN, self._left, retention=NEVER_EXPIRE)
+        return script
 
-    def _end_earlier(self, site: RunSite, left: Mapping[str, str]) -> None:
+    def _end_earlier(self, site: RunSite, left: Mapping[str, Any]) -> None:
         try:
-            there = site if left["site"] == self._place else site_of(left["site"])
+            there = site if left["site"] == site.name else self._open(left["site"])
         except ValueError as error:
             self.log.warning("The batch job of an earlier try may still run: %s", error)
             return
         try:
-            end_run(there, left["token"])
+            end_run(there, left)
         finally:
             if there is not site:
                 there.close()
 
-    def _script(self, site: RunSite, dag_id: str) -> JobScript:
-        script = JobScript(
-            self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
-        )
-        full = site.admitted(script, dag_id, team_of_task(self))
-        _refuse_array(full.properties.resources.get("array"))
-        return full
+    def _asked(self) -> JobScript:
+        """The script as its author gives it."""
+        properties = dict(self.properties or {})
+        return JobScript(self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **properties)
 
-    def _submitted(self, site: RunSite, ti: Any) -> RunRecord:
+    def _submitted(self, site: RunSite, script: JobScript, ti: Any) -> RunRecord:
         """The run after its first look; it may wait still, for a limit or for others of its job array."""
         name = token(ti)
-        script = self._script(site, ti.dag_id)
-        record = patiently(lambda: site.new_record(name, script), REACH_TIMEOUT)
+        record = patiently(lambda: new_run(site, script, ti), REACH_TIMEOUT)
+        if not self.deferrable:
+            record = record.by_itself()
         site.rendered(record, script)
         if not patiently(lambda: site.placed(name), REACH_TIMEOUT):
             if (prologue := script.render_prologue()) is not None:
                 self.log.info("%s", run_near("prologue", prologue, variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
-        first = self._to_be_gathered(site, record, script, ti) or site.advance([record])[0].record
+        # Where it has others to share a job array with, the triggerer submits it with them.
+        first = record if record.gathering else site.advance([record])[0].record
         Lines(self.log).print_change(record, first)
         self.log.info("Its folder at site %s is %s", self.site, record.folder)
         return first
-
-    def _to_be_gathered(self, site: RunSite, record: RunRecord, script: JobScript, ti: Any) -> RunRecord | None:
-        """The run if the triggerer is to submit it in a job array with other elements of this task; None: it is not."""
-        if not self.deferrable or ti.map_index is None or ti.map_index < 0:
-            return None
-        shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
-        if shared is None:
-            return None
-        return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
 
     def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
         """The run when it has ended, and the last line that it has printed."""
@@ -273,7 +272,7 @@ class JobScriptOperator(BaseOperator):
         return last_line
 
     def _run_epilogue(self, site: RunSite, record: RunRecord, who: str) -> None:
-        epilogue = self._script(site, self.dag_id).render_epilogue()
+        epilogue = admitted(site, self._asked(), self.dag_id, team_of_process()).render_epilogue()
         if epilogue is None or record.job_id is None:
             return
         name = f"{who}.{uuid.uuid4().hex}"
@@ -305,18 +304,55 @@ def _refuse_range(nodes: object) -> None:
 
 
 def token(ti: Any) -> str:
-    """What identifies a try: a try that a worker repeats has the same one."""
+    """What identifies a try: a try that a worker repeats has the same one, and no other try can have it."""
     return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
 
 
-def end_run(site: RunSite, name: str) -> None:
+def admitted(site: RunSite, script: JobScript, dag_id: str, team: str | None) -> JobScript:
+    """A task's script over the site's own properties.
+
+    :raises NotAllowed: the site is not open to the Dag, or does not take a directive
+    :raises JobScriptError: it is a job array
+    """
+    full = site.admitted(script, dag_id, team)
+    _refuse_array(full.properties.resources.get("array"))
+    layout.refuse_arrays(full.request(), site.system)
+    return full
+
+
+def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
+    """The run of a try before anything is known of it: worker and triggerer find the same one, with its folder, its
+    output and the name of its batch job, from the task instance, the site that its Dag may use, and the properties.
+
+    :param script: as :func:`admitted` has it; its body does not matter
+    :param ti: as Airflow names it to this process
+    :raises TransportError: the site could not be asked
+    """
+    record = site.new_record(token(ti), script)
+    if ti.map_index is None or ti.map_index < 0:
+        return record
+    shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
+    if shared is None:
+        return record
+    return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
+
+
+def run_left(site: RunSite, left: Mapping[str, Any]) -> RunRecord:
+    """The run of which a try has left word: its token, and the name of its batch job if its script gave one.
+
+    :raises TransportError: the site could not be asked
+    """
+    return site.named_run(left["token"], left.get("jobname"))
+
+
+def end_run(site: RunSite, left: Mapping[str, Any]) -> None:
     """Cancel a run, again while its job is shown, and wait until that has gone; but not beyond :data:`REACH_TIMEOUT`.
 
-    :param name: its token
+    :param left: see :func:`run_left`
     :raises TransportError: that is not known
     :raises CancelError: the same, or the batch system shows it still
     """
-    (record,) = patiently(lambda: site.cancel([RunRecord(name, site.folder(name))]), REACH_TIMEOUT)
+    (record,) = patiently(lambda: site.cancel([run_left(site, left)]), REACH_TIMEOUT)
     pause, latest = pauses(site.options), time.monotonic() + REACH_TIMEOUT
     while not record.ended and record.gone_since is None:
         if time.monotonic() > latest:

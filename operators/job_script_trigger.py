@@ -1,4 +1,9 @@
-"""Waiting for batch jobs in Airflow's triggerer: one question per site, however many tasks are deferred."""
+"""Waiting for batch jobs in Airflow's triggerer: one question per site, however many tasks are deferred.
+
+The arguments of a trigger are what a task says, and any task can defer with any trigger. So they choose nothing that
+matters: the run is that of the task instance which Airflow's database has deferred, at the site and as the account that
+its Dag and team may use (:func:`lading.hooks.job_scripts.run_site.open_site`).
+"""
 
 from __future__ import annotations
 
@@ -6,29 +11,36 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lading.hooks.dags.teams import team_of_triggerer
+from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
 from lading.hooks.job_scripts.look import RunSighting
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, site_of
+from lading.hooks.job_scripts.run_site import RunSite, open_site
+from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
+from lading.operators.job_script import admitted, new_run
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Seconds between attempts to cancel at a site that does not answer.
 CANCEL_PAUSE = 2.0
 # Seconds that a trigger lives at least. Airflow fails a task that runs again before its scheduler has heard from the
 # executor that the worker that deferred it has ended (SchedulerJobRunner.process_executor_events).
 SETTLING = 8.0
+# What cancels runs whose triggers Airflow does not wait for any more.
+CANCELLING: set[asyncio.Task[None]] = set()
 
 
 class Follower:
@@ -65,21 +77,28 @@ class SiteWatch:
         self.followers: dict[str, Follower] = {}
         self._doomed: dict[str, RunRecord] = {}
         self._leaving: dict[str, RunRecord] = {}
+        self._users = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
 
     @classmethod
-    async def at(cls, name: str) -> SiteWatch:
-        """The watch of a site, shared by all triggers in this event loop.
+    @asynccontextmanager
+    async def of(cls, name: str, dag_id: str, team: str | None) -> AsyncIterator[SiteWatch]:
+        """The watch of a site as a Dag may use it, shared by all triggers in this event loop that use it so.
 
-        :raises ValueError: there is no such site
+        :param name: as the Dag's author says it
+        :raises ValueError: there is no such site, or it is not open to the Dag
         """
         watches = cls.shared.setdefault(asyncio.get_running_loop(), {})
-        if name not in watches:
-            site = await asyncio.to_thread(site_of, name)
-            watches.setdefault(name, cls(site))  # another trigger may have been faster
-        return watches[name]
+        site = await asyncio.to_thread(open_site, name, dag_id, team)
+        watch = watches.setdefault(site.name, cls(site))  # another trigger may have been there before
+        watch._users += 1
+        try:
+            yield watch
+        finally:
+            watch._users -= 1
+            await watch._close_if_idle()
 
     @asynccontextmanager
     async def following(self, record: RunRecord) -> AsyncIterator[Follower]:
@@ -155,7 +174,8 @@ class SiteWatch:
 
     async def _close_if_idle(self) -> None:
         """Let go of the connection when nothing needs it; the next trigger reads the sites file again."""
-        if not (self.followers or self._doomed or self._leaving):
+        at_work = self._task or self._cancelling or self.followers or self._doomed or self._leaving
+        if not (self._users or at_work):
             watches = self.shared[asyncio.get_running_loop()]
             if watches.get(self.site.name) is self:
                 del watches[self.site.name]
@@ -175,44 +195,63 @@ class SiteWatch:
 
 
 class JobScriptTrigger(BaseTrigger):
-    """Follows one run to its end.
+    """Follows the run of the task instance that has deferred to its end.
 
-    :param site: the name of the site
-    :param record: what is known of the run, as :meth:`RunRecord.to_json` has it
+    :param site: as the task names it; of a cluster with several accounts the one of the Dag counts
+    :param properties: of its script, as :meth:`JobScript.options` has them
+    :param record: what triggers of earlier versions have instead; only what a script may say as well is taken from it
     """
 
-    def __init__(self, site: str, record: dict[str, Any]) -> None:
+    def __init__(
+        self, site: str, properties: Mapping[str, Any] | None = None, record: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.site = site
-        self.record = record
+        self.properties = dict(properties or {})
+        if record is not None:
+            self.properties |= _in_script(record)
+        self.record: RunRecord | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {"site": self.site, "record": self.record},
+            {"site": self.site, "properties": self.properties},
         )
+
+    @asynccontextmanager
+    async def _own(self) -> AsyncIterator[tuple[SiteWatch, RunRecord]]:
+        """The run of the task instance, and the watch of its site.
+
+        :raises ValueError: the site is not open to the Dag, or a property is not valid
+        """
+        if (ti := self.task_instance) is None:
+            raise ValueError("no task has deferred with this trigger, so there is no run that it could follow")
+        dag_id, team = ti.dag_id, team_of_triggerer()
+        async with SiteWatch.of(self.site, dag_id, team) as watch:
+            if self.record is None:
+                script = admitted(watch.site, JobScript("", **self.properties), dag_id, team)
+                self.record = await _when_reached(new_run, watch.site, script, ti)
+            yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Log what the batch job prints and how it is; the event is how it has ended."""
         settled = time.monotonic() + SETTLING
-        watch = await SiteWatch.at(self.site)
-        lines = Lines(self.log)
-        last, offset = RunRecord.from_json(self.record), 0
-        async with watch.following(last) as follower:
+        lines, offset = Lines(self.log), 0
+        async with self._own() as (watch, first), watch.following(first) as follower:
+            last = first
             while True:
                 sighting = await follower.news.get()
                 lines.print(sighting.output)
                 offset += len(sighting.output)
                 lines.print_change(last, sighting.record)
-                last = sighting.record
-                self.record = last.to_json()
+                self.record = last = sighting.record
                 if last.ended:
                     if sighting.more:
                         lines.print(await self._rest(watch.site, last, offset))
                     break
         lines.end()
         await asyncio.sleep(max(0.0, settled - time.monotonic()))
-        yield TriggerEvent({"record": self.record, "last_line": lines.last})
+        yield TriggerEvent({"record": last.to_json(), "last_line": lines.last})
 
     async def _rest(self, site: RunSite, record: RunRecord, offset: int) -> bytes:
         """What a run that has ended has printed from an offset on.
@@ -234,8 +273,14 @@ class JobScriptTrigger(BaseTrigger):
         """
         if await self._handed_over():
             return
-        watch = await SiteWatch.at(self.site)
-        await watch.cancel(RunRecord.from_json(self.record))
+        cancelling = contextvars.Context().run(asyncio.create_task, self._cancel())
+        CANCELLING.add(cancelling)
+        cancelling.add_done_callback(CANCELLING.discard)
+        await asyncio.shield(cancelling)
+
+    async def _cancel(self) -> None:
+        async with self._own() as (watch, record):
+            await watch.cancel(record)
 
     async def _handed_over(self) -> bool:
         """Whether the task is deferred as before: a triggerer that was taken for dead gets its triggers cancelled, too,
@@ -253,3 +298,18 @@ class JobScriptTrigger(BaseTrigger):
             self.log.warning("The state of the task is not known: %s", error)
             return False
         return any(state == "deferred" for each in states.values() for state in each.values())
+
+
+async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
+    """Do something at a site in a thread, again and again while it cannot be reached."""
+    retrying = AsyncRetrying(retry=retry_if_exception_type(TransportError), wait=wait_random_exponential(1, max=30))
+    done: T = await retrying(asyncio.to_thread, do, *arguments)
+    return done
+
+
+def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The properties of a script that the record of a run tells: they name its batch job and its output."""
+    output = record.get("output")
+    is_own = output is None or output == f"{record.get('folder')}/{layout.OUTPUT}"
+    told = {"jobname": record.get("given_name"), "time": record.get("time"), "stdout": None if is_own else output}
+    return ((key, value) for key, value in told.items() if value is not None)

@@ -16,6 +16,7 @@ from lading.plugin import hint_checks
 from lading.scheduling.hints.gang_hints import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.places import Target
+from lading.scheduling.matching.admission import admitted
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources
 from lading.scheduling.site_names import is_named
@@ -118,8 +119,9 @@ def supplies_of(hints: Hints, dag_id: str, team: str | None, known: Mapping[str,
         )
         places = [Target(str(name)) for name in names]
     supplies: dict[str, SiteSupply] = {}
-    for place, name, site in ((place, *each) for place in places for each in known.items()):
-        if not is_named(name, place.site) or site.holds is False or not site.admission.takes(dag_id, team):
+    takers = admitted(((each, each[1].admission) for each in known.items()), dag_id, team)
+    for place, name, site in ((place, *each) for place in places for each in takers):
+        if not is_named(name, place.site) or site.holds is False:
             continue
         if site.holds is None or not site.locations:
             return []

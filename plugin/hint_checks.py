@@ -116,7 +116,8 @@ def open_to(dag_id: str, team: str | None, known: Mapping[str, PublishedSite]) -
     :param team: that of the Dag; None: it has none
     :raises HintError: none does
     """
-    found = {name: site for name, site in known.items() if site.admission.takes(dag_id, team)}
+    names = admission.admitted(((name, site.admission) for name, site in known.items()), dag_id, team)
+    found = {name: known[name] for name in names}
     if known and not found:
         which = [(name, site.admission) for name, site in known.items()]
         raise HintError(str(admission.refusal(which, dag_id, team)))

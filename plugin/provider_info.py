@@ -95,7 +95,8 @@ def options() -> dict[str, dict[str, str | None]]:
             "Where the controller looks up the sizes of inputs, for hints like ``2 * input_size``, and reads files "
             "that tasks stage: absolute paths and beginnings of addresses of object stores (with the connection where "
             "addresses name one), with commas between them; links are followed first. Without it, authors of Dags can "
-            "find out about any file of the controller's user whether it exists and how large it is.",
+            "find out about any file of the controller's user whether it exists and how large it is, and no file is "
+            "brought from the controller's own machine to another site.",
             example="/data, /scratch, s3://genomes/reads",
         ),
         "order": _option(

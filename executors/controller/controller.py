@@ -453,9 +453,9 @@ class Controller:
         with open_session() as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
-            found, refused = dispatch.to_send(
-                session, ready, self.mint, site.jwt_seconds, ahead, self.site_plans.rests, self.shares.fair
-            )
+            open_to = site.name, site.admission
+            rests, fair = self.site_plans.rests, self.shares.fair
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, open_to, ahead, rests, fair)
         self._publish([*changes, *refused])
         return found
 

@@ -20,6 +20,7 @@ from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gpus import type_of
+from lading.scheduling.matching.admission import Admission, admitted, refusal
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import Reason, because
@@ -88,14 +89,17 @@ def to_send(
     placed: Mapping[str, Sequence[str]],
     mint: Callable[[str, float], str],
     seconds: float,
+    site: tuple[str, Admission],
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = queue.NO_RESTS,
     fair: FairTurns | None = None,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
     """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
 
-    One whose row cannot be read fails, and it alone.
+    One whose row cannot be read fails, and it alone; and so does one that has come to a site which is not open to its
+    Dag, by whatever has placed it and whenever that was.
 
+    :param site: its name, and whose jobs it takes
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
     :param fair: how shares go in turn; None: they do not
@@ -104,6 +108,10 @@ def to_send(
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
     by_token, changes = dict[str, Envelope](), list[Change]()
     for job in jobs:
+        # One that is there is given another JWT alone.
+        if job.expires_at is None and not admitted([site], job.dag_id, job.team):
+            changes.append(refused(job.token, refusal([site], job.dag_id, job.team), time.time()))
+            continue
         jwt = mint(job.subject, seconds)
         try:
             made = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))

@@ -73,7 +73,7 @@ class GangController:
         self,
         ways: Ways | None = None,
         read_roster: ReadRoster | None = None,
-        files: Files = lambda site, location, text, dag: None,
+        files: Files = lambda session, site, location, text, job: None,
     ) -> None:
         self.ways = ways or Ways()
         self.read_roster = read_roster or current.orchestrator().rosters
@@ -371,9 +371,10 @@ class GangTick:
 
     def _with_files(self, held: RoomAttempt, holds: Sequence[HoldRow]) -> list[Event]:
         """All have room; before any of them begins their files are brought to it."""
-        stages = {each.token: each.stage for each in self.of_partition(held.partition) if each.stage is not None}
-        for row in (row for row in holds if row.job in stages):
-            missing = self.tick.files(row.site, row.location, stages[row.job], self.memory.row.dag_id)
+        readers = {each.token: each for each in self.of_partition(held.partition) if each.stage is not None}
+        for row in (row for row in holds if row.job in readers):
+            reader = readers[row.job]
+            missing = self.tick.files(self.tick.session, row.site, row.location, str(reader.stage), reader.job)
             if missing is not None:
                 self.files, never = missing
                 return [passes.Lost(held.partition, self.files)] if never else []

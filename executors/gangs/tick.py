@@ -35,9 +35,9 @@ UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 # A site that has not answered for so long counts as one that refuses, seconds.
 SECONDS_UNTIL_ANSWERED = 60.0
 
-# Why the files of a job (by site, location and what is stored of them) are not there, and whether they never will be;
-# None: they are.
-Files: TypeAlias = Callable[[str, str, str, str], "tuple[Reason, bool] | None"]
+# Why the files of a job (by site, location, what is stored of them, and whose it is) are not there, and whether they
+# never will be; None: they are.
+Files: TypeAlias = Callable[["Session", str, str, str, WaitingJob], "tuple[Reason, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, ExpectedGang]], Mapping[str, Roster]]
 
 Members = Mapping[str, tuple[str, ...]]

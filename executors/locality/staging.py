@@ -1,8 +1,12 @@
 """Staging: the files that jobs read are brought to where they run, before they get there.
 
 A job with the hint ``stage`` is given to its location when all its files lie there. Each is brought once for all jobs
-of a staging area, in a thread of its own: from where a task has left it, or out of an object store. What is there as it
-is, as in a folder that machines share, is not brought. Copies go when no Dag run that lives has jobs that read them.
+of a staging area that read it from the same places, in a thread of its own: from where a task has left it, or out of an
+object store. What is there as it is, as in a folder that machines share, is not brought. Copies go when no Dag run that
+lives has jobs that read them.
+
+A file is read as the account of the site that holds it, so only at sites that are open to the Dag of the job that reads
+it; and what its own run has left counts before what other runs of its Dag have, and that before what anybody else has.
 
 Stores may be slow or hang. Each Dag, each staging area and each host that is read from has so many of the threads and
 no more. A thread that has waited for too long is left alone: its file fails, another one takes its place, and where
@@ -19,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -42,6 +46,7 @@ from lading.hooks.staging.sources import (
     MachineFile,
     StoredObject,
 )
+from lading.scheduling.matching import admission
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -65,6 +70,33 @@ SWEEP_INTERVAL = 60.0
 
 # A staging area, by its site and its name.
 Key = tuple[str, str]
+# A file on its way: where to, its address, and the places that may have it.
+FetchKey = tuple[Key, str, tuple[str, ...]]
+
+
+class Reader(Protocol):
+    """A job that reads files: whose it is."""
+
+    @property
+    def dag_id(self) -> str | None: ...
+
+    @property
+    def team(self) -> str | None: ...
+
+    @property
+    def run_id(self) -> str | None: ...
+
+
+class Place(NamedTuple):
+    """A place that may have a file.
+
+    :param name: as people read it
+    :param rank: 0: the run of the job that reads it has left it there; 1: another run of its Dag; 2: somebody else
+    """
+
+    name: str
+    source: FileSource
+    rank: int = 0
 
 
 class Abandoned(Exception):
@@ -75,16 +107,18 @@ class Abandoned(Exception):
 class Fetch:
     """A file on its way into a staging area.
 
-    :param places: by which it can be read, as text, the nearest first
+    :param places: where it can be read, those that count first before others
     :param path: where it lies there; None: it does not yet
     :param failure: why it never will
+    :param elsewhere: why it is not read at other places that have it, as text
     :param dag: for which it is on its way
     :param reads: what is read now that may hang, as text, for how long, and by when it has to be there; None: nothing
     """
 
     area: StagingArea
     address: str
-    places: Sequence[tuple[str, FileSource]] = ()
+    places: Sequence[Place] = ()
+    elsewhere: str = ""
     path: str | None = None
     failure: Reason | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -96,11 +130,11 @@ class Fetch:
     @property
     def host(self) -> str | None:
         """From where it is read, if from anywhere."""
-        return self.places[0][1].host if self.places else None
+        return self.places[0].source.host if self.places else None
 
     @property
     def may_hang(self) -> bool:
-        return any(source.may_hang for _, source in self.places)
+        return any(each.source.may_hang for each in self.places)
 
     @property
     def is_due(self) -> bool:
@@ -181,8 +215,11 @@ class Fetch:
         :raises PermissionError: it may not be read from where it is, as text
         :raises Exception: it could not be brought
         """
-        why, trouble = [], None
-        for where, source in self.places:
+        why: list[str] = []
+        trouble: tuple[int, TransportError] | None = None
+        for where, source, rank in self.places:
+            if trouble is not None and rank > trouble[0]:
+                break  # what counts less does not stand in for what cannot be reached now
             try:
                 with self._reading(source, "the look at it", VERSION_TIMEOUT):
                     version = source.version()
@@ -191,15 +228,15 @@ class Fetch:
             except IsADirectoryError:
                 why.append(f"it is a folder: {where}")
             except TransportError as error:  # another place may have it
-                trouble = error
+                trouble = rank, error
             else:
                 return copying.find_file(self.area, self.address, version) or self._brought(where, source, version)
         if trouble is not None:
-            raise trouble
+            raise trouble[1]
         # A file whose version cannot be found out will do as it is.
         if (path := copying.find_file(self.area, self.address, None)) is not None:
             return path
-        message = "; ".join(why) or "no task has left it anywhere"
+        message = "; ".join([*why, *filter(None, [self.elsewhere])]) or "no task has left it anywhere"
         raise FileNotFoundError(message)
 
     def _brought(self, where: str, source: FileSource, version: FileVersion) -> str:
@@ -252,12 +289,12 @@ class Staging:
         self.ring = ring
         self.roots = roots
         self.turns = DagTurns()
-        self.fetches: dict[tuple[Key, str], Fetch] = {}
+        self.fetches: dict[FetchKey, Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
         """By site the jobs that wait for files, each with where those lie that have come."""
-        self.wanted: dict[str, dict[tuple[Key, str], set[str]]] = {name: {} for name in sites}
+        self.wanted: dict[str, dict[FetchKey, set[str]]] = {name: {} for name in sites}
         """By site the files that these jobs read, each with their Dags."""
-        self.for_gangs: dict[tuple[Key, str], set[str]] = {}
+        self.for_gangs: dict[FetchKey, set[str]] = {}
         """The files of jobs for which room is held, as they were asked for since the last tick, likewise."""
         self._hanging: list[tuple[threading.Thread, str | None, str]] = []
         """What was left alone and has not ended, each with the host and the Dag."""
@@ -280,6 +317,8 @@ class Staging:
         before, self.waiting[site], self.wanted[site] = self.waiting[site], {}, {}
         columns = (
             JobRow.dag_id,
+            JobRow.team,
+            JobRow.run_id,
             JobRow.token,
             JobRow.site,
             JobRow.location,
@@ -288,35 +327,38 @@ class Staging:
             JobRow.expires_at,
             JobRow.reason,
         )
+        known: dict[tuple[str | None, ...], tuple[FetchKey, Fetch]] = {}
         for chunk in store.chunks(sorted({*asked, *before})):
             query = select(*columns, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.stage.is_not(None))
-            for row in session.execute(query):
+            for row in session.execute(query).all():
                 if row.expires_at is not None:  # it is there, and is given a new JWT
                     continue
                 kept.pop(row.token, None)
                 if row.state != State.PLACED or row.site != site:  # it is somewhere else by now, or has ended
                     continue
                 paths = before.get(row.token, {})
-                if (change := self._staged(row, paths)) is not None:
+                if (change := self._staged(session, row, paths, known)) is not None:
                     changes.append(change)
                 if change is not None and "stage" in change.values:
                     kept[row.token] = row.location
                 elif change is None or "state" not in change.values:
                     self.waiting[site][row.token] = paths
         store.apply(session, changes)
-        self._begin(session)
+        self._begin()
         found: dict[str, list[str]] = {}
         for token, location in kept.items():
             found.setdefault(location, []).append(token)
         return found, changes
 
-    def missing(self, site: str, location: str, text: str, dag: str) -> tuple[Reason, bool] | None:
+    def missing(
+        self, session: Session, site: str, location: str, text: str, reader: Reader
+    ) -> tuple[Reason, bool] | None:
         """Why the files of a job do not lie where room is held for it, and whether they never will; None: they do.
 
         They are brought there from the next tick on, as long as they are asked for.
 
         :param text: what is stored of them
-        :param dag: the job's
+        :param reader: the job
         """
         try:
             area = self.sites[site].staging_area(location)
@@ -324,13 +366,12 @@ class Staging:
             return because("location_gone", location=location, site=site), True
         if area is None or (addresses := in_store(text)) is None:
             return None  # what is wrong with it is said when it is placed
-        if (why := self._refusal(site, addresses, text)) is not None:
+        if (why := self._refusal(site, addresses, text, reader)) is not None:
             return why, True
         reasons: list[Reason] = []
         for address in sorted(addresses):
-            wanted = (site, area.name), address
-            self.for_gangs.setdefault(wanted, set()).add(dag)
-            fetch = self.fetches.setdefault(wanted, Fetch(area, address))
+            wanted, fetch = self._fetch(session, site, area, address, reader)
+            self.for_gangs.setdefault(wanted, set()).add(reader.dag_id or "")
             if fetch.failure is not None:
                 del self.fetches[wanted]  # the next try looks anew
                 return fetch.failure, True
@@ -338,10 +379,17 @@ class Staging:
                 reasons.append(fetch.reason)
         return (reasons[0], False) if reasons else None
 
-    def _staged(self, job: Any, paths: dict[str, str]) -> Change | None:
+    def _staged(
+        self,
+        session: Session,
+        job: Any,
+        paths: dict[str, str],
+        known: dict[tuple[str | None, ...], tuple[FetchKey, Fetch]],
+    ) -> Change | None:
         """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
 
         :param paths: of those that have come; more are added
+        :param known: files that jobs of the same run have asked for in this tick; more are added
         """
         try:
             area = self.sites[job.site].staging_area(job.location)
@@ -350,17 +398,18 @@ class Staging:
         if area is None:
             kind = self.sites[job.site].kind
             return refused(job.token, because("stage_unsupported", site=job.site, kind=kind), time.time())
-        where = job.site, area.name
         reason: Reason | None = None
         addresses = in_store(job.stage)
-        if (never := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
+        if (never := self._refusal(job.site, addresses, job.stage, job)) is not None:  # before any of them is asked for
             return refused(job.token, never, time.time())
         for address in addresses.difference(paths) if addresses is not None else ():
-            self.wanted[job.site].setdefault((where, address), set()).add(job.dag_id or "")
-            fetch = self.fetches.setdefault((where, address), Fetch(area, address))
-            fetch.area = area
+            asked = job.location, address, job.dag_id, job.team, job.run_id
+            if asked not in known:
+                known[asked] = self._fetch(session, job.site, area, address, job)
+            wanted, fetch = known[asked]
+            self.wanted[job.site].setdefault(wanted, set()).add(job.dag_id or "")
             if fetch.failure is not None:
-                del self.fetches[where, address]  # the next try looks anew
+                self.fetches.pop(wanted, None)  # the next try looks anew
                 return refused(job.token, fetch.failure, time.time())
             if (path := fetch.lies) is not None:
                 paths[address] = path
@@ -370,38 +419,77 @@ class Staging:
             return Change(job.token, {"stage": json.dumps(paths), "reason": job.placed_because})
         return Change(job.token, {"reason": reason}, report=True) if reason != job.reason else None
 
-    def _refusal(self, site: str, addresses: frozenset[str] | None, text: str) -> Reason | None:
+    def _refusal(self, site: str, addresses: frozenset[str] | None, text: str, reader: Reader) -> Reason | None:
         """Why the files of a job are not brought to a site, whatever is there; None: they may be."""
+        there = [(site, self.sites[site].admission)]
+        if not admission.admitted(there, reader.dag_id, reader.team):
+            return admission.refusal(there, reader.dag_id, reader.team)
         if addresses is None:
             return because("stage_unreadable", text=shortened(text))
         schemes = self.sites[site].config.stage_schemes
         found = (staging_refusal(address, schemes, self.roots) for address in sorted(addresses))
         return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
-    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, FileSource]]:
-        """Where a file can be read, as text and as it is read there; those of the same site first."""
-        if (path := normal_path(address)) is None:
-            return [("its object store", StoredObject(address))]
-        rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
-        sources: list[tuple[str, FileSource]] = []
-        for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
-            try:
-                there = self.sites[holder].staging_area(location)
-            except LookupError:  # the site, or the machine, is gone
-                continue
-            if there is not None:
-                roots = tuple(root for root in self.roots if root.startswith("/"))
-                sources.append((f"{holder}/{location}", MachineFile(there.transport, path, roots)))
-        return sources
+    def _fetch(
+        self, session: Session, site: str, area: StagingArea, address: str, reader: Reader
+    ) -> tuple[FetchKey, Fetch]:
+        """The file that a job reads on its way into an area; the same one for jobs that may read it at the same places,
+        which rank them alike."""
+        places, elsewhere = self._places(session, site, address, reader)
+        ranks = sorted({each.rank for each in places})
+        wanted = (site, area.name), address, tuple(f"{ranks.index(each.rank)} {each.name}" for each in places)
+        fetch = self.fetches.setdefault(wanted, Fetch(area, address, places, elsewhere))
+        fetch.area, fetch.places, fetch.elsewhere = area, places, elsewhere
+        return wanted, fetch
 
-    def _begin(self, session: Session) -> None:
+    def _places(self, session: Session, site: str, address: str, reader: Reader) -> tuple[list[Place], str]:
+        """Where a job may read a file: what its run has left, then what its Dag has, then the rest, and among these
+        first at its own site; and why it does not read it at other places, as text."""
+        if (path := normal_path(address)) is None:
+            return [Place("its object store", StoredObject(address))], ""
+        columns = Data.site, Data.location, Data.dag_id, Data.run_id
+        rows = [
+            row
+            for row in session.execute(select(*columns).where(Data.key == copying.key(address)))
+            if row.site in self.sites
+        ]
+        sites = {row.site: self.sites[row.site].admission for row in rows}
+        open_ones = admission.admitted(sites.items(), reader.dag_id, reader.team)
+        roots = tuple(root for root in self.roots if root.startswith("/"))
+        places: list[tuple[bool, Place]] = []
+        elsewhere: dict[str, None] = {}
+        for row in rows:
+            name = f"{row.site}/{row.location}"
+            if row.site not in open_ones:
+                continue  # and its name is not that Dag's business
+            try:
+                there = self.sites[row.site].staging_area(row.location)
+            except LookupError:  # the machine is gone
+                continue
+            if there is None:
+                continue
+            if there.transport.is_here and row.site != site and not roots:
+                elsewhere[
+                    f"{name} is the controller's own machine, from which files are brought only where [lading] "
+                    "input_roots names their folders"
+                ] = None
+                continue
+            is_of_dag = reader.dag_id is not None and row.dag_id == reader.dag_id
+            rank = 2 if not is_of_dag else int(reader.run_id is None or row.run_id != reader.run_id)
+            places.append((row.site != site, Place(name, MachineFile(there.transport, path, roots), rank)))
+        places.sort(key=lambda each: (each[1].rank, each[0], each[1].name))
+        return [place for _, place in places], "; ".join(elsewhere)
+
+    def _begin(self) -> None:
         """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""
         self._abandon()
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
-        at_work = [(where, each.dag, each.host) for (where, _), each in self.fetches.items() if each.thread is not None]
+        at_work = [
+            (where, each.dag, each.host) for (where, *_), each in self.fetches.items() if each.thread is not None
+        ]
         areas, dags = Counter(where for where, _, _ in at_work), Counter(dag for _, dag, _ in at_work)
         hosts = Counter(host for _, _, host in at_work)
-        due: dict[str, list[tuple[Key, str]]] = {}
+        due: dict[str, list[FetchKey]] = {}
         for wanted in (self.for_gangs, *self.wanted.values()):
             for name, readers in wanted.items():
                 if name[0] not in sweeping and (fetch := self.fetches.get(name)) is not None and fetch.is_due:
@@ -413,9 +501,9 @@ class Staging:
             dag = self.turns.next(due, dags + Counter(dag for _, _, dag in self._hanging))
             fetch = None
             while due[dag] and fetch is None and dags[dag] < THREADS_PER_DAG:
-                where, address = name = due[dag].pop(0)
+                where, *_ = name = due[dag].pop(0)
                 if self.fetches[name].is_due and areas[where] < MOST_PER_AREA:
-                    fetch = self._next(session, where[0], self.fetches[name], dag, hosts)
+                    fetch = self._next(self.fetches[name], dag, hosts)
             if fetch is None:
                 del due[dag]
                 continue
@@ -423,15 +511,12 @@ class Staging:
             dags[dag] += 1
             hosts[fetch.host] += 1
             self.turns.serve(dag)
-            fetch.dag, fetch.places = dag, self._places(session, where[0], address)
+            fetch.dag = dag
             fetch.thread = threading.Thread(target=fetch.run, args=(self.ring,), name="staging", daemon=True)
             fetch.thread.start()
 
-    def _next(
-        self, session: Session, site: str, fetch: Fetch, dag: str, hosts: Mapping[str | None, int]
-    ) -> Fetch | None:
+    def _next(self, fetch: Fetch, dag: str, hosts: Mapping[str | None, int]) -> Fetch | None:
         """A file, if it can be looked for now; it fails where others hang that are read there, or by the same Dag."""
-        fetch.places = fetch.places or self._places(session, site, fetch.address)
         if fetch.host is not None and hosts.get(fetch.host, 0) >= MOST_PER_HOST:
             return None
         if not fetch.may_hang:
@@ -461,7 +546,7 @@ class Staging:
         """Bring what gangs wait for, and now and then remove the copies that no run needs any more which has jobs that
         have not ended."""
         if self.for_gangs:
-            self._begin(session)
+            self._begin()
             self.for_gangs = {}
         if time.monotonic() < self._sweep_at or (self._is_swept and not self.fetches):
             return

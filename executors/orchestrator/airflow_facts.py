@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dag_version import DagVersion
+from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
 from sqlalchemy import select
 
@@ -33,30 +34,36 @@ class DagFacts:
     """The teams, owners and tags of Dags, read once in a while: thousands of tasks of a Dag are queued in a row."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._known: dict[tuple[str, str | None], tuple[float, dict[str, Any]]] = {}
         self._mapped = MappedOwners()
 
-    def columns(self, session: Session, dag_id: str | None) -> dict[str, Any]:
-        """The columns of a job that say whose its Dag is; ``{}`` for one of no Dag."""
+    def columns(self, session: Session, dag_id: str | None, bundle: str | None = None) -> dict[str, Any]:
+        """The columns of a job that say whose its Dag is; ``{}`` for one of no Dag.
+
+        :param bundle: from which its code comes, whose team is its team: a file in the bundle of another team may have
+            taken the id of the Dag over since this was read last; None: that in which the Dag was parsed last
+        """
         if not dag_id:
             return {}
-        until, columns = self._known.get(dag_id, (0.0, {}))
+        until, columns = self._known.get((dag_id, bundle), (0.0, {}))
         if time.monotonic() >= until:
-            columns = self._read(session, dag_id)
+            columns = self._read(session, dag_id, bundle)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[dag_id] = time.monotonic() + SECONDS_KNOWN, columns
+            self._known[dag_id, bundle] = time.monotonic() + SECONDS_KNOWN, columns
         return columns
 
-    def _read(self, session: Session, dag_id: str) -> dict[str, Any]:
+    def _read(self, session: Session, dag_id: str, bundle: str | None) -> dict[str, Any]:
         """What Airflow's tables say of a Dag now: owners with a comma and a blank between them, tags as JSON."""
-        said = session.scalar(select(DagModel.owners).where(DagModel.dag_id == dag_id))
+        row = session.execute(select(DagModel.owners, DagModel.bundle_name).where(DagModel.dag_id == dag_id)).first()
+        said, parsed_in = (None, None) if row is None else row
         tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
-        # Not `get_team_name`, whose answer may be half a minute old.
-        teams = DagModel.get_dag_id_to_team_name_mapping([dag_id], session=session) if has_teams() else {}
+        # Not `DagModel.get_team_name`, whose answer may be half a minute old.
+        source = bundle or parsed_in
+        teams = DagBundleModel.get_team_names([source], session=session) if source and has_teams() else {}
         owners = all_owners(said, self._mapped.read(session, dag_id), conf.get("operators", "default_owner"))
         return {
-            "team": teams.get(dag_id),
+            "team": teams.get(source or ""),
             "dag_owner": as_name(", ".join(owners)) or None,
             "dag_tags": json.dumps(tags) if tags else None,
         }

@@ -21,7 +21,7 @@ from lading.hooks.files import accounts
 from lading.hooks.files.table_model import Seconds, TableModel, Texts
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.matching.admission import OWN, Admission, listed, refusal
+from lading.scheduling.matching.admission import OWN, Admission, admitted, listed, refusal
 from lading.scheduling.text.printable import shortened
 
 # A system that does not have them would refuse them itself.
@@ -202,21 +202,13 @@ class SiteRules:
         """Whose jobs it takes."""
         return Admission(self.allowed_dags, self.allowed_teams, self.accounts, self.run_as)
 
-    def takes(self, dag_id: str | None, team: str | None = None) -> bool:
-        """Whether what a Dag's author wrote may run there.
-
-        :param dag_id: None: it does not come from a Dag; empty: it is not known from which it is
-        :param team: that of the Dag; None: it has none
-        """
-        return self.admission.takes(dag_id, team)
-
     def check_dag(self, site: str, dag_id: str | None, team: str | None = None) -> None:
         """Refuse a Dag that the site does not take.
 
         :param team: that of the Dag; None: it has none
         :raises NotAllowed: it does not
         """
-        if not self.takes(dag_id, team):
+        if not admitted([(site, self.admission)], dag_id, team):
             raise NotAllowed(str(refusal([(site, self.admission)], dag_id, team)))
 
     def check_native(self, native: Directives, system: BatchSystem) -> None:

@@ -26,14 +26,14 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import BatchSystem
-from lading.hooks.dags.teams import current_team
+from lading.hooks.dags.teams import team_of_process
 from lading.hooks.files.addresses import fitting
 from lading.hooks.files.table_model import describe_former_key
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, SavedRun, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, batch_system, site_for, site_of
+from lading.hooks.job_scripts.run_site import RunSite, batch_system, open_site
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.polling.rounds import PollInterval
@@ -106,7 +106,7 @@ class BatchHook:
         :raises ValueError: there is no such site, or it is no batch cluster
         """
         hook = cls.__new__(cls)
-        hook._begin(site_of(site_for(name, os.environ.get(DAG_ID), current_team())), runs_folder)
+        hook._begin(open_site(name, os.environ.get(DAG_ID), team_of_process()), runs_folder)
         return hook
 
     def _begin(self, site: RunSite, runs_folder: Path | None) -> None:
@@ -133,7 +133,7 @@ class BatchHook:
         :raises ValueError: the script cannot be rendered, or the batch system has no option for something
         """
         # Airflow passes a task's process its task instance.
-        full = self.site.admitted(script, os.environ.get(DAG_ID), current_team())
+        full = self.site.admitted(script, os.environ.get(DAG_ID), team_of_process())
         with self.lock:
             name = _file_name(key) if key is not None else self._key(full)
             if force:

@@ -284,7 +284,7 @@ def refuse_arrays(request: BatchJobRequest, system: BatchSystem) -> None:
 
 def shell(script: JobScript) -> str:
     """What runs the wrapper: the site's own shell where that is one for such scripts."""
-    shell = script.properties.attributes.get("shell") or "/bin/bash"
+    shell = script.shell()
     return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
 
 

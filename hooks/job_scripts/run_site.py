@@ -20,8 +20,9 @@ from lading.hooks.batch.canceller import Cancellation, Canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.site_config import NotAllowed, SiteRules
+from lading.hooks.batch.status_query import StatusQuery, is_called
 from lading.hooks.batch.submit_limits import BackPressure, largest_array
-from lading.hooks.batch.system import BatchSystem
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
 from lading.hooks.files import sites_file
@@ -36,7 +37,7 @@ from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
-from lading.scheduling.matching.admission import refusal
+from lading.scheduling.matching.admission import admitted, refusal
 from lading.scheduling.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
 from lading.scheduling.text.printable import shortened
@@ -130,13 +131,19 @@ class RunSite:
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked
         """
-        folder, request = self.folder(token), script.request()
-        own_name = None if request.jobname else jobname(token)
+        request = script.request()
+        run = self.named_run(token, request.jobname)
         elements = None if request.array is None else request.array.indices
-        output = layout.output(script, folder)
-        return RunRecord(
-            token, folder, own_name, output, elements=elements, given_name=request.jobname, time=request.time
-        )
+        return replace(run, output=layout.output(script, run.folder), elements=elements, time=request.time)
+
+    def named_run(self, token: str, given_name: str | None) -> RunRecord:
+        """A run of which no more is known than how its batch job is called.
+
+        :param given_name: by its script; None: it is called after its token
+        :raises TransportError: the site could not be asked
+        """
+        own_name = None if given_name else jobname(token)
+        return RunRecord(token, self.folder(token), own_name, given_name=given_name or None)
 
     def placed(self, token: str) -> bool:
         """Whether the files of a run are at the site, so that its prologue has run.
@@ -221,16 +228,19 @@ class RunSite:
             with suppress(TransportError):  # a controller removes them as well
                 self.transport.exchange([Remove(f"{self._work_dir}/{canceller.NOTES}", names)])
             self._noted -= over
-        shown = [each.job_id for each in records if each.is_shown_although_cancelled and each.job_id is not None]
-        held = [each.job_id for each in records if each.is_held and each.job_id is not None]
+        shown = {each.job_id: each for each in records if each.is_shown_although_cancelled and each.job_id is not None}
+        held = {each.job_id: each for each in records if each.is_held and each.job_id is not None}
         new = [id for id in held if not self._canceller.was_asked(id)]
-        if not (ids := [*new, *self._canceller.due([id for id in shown if id not in new])]):
+        unwanted = {**shown, **held}
+        if not (due := [*new, *self._canceller.due([id for id in shown if id not in new])]):
             return
         what = f"site {self.name}: jobs that were cancelled are still there"
-        self._canceller.ask(ids)
+        self._canceller.ask(due)
         try:
-            (answer,) = self.transport.run([self.system.cancel(ids)])
-            self.system.cancelled(answer)
+            ids, _ = self._named_so([unwanted[each] for each in due])
+            if ids:
+                (answer,) = self.transport.run([self.system.cancel(ids)])
+                self.system.cancelled(answer)
         except (CancelError, TransportError) as error:
             self.trouble.begin(what, error)
         else:
@@ -261,9 +271,10 @@ class RunSite:
         if answer.status != 0:
             raise CancelError(f"site {self.name}: {answer.message}")
         living = self._resolved(living)
-        going = {record.job_id: record for record in living if record.job_id is not None and not record.ended}
-        if ids := list(going):
-            noted = {each.token: Cancellation(*each.submission, each.name) for each in going.values()}
+        going = [record for record in living if record.job_id is not None and not record.ended]
+        ids, gap = self._named_so(going) if going else ([], None)
+        if ids:
+            noted = {each.token: Cancellation(*each.submission, each.name) for each in going if each.job_id in ids}
             note, order = (
                 canceller.note(self._work_dir, noted),
                 RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT),
@@ -274,9 +285,40 @@ class RunSite:
             self._noted |= noted.keys()
             self.system.cancelled(answer)
             self._canceller.ask(ids)
+        if gap is not None:
+            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {gap}")
         if any(record.job_id is None and not record.ended for record in living):
             raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
         return living
+
+    def _named_so(self, records: Sequence[RunRecord]) -> tuple[list[str], CouldNotAsk | None]:
+        """The native ids of those of some jobs that the batch system shows by the names of their runs, and what it has
+        not said of others.
+
+        An id that is found in a folder, or that is given anew, may be that of another job, which is left alone.
+
+        :raises CancelError: the batch system did not say how they are called
+        """
+        user, _ = self.login()
+        query = StatusQuery(self.system, user, list(dict.fromkeys(each.submission[0] for each in records)))
+        (answer,) = self.transport.exchange([RunCommand(query.command, limit=QUESTION_LIMIT)], TIMEOUT + QUESTION_LIMIT)
+        try:
+            found = query.read(answer)
+        except CouldNotAsk as error:
+            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {error}") from error
+        ids = [
+            str(each.job_id)
+            for each in records
+            if each.name is not None
+            and any(
+                job.id == each.submission[0]
+                and (each.index is None or job.index in (None, each.index))
+                and job.state != "ended"
+                and is_called(job, each.name)
+                for job in found.jobs
+            )
+        ]
+        return ids, found.gap
 
     def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
         """The runs with the ids of what was submitted, when nothing new is submitted any more."""
@@ -385,47 +427,37 @@ def batch_system(name: str) -> BatchSystem:
     return systems[name]
 
 
-def site_of(name: str) -> RunSite:
-    """A batch site of ``[lading] sites_file``.
+def open_site(name: str, dag_id: str | None, team: str | None) -> RunSite:
+    """A batch site of ``[lading] sites_file``, as a Dag may use it: of a cluster with several accounts, its own.
 
+    Every run of a job script of a Dag has its site from here: nothing that an author says chooses the account.
+
+    :param name: of the site, or of one account of it
+    :param dag_id: the Dag whose task uses it; None: no Dag
+    :param team: that of the Dag; None: it has none
+    :raises NotAllowed: it is not open to the Dag
     :raises ValueError: there is no such file or site, it is no batch cluster, or a value in it is not valid
     """
     from airflow.sdk.configuration import conf
 
-    path = conf.get("lading", "sites_file", fallback="")
-    if not path:
+    given = conf.get("lading", "sites_file", fallback="")
+    if not given:
         raise ProfileError(f"site {name!r}: there is no [lading] sites_file; set it to the file that has the site")
-    return read_site(Path(path).expanduser(), name)
-
-
-def site_for(name: str, dag_id: str | None, team: str | None) -> str:
-    """The name of the site of that name for a Dag: of a cluster with several accounts that of its own.
-
-    :param team: that of the Dag; None: it has none
-    :raises ValueError: none of its accounts is for the Dag, or the sites file cannot be read
-    """
-    from airflow.sdk.configuration import conf
-
-    if not (path := conf.get("lading", "sites_file", fallback="")):
-        return name  # which `site_of` refuses
-    tables = sites_file.read_sites(Path(path).expanduser())
+    path = Path(given).expanduser()
     named = {
         each: SiteRules.from_table(table).admission
-        for each, table in tables.items()
+        for each, table in sites_file.read_sites(path).items()
         if is_named(each, name) and isinstance(table, dict)
     }
-    if not any(its.accounts for its in named.values()):
-        return name
-    found = next((each for each, its in named.items() if its.has_account_for(dag_id, team)), None)
-    if found is None:
+    if named and not (open_ones := admitted(((each, its) for each, its in named.items()), dag_id, team)):
         raise NotAllowed(str(refusal(named.items(), dag_id, team)))
-    return found
+    return read_site(path, open_ones[0] if named else name)
 
 
 def read_site(path: Path, name: str) -> RunSite:
-    """A batch site of a sites file.
+    """A batch site of a sites file, whoever may use it.
 
-    :raises ValueError: as :func:`site_of`
+    :raises ValueError: as :func:`open_site`
     """
     tables = sites_file.read_sites(path)
     if name not in tables:

@@ -70,6 +70,11 @@ class JobScript:
         self.properties = JobProperties.from_mapping(resources, attributes)
         self.aux_scripts = dict(aux_scripts or {})
 
+    def options(self) -> dict[str, Any]:
+        """What a script without a body takes to ask for the same: its resources and its shell."""
+        shell = {key: value for key, value in self.properties.attributes.items() if key == "shell"}
+        return {**self.properties.resources, **shell}
+
     def over(self, lower: JobProperties) -> JobScript:
         """The same script over a lower layer of properties: a site's profile, an INI file."""
         script = JobScript(self.body, aux_scripts=self.aux_scripts)
@@ -121,7 +126,7 @@ class JobScript:
         _warn_of_slips(request, system)
         filled = self._fill("body", body, system.variables)
         _refuse_directives(filled.text, system)
-        shebang, rest = _split_shebang(filled.text, self._shell())
+        shebang, rest = _split_shebang(filled.text, self.shell())
         lines = [f"{system.prefix} {directive}" for directive in system.directives(request, profile or Profile())]
         head = [shebang, *lines, *_preamble(shebang, request, filled, system)]
         return "".join(f"{_one_line('directive', line)}\n" for line in head) + rest
@@ -135,7 +140,7 @@ class JobScript:
         for name, text in self.aux_scripts.items():
             what = f"auxiliary script {_file_name(name)!r}"
             filled = self._fill(what, _with_newlines(text), system.variables)
-            shebang, rest = _split_shebang(filled.text, self._shell())
+            shebang, rest = _split_shebang(filled.text, self.shell())
             head = [shebang, *_aliases(shebang, filled, system)]
             rendered[name] = "\n".join(head) + "\n" + rest
         return rendered
@@ -197,10 +202,14 @@ class JobScript:
                 f"the {which} has {{{lost[0]}}}, which the Airflow connection of the site has replaced; "
                 f"give attributes={{{lost[0]!r}: ...}} if the script itself needs it"
             )
-        shebang, rest = _split_shebang(filled.text, self._shell())
+        shebang, rest = _split_shebang(filled.text, self.shell())
         return f"{shebang}\n{rest}"
 
-    def _shell(self) -> str:
+    def shell(self) -> str:
+        """What runs it, absolute.
+
+        :raises JobScriptError: it is no path, or more than one line
+        """
         shell = _one_line("shell", self.properties.attributes.get("shell") or SHELL)
         if not PurePosixPath(shell).is_absolute():
             raise JobScriptError(f"shell {shell!r} is no absolute path; write for example {SHELL!r}")

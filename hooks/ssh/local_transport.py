@@ -25,6 +25,8 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 class ShellTransport(Transport):
     """Runs commands on this machine, without what the environment says of Airflow: that holds passwords."""
 
+    is_here = True
+
     def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
         if host not in LOCAL or address != LOOPBACK or remote_port not in {0, port}:
             raise TransportError(f"{self}: no tunnel to {host}:{port} is needed here, use the address itself")

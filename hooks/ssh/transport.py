@@ -81,6 +81,8 @@ class Transport(ABC):
 
     unusable = False
     """Whether the last attempt to connect has failed for something that time does not fix."""
+    is_here = False
+    """Whether it leads to this machine itself."""
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup

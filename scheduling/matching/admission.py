@@ -1,15 +1,22 @@
-"""Whose jobs a site takes: ``allowed_dags`` and ``allowed_teams`` of its table, and its accounts. Pure."""
+"""May a Dag use a site, and with which account? Pure.
+
+:func:`admitted` has the only answer, and every use of a site's transport for a Dag asks for it: placement, gangs, what
+is sent to a site and read from it, job scripts, and the checks at Dag parse. The controller and the triggerer ask with
+the Dag and the team that Airflow's database names. Where an author's code runs, the answer is advice. Jobs of a Dag
+whose budget is spent are held before that (``BudgetTerms.held``), at whichever site.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
+Site = TypeVar("Site")
 # Patterns of names (``*``, ``?``, ``[...]``); None: all.
 Patterns = Sequence[str] | None
 # What a key of ``accounts`` begins with, and is followed by a pattern.
@@ -46,18 +53,10 @@ class Admission:
         return self.dags is None and self.teams is None and not self.accounts
 
     def takes(self, dag_id: str | None, team: str | None) -> bool:
-        """Whether what a Dag's author wrote may run there.
-
-        :param dag_id: None: it does not come from a Dag; empty: it is not known from which
-        :param team: that of the Dag; None: it has none
-        """
-        return self.has_account_for(dag_id, team) and (
+        """Whether the site's table is open to a Dag; ask :func:`admitted`."""
+        return (not self.accounts or account_of(self.accounts, dag_id, team) == self.account) and (
             dag_id is None or (_meets(dag_id, self.dags) and (self.teams is None or _meets(team, self.teams)))
         )
-
-    def has_account_for(self, dag_id: str | None, team: str | None) -> bool:
-        """Whether jobs of a Dag run as the account that the site is."""
-        return not self.accounts or account_of(self.accounts, dag_id, team) == self.account
 
     def why_not(self, site: str, dag_id: str | None, team: str | None) -> str:
         """What of its table keeps a Dag from it that it does not take, as text."""
@@ -84,8 +83,17 @@ def account_of(accounts: Iterable[tuple[str, str]], dag_id: str | None, team: st
     return OWN
 
 
+def admitted(sites: Iterable[tuple[Site, Admission]], dag_id: str | None, team: str | None) -> list[Site]:
+    """The sites that a Dag may use, out of some; of a cluster with several accounts, the one that is its account.
+
+    :param dag_id: None: what uses them does not come from a Dag; empty: it is unknown from which
+    :param team: of the Dag; None: it has none
+    """
+    return [site for site, its in sites if its.takes(dag_id, team)]
+
+
 def refusal(sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: str | None) -> Reason:
-    """Why a Dag may run at none of some sites."""
+    """Why :func:`admitted` names none of some sites."""
     tables = "; ".join(dict.fromkeys(its.why_not(name, dag_id, team) for name, its in sites))
     if not dag_id:
         return because("no_dag_not_allowed", tables=tables)

@@ -221,7 +221,7 @@ def stop_at(
 
 def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
     """Those that take jobs of its Dag and team."""
-    return [site for site in sites if site.admission.takes(job.dag_id, job.team)]
+    return admission.admitted(((site, site.admission) for site in sites), job.dag_id, job.team)
 
 
 def _not_open(job: WaitingJob, sites: Iterable[SiteView]) -> Reason:

@@ -204,9 +204,12 @@ class Airflow:
         log = self.log_file(component)
         return self._forking().start([component], self._environment_of(component), log, log)
 
-    def start_apart(self, component: str, environment: Mapping[str, str], log: Path) -> Started:
-        """Start one more of a component, with an environment of its own; ``stop`` does not ask it to end."""
-        return self._forking().start([component], environment, log, log)
+    def start_apart(self, component: str, environment: Mapping[str, str], log: Path, *arguments: str) -> Started:
+        """Start one more of a component, with an environment of its own; ``stop`` does not ask it to end.
+
+        :param arguments: of its command
+        """
+        return self._forking().start([component, *arguments], environment, log, log)
 
     def _launch(self, component: str) -> subprocess.Popen[bytes]:
         with self.log_file(component).open("ab") as output:

@@ -21,7 +21,8 @@ from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobFailed
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_site import RunSite, jobname
+from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Parts
 from lading.operators import JobScriptOperator, job_script
@@ -34,7 +35,9 @@ from tests.services import processes
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
     made = ToyCluster(tmp_path / "toy")
     options = SiteOptions(work_dir=str(tmp_path / "work"), max_poll_interval=0.1, lost_after=0.6)
-    monkeypatch.setattr(job_script, "site_of", lambda name: RunSite(name, Toy(), SiteProfile(), options, made))
+    monkeypatch.setattr(
+        job_script, "open_site", lambda name, dag_id, team: RunSite(name, Toy(), SiteProfile(), options, made)
+    )
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return made
@@ -65,6 +68,15 @@ class Try:
         return {"ti": self.ti, "task_state_store": self.store}
 
 
+def run_of(attempt: Try, **properties: Any) -> RunRecord:
+    """The run of a try, as the triggerer knows it."""
+    return job_script.new_run(job_script.open_site("toy", "d", None), JobScript("", **properties), attempt.ti)
+
+
+def folder(cluster: ToyCluster, attempt: Try) -> Path:
+    return cluster.folder.parent / "work" / "scripts" / job_script.token(attempt.ti)
+
+
 def operator(body: str, **options: Any) -> JobScriptOperator:
     return JobScriptOperator(task_id="script", body=body, site="toy", **{"deferrable": False, **options})
 
@@ -92,7 +104,7 @@ def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> 
     assert isinstance(caught.value.trigger, JobScriptTrigger)
     again = Try(store=died.store)
     assert operator("echo anew").execute(again.context) == "anew"
-    assert (Path(caught.value.trigger.record["folder"]) / "cancelled").exists()
+    assert (folder(cluster, died) / "cancelled").exists()
     assert not processes.lives(int((cluster.folder / "jobs" / "1" / "pid").read_text()))
     assert again.store == {}, "nothing is left to be cancelled by another try"
 
@@ -126,14 +138,14 @@ def unset_when(cluster: ToyCluster, name: str, reached: Callable[[], bool]) -> N
 def test_a_worker_that_died_before_it_submitted(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    whole = job_script.site_of
+    whole = job_script.open_site
 
-    def site_of(name: str) -> RunSite:
+    def open_site(name: str, *who: str | None) -> RunSite:
         if name == "gone":
             raise ValueError("there is no such site")
-        return whole(name)
+        return whole(name, *who)
 
-    monkeypatch.setattr(job_script, "site_of", site_of)
+    monkeypatch.setattr(job_script, "open_site", open_site)
     again = Try()
     again.store[job_script.RUN] = {"site": left, "token": str(uuid.uuid4())}
     assert operator("echo anew").execute(again.context) == "anew"
@@ -161,9 +173,8 @@ def test_deferring(cluster: ToyCluster) -> None:
     task = operator("exit 3", deferrable=True)
     with pytest.raises(TaskDeferred) as caught:
         task.execute(attempt.context)
-    trigger = caught.value.trigger
-    assert isinstance(trigger, JobScriptTrigger)
-    record = RunRecord.from_json(trigger.record).failed("error", None, 3)
+    assert isinstance(caught.value.trigger, JobScriptTrigger)
+    record = run_of(attempt).failed("error", None, 3)
     event = {"record": record.to_json(), "last_line": None}
     with pytest.raises(JobFailed, match="exit status 3"):
         task.resume_execution("execute_complete", {"event": event}, attempt.context)
@@ -171,13 +182,11 @@ def test_deferring(cluster: ToyCluster) -> None:
 
 def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
     attempt, task = Try(), operator("sleep 60", deferrable=True)
-    with pytest.raises(TaskDeferred) as caught:
+    with pytest.raises(TaskDeferred):
         task.execute(attempt.context)
     with pytest.raises(TaskDeferralTimeout):
         task.resume_execution("__fail__", {"error": "Trigger timeout"}, attempt.context)
-    trigger = caught.value.trigger
-    assert isinstance(trigger, JobScriptTrigger)
-    assert (Path(trigger.record["folder"]) / "cancelled").exists()
+    assert (folder(cluster, attempt) / "cancelled").exists()
 
 
 def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
@@ -201,13 +210,13 @@ def test_a_worker_that_is_killed_leaves_a_note_of_the_job_that_it_has_cancelled(
         task.execute(attempt.context)
     cluster.set("deaf")
     task.on_kill()
-    site = job_script.site_of("toy")
+    site = job_script.open_site("toy", "d", None)
     [answer] = site.transport.exchange([canceller.read_notes(site._work_dir)])
     [(name, noted)] = canceller.parse_notes(answer).items()
-    assert (name, noted) == (job_script.token(attempt.ti), Cancellation("1"))
+    assert (name, noted) == (job_script.token(attempt.ti), Cancellation("1", None, jobname(name)))
     assert noted.is_shown(Toy().statuses(cluster.run([["toy-list"]])[0]))
     cluster.unset("deaf")
-    job_script.end_run(site, name)
+    job_script.end_run(site, {"token": name})
     assert canceller.parse_notes(*site.transport.exchange([canceller.read_notes(site._work_dir)])) == {}
 
 
@@ -258,10 +267,11 @@ def cluster_ended(cluster: ToyCluster) -> bool:
 def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:
     records = []
     for map_index, queue in enumerate(("a", "a", "b")):
+        attempt = Try(map_index)
         with pytest.raises(TaskDeferred) as caught:
-            operator(f"echo {map_index}", deferrable=True, properties={"queue": queue}).execute(Try(map_index).context)
+            operator(f"echo {map_index}", deferrable=True, properties={"queue": queue}).execute(attempt.context)
         assert isinstance(caught.value.trigger, JobScriptTrigger)
-        records.append(RunRecord.from_json(caught.value.trigger.record))
+        records.append(run_of(attempt, **caught.value.trigger.properties))
     assert cluster.jobs == 0
     assert all((Path(record.folder) / "lading.sh").exists() for record in records)
     assert records[0].shared == records[1].shared != records[2].shared

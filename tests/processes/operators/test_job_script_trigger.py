@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,15 @@ from typing import Any
 import pytest
 
 from lading.hooks.batch import canceller
-from lading.hooks.job_scripts import array, batcher
+from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import TransportError
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
+from lading.operators.job_script import new_run, token
 from lading.operators.job_script_trigger import JobScriptTrigger, SiteWatch
 from tests.clusters.toy_batch import Toy, ToyCluster
 
@@ -31,27 +33,44 @@ class Log:
     def info(self, _: str, line: str) -> None:
         self.lines.append(line)
 
+    def warning(self, *_: object) -> None:
+        """There is no API server that would say the state of the task."""
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     options = SiteOptions(work_dir=str(tmp_path / "work"), max_poll_interval=0.1, lost_after=0.6)
     made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
-    monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
+    monkeypatch.setattr(job_script_trigger, "open_site", lambda name, dag_id, team: made)
     monkeypatch.setattr(job_script_trigger, "SETTLING", 0.0)
     return made
 
 
-def submitted(site: RunSite, body: str, count: int = 1) -> list[RunRecord]:
-    script = JobScript(body)
-    records = [site.new_record(f"t{number}-{number:032d}", script) for number in range(count)]
-    for record in records:
-        site.place(record, script)
-    return [sighting.record for sighting in site.advance(records)]
+class Task:
+    """A task instance that has deferred, as Airflow names it to its trigger."""
+
+    def __init__(self, map_index: int = -1) -> None:
+        self.id, self.try_number, self.map_index = uuid.uuid4(), 1, map_index
+        self.dag_id, self.run_id, self.task_id = "d", "r", "script"
 
 
-def trigger(record: RunRecord) -> tuple[JobScriptTrigger, Log]:
-    made, log = JobScriptTrigger("toy", record.to_json()), Log()
-    made._log = log  # type: ignore[assignment]
+def placed(site: RunSite, body: str, *, is_mapped: bool = False) -> tuple[Task, RunRecord]:
+    """A task whose script is at the site, and its run."""
+    task, script = Task(0 if is_mapped else -1), JobScript(body)
+    record = new_run(site, script, task)
+    site.place(record, script)
+    return task, record
+
+
+def submitted(site: RunSite, body: str, count: int = 1) -> list[tuple[Task, RunRecord]]:
+    pairs = [placed(site, body) for _ in range(count)]
+    sightings = site.advance([record for _, record in pairs])
+    return [(task, sighting.record) for (task, _), sighting in zip(pairs, sightings, strict=True)]
+
+
+def trigger(task: Task) -> tuple[JobScriptTrigger, Log]:
+    made, log = JobScriptTrigger("toy", {}), Log()
+    made._log, made.task_instance = log, task  # type: ignore[assignment]
     return made, log
 
 
@@ -68,8 +87,8 @@ async def event(trigger: JobScriptTrigger) -> Any:
 
 
 def test_a_trigger_says_how_the_job_has_ended(site: RunSite) -> None:
-    (record,) = submitted(site, "echo one; sleep 0.3; printf 'two\\nthree'; exit 3")
-    made, log = trigger(record)
+    [(task, _)] = submitted(site, "echo one; sleep 0.3; printf 'two\\nthree'; exit 3")
+    made, log = trigger(task)
 
     async def told() -> Any:
         payload = await event(made)
@@ -84,13 +103,13 @@ def test_a_trigger_says_how_the_job_has_ended(site: RunSite) -> None:
 
 def test_one_question_for_all(site: RunSite) -> None:
     site.options = site.options.model_copy(update={"max_poll_interval": 0.2})
-    records = submitted(site, "sleep 2", 12)
+    tasks = submitted(site, "sleep 2", 12)
     cluster = site.transport
     assert isinstance(cluster, ToyCluster)
     before, began = cluster.exchanges, time.monotonic()
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+        return await asyncio.gather(*(event(trigger(task)[0]) for task, _ in tasks))
 
     payloads = asyncio.run(all_of_them())
     assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
@@ -99,7 +118,7 @@ def test_one_question_for_all(site: RunSite) -> None:
 
 
 def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    (record,) = submitted(site, "seq 60000; echo the last")
+    [(task, _)] = submitted(site, "seq 200000; echo the last")
     whole, cuts = RunSite.rest, []
 
     def rest(site: RunSite, record: RunRecord, offset: int) -> bytes:
@@ -109,27 +128,22 @@ def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch:
         return whole(site, record, offset)
 
     monkeypatch.setattr(RunSite, "rest", rest)
-    made, log = trigger(record)
+    assert isinstance(site.transport, ToyCluster)
+    made, log = trigger(task)
     while site.transport.listed:  # so that the look that sees the end reads for the first time
         time.sleep(0.05)
     assert asyncio.run(event(made))["last_line"] == "the last"
-    assert [line for line in log.lines if "atch job" not in line] == [*map(str, range(1, 60001)), "the last"]
+    assert [line for line in log.lines if "atch job" not in line] == [*map(str, range(1, 200001)), "the last"]
     assert len(cuts) == 2
 
 
 def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "WINDOW", (0.5, 5.0))
-    script = JobScript('echo "$CLUSTERJOB_ID.$CLUSTERJOB_ARRAY_INDEX"')
-    shared = array.shared(script, site.system, "g")
-    assert shared is not None
-    records = [
-        replace(site.new_record(f"t{number}-{number:032d}", script), shared=shared.to_json()) for number in range(6)
-    ]
-    for record in records:
-        site.place(record, script)
+    body = 'echo "$CLUSTERJOB_ID.$CLUSTERJOB_ARRAY_INDEX"'
+    tasks = [placed(site, body, is_mapped=True)[0] for _ in range(6)]
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+        return await asyncio.gather(*(event(trigger(task)[0]) for task in tasks))
 
     payloads = asyncio.run(all_of_them())
     assert isinstance(site.transport, ToyCluster)
@@ -139,8 +153,8 @@ def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyP
 
 
 def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:
-    (record,) = submitted(site, "sleep 0.6; echo done")
-    made, _ = trigger(record)
+    [(task, _)] = submitted(site, "sleep 0.6; echo done")
+    made, _ = trigger(task)
 
     async def stopped() -> None:
         task = asyncio.create_task(event(made))
@@ -150,20 +164,19 @@ def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:
 
     asyncio.run(stopped())
     again = JobScriptTrigger(**made.serialize()[1])
-    again._log = Log()  # type: ignore[assignment]
+    again._log, again.task_instance = Log(), task  # type: ignore[assignment]
     assert asyncio.run(event(again))["last_line"] == "done"
 
 
 def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
-    (record,) = submitted(site, "sleep 60")
-    made, _ = trigger(record)
+    [(task, record)] = submitted(site, "sleep 60")
+    made, _ = trigger(task)
 
     async def killed() -> None:
         await made.on_kill()
         await idle()
 
     asyncio.run(killed())
-    record = RunRecord.from_json(made.record)
     while not record.ended:
         (sighting,) = site.advance([record])
         record = sighting.record
@@ -172,8 +185,8 @@ def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
 
 
 def test_many_are_cancelled_together(site: RunSite) -> None:
-    records = submitted(site, "sleep 60", 10)
-    triggers = [trigger(record)[0] for record in records]
+    tasks = submitted(site, "sleep 60", 10)
+    triggers = [trigger(task)[0] for task, _ in tasks]
 
     async def killed() -> None:
         await asyncio.gather(*(each.on_kill() for each in triggers))
@@ -181,6 +194,7 @@ def test_many_are_cancelled_together(site: RunSite) -> None:
 
     asyncio.run(killed())
     assert asked_to_end(site) <= 2  # the first alone, then all others
+    records = [record for _, record in tasks]
     while not all(record.ended for record in records):
         records = [sighting.record for sighting in site.advance(records)]
     assert {record.state for record in records} == {"cancelled"}
@@ -207,8 +221,8 @@ def test_a_job_whose_node_does_not_hear_of_its_cancel_is_cancelled_until_it_is_g
 ) -> None:
     """As qdel of TORQUE answers 0 for an array whose MOM is down, and does nothing."""
     monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
-    (record,) = submitted(site, "sleep 60")
-    made, _ = trigger(record)
+    [(task, _)] = submitted(site, "sleep 60")
+    made, _ = trigger(task)
     assert isinstance(site.transport, ToyCluster)
     cluster = site.transport
     cluster.set("deaf")
@@ -229,8 +243,8 @@ def test_a_job_is_cancelled_although_the_site_answers_after_airflow_has_stopped_
     site: RunSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_script_trigger, "CANCEL_PAUSE", 0.05)
-    (record,) = submitted(site, "sleep 60")
-    made, _ = trigger(record)
+    [(task, _)] = submitted(site, "sleep 60")
+    made, _ = trigger(task)
     whole, tries = RunSite.cancel, []
 
     def cancel(site: RunSite, records: Any) -> Any:
@@ -261,3 +275,56 @@ def test_lines_come_whole() -> None:
     assert log.lines == ["ä€", "second", ""]
     lines.end()
     assert (log.lines[-1], lines.last) == ("last", "last")
+
+
+def test_a_run_that_an_earlier_version_has_deferred_goes_on(site: RunSite) -> None:
+    """Of its record counts what its script could say."""
+    task, script = Task(), JobScript("sleep 0.5; echo done", jobname="mine")
+    record = new_run(site, script, task)
+    site.place(record, script)
+    [sighting] = site.advance([record])
+    made = JobScriptTrigger(site="toy", record=sighting.record.to_json())
+    made._log, made.task_instance = Log(), task  # type: ignore[assignment]
+    assert made.serialize()[1] == {"site": "toy", "properties": {"jobname": "mine"}}
+    assert asyncio.run(event(made))["last_line"] == "done"
+
+
+def test_a_record_names_no_other_run(site: RunSite, tmp_path: Path) -> None:
+    [(_, other)] = submitted(site, "sleep 60")
+    (tmp_path / "secret").write_text("secret")
+    forged = replace(other, output=str(tmp_path / "secret"), state="running")
+    task, _ = placed(site, "echo mine")
+    made = JobScriptTrigger(site="toy", record={**forged.to_json(), "output": None})
+    made._log, made.task_instance = Log(), task  # type: ignore[assignment]
+
+    async def followed_and_killed() -> Any:
+        payload = await event(made)
+        await made.on_kill()
+        await idle()
+        return payload
+
+    payload = asyncio.run(followed_and_killed())
+    assert (payload["last_line"], payload["record"]["token"]) == ("mine", token(task))
+    assert site.transport.run([["toy-list"]])[0].stdout.split()[0] == other.job_id, "it runs on"
+    site.cancel([other])
+
+
+def test_a_job_of_another_name_is_not_cancelled_by_its_id(site: RunSite) -> None:
+    """A native id that is in a folder, by whomever, or that the batch system has given anew."""
+    [(_, other), (_, own)] = submitted(site, "sleep 60", 2)
+    site.cancel([replace(own, job_id=other.job_id)])
+    assert asked_to_end(site) == 0
+    site.cancel([own, other])
+    assert asked_to_end(site) == 1
+
+
+def test_a_trigger_of_no_task_follows_nothing(site: RunSite) -> None:
+    with pytest.raises(ValueError, match="no task has deferred with this trigger"):
+        asyncio.run(event(JobScriptTrigger("toy", {})))
+
+
+def test_a_shell_cannot_bring_directives(site: RunSite) -> None:
+    made, _ = trigger(Task(0))
+    made.properties = {"shell": "/bin/sh\n#TOY --queue=root"}
+    with pytest.raises(JobScriptError, match="control character"):
+        asyncio.run(event(made))

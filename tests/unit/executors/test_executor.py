@@ -78,13 +78,15 @@ def add_task(session: Session, task_id: str, token: str | None, **columns: Any) 
     return UUID(str(values["id"]))
 
 
-def workload(task_id: str, token: str | None, id: UUID, config: Any = None) -> workloads.ExecuteTask:
+def workload(
+    task_id: str, token: str | None, id: UUID, config: Any = None, bundle: str = "bundle"
+) -> workloads.ExecuteTask:
     ti = workloads.TaskInstanceDTO(
         id=id, dag_id="dag", run_id="run", task_id=task_id, try_number=1, dag_version_id=VERSION, pool_slots=1,
         priority_weight=5, external_executor_id=token, executor_config=config,
     )  # fmt: skip
-    bundle = workloads.BundleInfo(name="bundle")
-    return workloads.ExecuteTask(ti=ti, dag_rel_path=Path("dag.py"), token="jwt", log_path="a.log", bundle_info=bundle)
+    info = workloads.BundleInfo(name=bundle)
+    return workloads.ExecuteTask(ti=ti, dag_rel_path=Path("dag.py"), token="jwt", log_path="a.log", bundle_info=info)
 
 
 def callback(id: UUID) -> workloads.ExecuteCallback:
@@ -95,11 +97,11 @@ def callback(id: UUID) -> workloads.ExecuteCallback:
     )
 
 
-def queue(engine: Engine, scheduler: LadingExecutor, *tokens: str, config: Any = None) -> None:
+def queue(engine: Engine, scheduler: LadingExecutor, *tokens: str, config: Any = None, bundle: str = "bundle") -> None:
     """Queue tasks, each named after its token, as the scheduler does."""
     with Session(engine) as session:
         for token in tokens:
-            scheduler.queue_workload(workload(token, token, add_task(session, token, token), config), session)
+            scheduler.queue_workload(workload(token, token, add_task(session, token, token), config, bundle), session)
         session.commit()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowConfigException
+from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.team import Team
 from sqlalchemy import select, update
@@ -92,6 +93,25 @@ def test_a_job_has_the_team_of_its_dag_also_under_the_executor_for_all(
     queue(engine, genes, "own")
     rows = {token: (job(engine, token).team, job(engine, token).executor_team) for token in ("before", "after", "own")}
     assert rows == {"before": (None, None), "after": ("loads", None), "own": ("genes", "genes")}
+
+
+def test_who_takes_over_the_id_of_a_dag_does_not_get_its_team(
+    engine: Engine, tmp_path: Path, controllers: list[Controller]
+) -> None:
+    """The last file that has a Dag of an id is the Dag for Airflow, in whichever team's bundle it is."""
+    (everybody,) = executors(tmp_path, None)
+    with Session(engine) as session:
+        own, hostile = session.get_one(DagBundleModel, "bundle"), DagBundleModel(name="hostile")
+        own.teams.append(Team(name="genes"))
+        hostile.teams.append(Team(name="loads"))
+        session.add(hostile)
+        session.commit()
+    queue(engine, everybody, "own")
+    with Session(engine) as session:
+        session.get_one(DagModel, "dag").bundle_name = "hostile"
+        session.commit()
+    queue(engine, everybody, "theft", bundle="hostile")
+    assert (job(engine, "own").team, job(engine, "theft").team) == ("genes", "loads")
 
 
 def test_the_last_that_ends_stops_the_controller(engine: Engine, tmp_path: Path, controllers: list[Controller]) -> None:

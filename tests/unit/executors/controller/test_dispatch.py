@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from lading.executors.controller import answers
-from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelope
-from lading.executors.store import JobRow, State, queue
+from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelope, to_send
+from lading.executors.store import JobRow, State, metadata, queue
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
@@ -98,3 +103,27 @@ def test_the_rest_of_a_run_travels_with_its_job() -> None:
     assert Envelope.from_json(made.to_json()).rest == 500.0
     assert made.waiting().rank == (-2, 0.0, -500.0, NOW, "t")
     assert envelope(job, "jwt", NOW + 60).rest == 0.0
+
+
+def test_a_job_at_a_site_that_is_closed_to_its_dag_is_not_sent_there(tmp_path: Path) -> None:
+    """Whatever has placed it: a plugin, or a controller with another sites file."""
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    metadata.create_all(engine)
+    with Session(engine) as session:
+        for token, team, expires_at in (("own", "genes", None), ("theft", "loads", None), ("there", "loads", NOW)):
+            session.add(a_row(token, team, expires_at))
+        session.flush()
+        placed = {"here": ["own", "theft", "there"]}
+        site = "lab", Admission(teams=["genes"])
+        sent, changes = to_send(session, placed, lambda subject, seconds: "jwt", 600.0, site)
+    assert [each.token for each in sent["here"]] == ["own", "there"], "what is there gets its new JWT"
+    [change] = changes
+    assert change.token == "theft"
+    assert "site 'lab' has allowed_teams = ['genes']" in str(told(change.values["reason"]))
+
+
+def a_row(token: str, team: str, expires_at: float | None) -> JobRow:
+    amounts = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0, "priority": 1, "queued_at": 1.0, "map_index": -1}
+    names = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d", "run_id": "r", "task_id": "t"}
+    others = {"try_number": 1, "news": 0, "unreported": False, "state": State.PLACED, "site": "lab", "location": "here"}
+    return JobRow(token=token, team=team, expires_at=expires_at, **amounts, **names, **others)

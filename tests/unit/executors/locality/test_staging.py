@@ -24,12 +24,18 @@ from lading.hooks.site import SiteConfig, StagingArea
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.staging import copying, sources
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.resources import Resources
 from tests.clusters.sites import FakeSite
 from tests.reasons import told
+
+READER = WaitingJob(name="reader", resources=Resources(), dag_id="d", run_id="r")
 
 
 class Machine(ShellTransport):
     """A machine that may be away; its files are those of this one."""
+
+    is_here = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,6 +125,10 @@ class House:
             time.sleep(0.01)
         return found
 
+    def fetch(self, file: Path) -> Fetch:
+        """The file as it was requested last."""
+        return [each for (_, address, _), each in self.staging.fetches.items() if address == str(file)][-1]
+
     def copies(self, location: str) -> list[str]:
         return [path.name for path in Path(self.lab.areas[location].folder).glob("*/*")]
 
@@ -159,7 +169,9 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
     assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to where it runs"
-    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "they need not be requested again"
+    came: list[str] = []
+    house.wait(lambda: (came.extend(house.ready().get("Y", [])), len(came) == 20)[1])
+    assert sorted(came) == sorted(tokens), "they need not be requested again"
     paths = house.paths("t7")
     assert Path(paths[str(file)]).read_bytes() == content
     assert Path(paths[str(file)]).name == file.name
@@ -191,7 +203,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
 
     def missing() -> tuple[str, bool] | None:
         staging.sweep(house.session)
-        return told(staging.missing("lab", "Y", text, "d"))
+        return told(staging.missing(house.session, "lab", "Y", text, READER))
 
     assert missing() == (f"waits: {file} is being copied to where it runs", False)
     assert house.copies("Y") == []
@@ -200,9 +212,11 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
     house.job("a", str(file))
     assert house.ready(Y=["a"]) == {"Y": ["a"]}, "it need not wait when its gang begins"
     gone = json.dumps({str(tmp_path / "gone"): None})
-    staging.missing("lab", "Y", gone, "d")
+    staging.missing(house.session, "lab", "Y", gone, READER)
     staging.sweep(house.session)
-    reason, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone, "d")) and found[1] and found)
+    reason, never = house.wait(
+        lambda: (found := staging.missing(house.session, "lab", "Y", gone, READER)) and found[1] and found
+    )
     assert ("no task has left it anywhere" in str(reason), never) == (True, True)
 
 
@@ -216,7 +230,7 @@ def test_a_file_that_was_written_anew_is_brought_anew(
     house.left(file)
     house.job("a", str(file))
     house.ready(Y=["a"])
-    fetch = house.staging.fetches[("lab", "Y"), str(file)]
+    fetch = house.fetch(file)
     house.wait(lambda: fetch.thread is None)
     monkeypatch.setattr(staging, "SECONDS_KEPT", 60.0)
     first = str(fetch.path)
@@ -308,9 +322,7 @@ def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_a
     house.lab.areas["X"].transport.is_away = True  # type: ignore[attr-defined]
     house.job("a", str(file))
     house.ready(Y=["a"])
-    house.wait(
-        lambda: house.staging.fetches[("lab", "Y"), str(file)].backoff.failures > staging.MOST_FAILURES or house.ready()
-    )
+    house.wait(lambda: house.fetch(file).backoff.failures > staging.MOST_FAILURES or house.ready())
     assert house.ready() == {}
     assert "the machine does not answer" in str(told(house.row("a").reason))
     house.left(file, "Z")
@@ -340,7 +352,7 @@ def test_copies_go_when_no_run_needs_them(house: House, tmp_path: Path, monkeypa
     assert sweep() == ["one", "two"], "another task of the run may read it"
     house.row("of the same run").state = State.FAILED
     assert sweep() == ["two"]
-    assert {address for _, address in house.staging.fetches} == {str(tmp_path / "two")}
+    assert {address for _, address, _ in house.staging.fetches} == {str(tmp_path / "two")}
     house.row("two").state = State.SUCCEEDED
     house.session.flush()
     house.staging = Staging(house.sites, lambda: None)  # what one controller has left another removes
@@ -428,7 +440,10 @@ def test_an_address_that_the_site_does_not_list_is_never_opened(
     assert house.row("a").state == State.FAILED
     assert words in str(told(house.row("a").reason))
     assert (opened, house.staging.fetches, house.copies("Y")) == ([], {}, [])
-    found, never = house.staging.missing("lab", "Y", json.dumps({address: None}), "d") or (None, False)
+    found, never = house.staging.missing(house.session, "lab", "Y", json.dumps({address: None}), READER) or (
+        None,
+        False,
+    )
     assert (words in str(found), never) == (True, True)
 
 
@@ -682,3 +697,112 @@ def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
     away.is_away = True
     with pytest.raises(TransportError):
         sources.MachineFile(away, str(file)).version()
+
+
+# Whose file is brought.
+
+
+def hold(house: House, site: str, path: Path, location: str = "L", dag: str = "other", run: str = "over") -> None:
+    """A task has left a file at a location of some site."""
+    token = f"left-{site}-{location}-{path.name}-{dag}-{run}"
+    house.job(token, site=site, location=location, dag=dag, run=run, state=State.SUCCEEDED)
+    data.note(house.session, site, [{"event": "finished", "token": token, "outputs": {str(path): 1}}])
+
+
+def more_sites(house: House, folder: Path, *names: str, **options: Any) -> None:
+    for name in names:
+        house.sites[name] = Lab(name, folder, "L", "M")
+        house.sites[name].config = SiteConfig(kind="fake", **options)
+
+
+def order(house: House, path: Path, dag: str = "d", team: str | None = None, run: str = "r") -> list[str]:
+    """By which places a job may read a file, the first one first."""
+    reader = WaitingJob(name="reader", resources=Resources(), dag_id=dag, team=team, run_id=run)
+    return [each.name for each in house.staging._places(house.session, "lab", str(path), reader)[0]]
+
+
+def test_a_file_is_read_only_at_sites_that_are_open_to_the_dag_that_reads_it(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "patients.csv"
+    more_sites(house, tmp_path, "genomics", allowed_teams=["genes"])
+    more_sites(house, tmp_path, "etl", allowed_dags=["etl_*"])
+    more_sites(house, tmp_path, "open")
+    for site in ("genomics", "etl", "open"):
+        hold(house, site, file)
+    assert order(house, file, "d", "imaging") == ["open/L"]
+    assert order(house, file, "d", "genes") == ["genomics/L", "open/L"]
+    assert order(house, file, "etl_a") == ["etl/L", "open/L"]
+
+
+@pytest.mark.usefixtures("apart")
+def test_what_only_a_closed_site_holds_fails_the_job_and_is_not_opened(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "patients.csv"
+    file.write_text("name")
+    more_sites(house, tmp_path, "genomics", allowed_teams=["genes"])
+    hold(house, "genomics", file)
+    house.job("theft", str(file), team="imaging")
+    house.job("own", str(file), team="genes")
+    house.ready(Y=["theft", "own"])
+    assert house.wait(house.ready) == {"Y": ["own"]}
+    house.wait(lambda: house.ready() or house.row("theft").state == State.FAILED)
+    assert "no task has left it anywhere" in str(told(house.row("theft").reason))
+
+
+def test_nothing_is_brought_to_a_site_that_is_closed_to_the_dag(house: House, tmp_path: Path) -> None:
+    house.lab.config = SiteConfig(kind="fake", allowed_teams=["genes"])
+    file = tmp_path / "file"
+    house.left(file)
+    house.job("a", str(file), team="imaging")
+    assert house.ready(Y=["a"]) == {}
+    assert "allowed_teams = ['genes']" in str(told(house.row("a").reason))
+    found, never = house.staging.missing(house.session, "lab", "Y", json.dumps({str(file): None}), READER) or ("", 0)
+    assert ("allowed_teams" in str(found), never, house.staging.fetches) == (True, True, {})
+
+
+def test_ones_own_file_counts_before_that_of_others_wherever_it_is(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "reference.fa"
+    more_sites(house, tmp_path, "aaa", "zzz")
+    hold(house, "aaa", file, "L", dag="hostile")
+    hold(house, "aaa", file, "M", dag="d", run="before")
+    hold(house, "lab", file, "X", dag="hostile")
+    hold(house, "lab", file, "Y", dag="d", run="before")
+    hold(house, "zzz", file, "L", dag="d", run="r")
+    hold(house, "zzz", file, "M", dag="hostile", run="r")
+    assert order(house, file) == ["zzz/L", "lab/Y", "aaa/M", "lab/X", "aaa/L", "zzz/M"]
+
+
+@pytest.mark.usefixtures("apart")
+def test_another_dags_file_does_not_stand_in_for_ones_own_that_cannot_be_reached(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lading.hooks.ssh.backoff.pause", lambda *_: 0.0)
+    file = tmp_path / "reference.fa"
+    file.write_text("own")
+    more_sites(house, tmp_path, "aaa", "zzz")
+    hold(house, "aaa", file, dag="hostile")
+    hold(house, "zzz", file, dag="d", run="r")
+    machine = house.sites["zzz"].areas["L"].transport  # type: ignore[attr-defined]
+    machine.is_away = True
+    house.job("a", str(file))
+    house.ready(Y=["a"])
+    house.wait(lambda: (house.ready(), house.fetch(file).backoff.failures > staging.MOST_FAILURES)[1])
+    assert "the machine does not answer" in str(told(house.row("a").reason))
+    assert house.sites["aaa"].areas["L"].transport.asked == 0  # type: ignore[attr-defined]
+    machine.is_away = False
+    assert house.wait(house.ready) == {"Y": ["a"]}
+
+
+@pytest.mark.usefixtures("apart")
+def test_the_controllers_own_disk_is_read_for_other_sites_only_below_input_roots(house: House, own_file: Path) -> None:
+    more_sites(house, own_file.parent, "here")
+    house.sites["here"].areas["L"].transport.is_here = True  # type: ignore[attr-defined]
+    hold(house, "here", own_file, dag="d", run="r")
+    house.job("a", str(own_file))
+    house.ready(Y=["a"])
+    house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
+    why = "here/L is the controller's own machine, from which files are brought only where [lading] input_roots names"
+    assert why in str(told(house.row("a").reason))
+    assert house.copies("Y") == []
+    house.staging = Staging(house.sites, lambda: None, (str(own_file.parent),))
+    house.job("b", str(own_file))
+    house.ready(Y=["b"])
+    assert house.wait(house.ready) == {"Y": ["b"]}
