@@ -18,7 +18,15 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
 from lading.executors.controller import answers, dispatch, housekeeping, site_memory
-from lading.executors.controller.answers import Comparison, SiteAnswer, paused, recalled, view, with_locations
+from lading.executors.controller.answers import (
+    Comparison,
+    SiteAnswer,
+    paused,
+    recalled,
+    view,
+    withdrawn,
+    with_locations,
+)
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.metrics import Metrics
@@ -112,7 +120,7 @@ class Controller:
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
         self.budgets = Budgets(settings)
-        self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets)
+        self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets, self.durations.known)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = MissingSince()
@@ -244,7 +252,8 @@ class Controller:
         """What a site has said beside what the store has of it, brought up to date."""
         with open_session() as session:
             durations = self.durations.read(session) if site.launches else None
-            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead, self.shares.share)
+            shares, ahead = self.shares, self.leadership.database_ahead
+            jobs = queue.given(session, site.name, durations, ahead, shares.terms, shares.hours)
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
@@ -282,6 +291,8 @@ class Controller:
         with open_session() as session:
             self.shares.load(session)
             self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
+            if self.budgets.in_hours:
+                self.durations.read(session)
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
@@ -346,8 +357,13 @@ class Controller:
                 )
             decision = together.added_to(dispatch.decided(waiting, assignment, now))
             decision = replace(decision, notes=self.site_plans.notes(assignment.provisions))
-            for each in seen:
-                decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
+            sites = [*together.sites]
+        views = {site.name: site for site in sites}
+        for each in seen:
+            back, taken_back = withdrawn(each)
+            decision = decision.with_changes(back)
+            for here in (recalled(each, views[each.site.name], now), taken_back):
+                decision = decision.with_recalls(each.site.name, here)
         for each in (answer for answer in seen if answer.is_new):
             decision = self.compared[each.site.name].apply(each, decision, now)
         return decision

@@ -15,9 +15,9 @@ from sqlalchemy import and_, func, or_, select, update
 from lading.executors import store
 from lading.executors.store import JobRow, explained, groups
 from lading.executors.store.groups import QueueColumns, equals_or_null
-from lading.scheduling.job import Budget
+from lading.scheduling.job import Budget, HourBudget
 from lading.scheduling.reasons import Reason
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, foreseen_hours
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Standing
@@ -53,12 +53,16 @@ class TenantTerms(NamedTuple):
     """What the jobs of a tenant go by.
 
     :param budgets: what launches for them are bounded by
-    :param held: why they may not start; None: they may
+    :param held: why those that wait may not start; None: they may
+    :param hour_budgets: what their starts are bounded by
+    :param withdrawn: why those are withdrawn that have not started; None: they are not
     """
 
     share: str
-    budgets: tuple[Budget, ...]
-    held: Reason | None
+    budgets: tuple[Budget, ...] = ()
+    held: Reason | None = None
+    hour_budgets: tuple[HourBudget, ...] = ()
+    withdrawn: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +133,7 @@ class FairTurns:
     :param apart: of the jobs that found no place last: what is alike of them, by their tokens
     :param largest: what the largest machine has: cpus, MiB and GPUs
     :param budgets: what they allow a tenant's jobs, besides the budgets of their runs
+    :param seconds: that the job of a row will run, as far as that is known
     :param first: which jobs come first, from tick to tick
     :ivar turns: those of the jobs that were put in order, by their tokens
     """
@@ -139,6 +144,7 @@ class FairTurns:
     apart: Mapping[str, int] = field(default_factory=dict)
     largest: Need = (0.0, 0.0, 0.0)
     budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS
+    seconds: Callable[[Any], float | None] = lambda row: None
     first: FirstJobs = field(default_factory=FirstJobs)
     turns: dict[str, float] = field(default_factory=dict)
     _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
@@ -155,6 +161,10 @@ class FairTurns:
             tenant = Tenant.from_columns(*key)
             known = self._terms[key] = TenantTerms(self.shares.share_of(tenant), *self.budgets(tenant))
         return known
+
+    def hours(self, row: Any) -> float:
+        """The cpu-hours that a row's job will use once it begins, where it has a budget of such."""
+        return foreseen_hours(_need(row)[0], self.seconds(row)) if self.terms(row).hour_budgets else 0.0
 
     def explain_held(self, session: Session, before: float) -> None:
         """Store that reason for the jobs that may not start.
