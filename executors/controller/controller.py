@@ -24,8 +24,8 @@ from lading.executors.controller.answers import (
     paused,
     recalled,
     view,
-    withdrawn,
     with_locations,
+    withdrawn,
 )
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.leadership import Leadership
@@ -59,7 +59,6 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
-from lading.scheduling.shares.bounds import ShareBounds
 
 log = logging.getLogger(__name__)
 
@@ -323,12 +322,17 @@ class Controller:
             self.shares.begin(now)
         if is_work:
             bounds = self.shares.bounds()
-            together = self._together(sites, now, bounds) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                    self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
+                    self.site_plans.refresh_rests(session, sites, now, by_dag=by_dag, database_ahead=ahead)
+            together = GangOutcome(sites)
+            known = self._gangs() if any_wait else None
             waiting, at_work = self._waiting() if any_wait else ([], [])
+            if known is not None:
+                with open_session() as session:
+                    fair = self.shares.fair
+                    together = self.gangs.decide(session, known, sites, now, waiting=waiting, fair=fair, bounds=bounds)
             with open_session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
@@ -368,18 +372,15 @@ class Controller:
             decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
-    def _together(self, sites: Sequence[SiteView], now: float, bounds: ShareBounds | None) -> GangOutcome:
-        """What is to be done about jobs that start together, for which room is looked for before all others."""
+    def _gangs(self) -> gangs.GangRecords:
+        """The jobs that start together, each gang with its turn."""
+        fair = self.shares.fair
         with open_session() as session:
-            return self.gangs.decide(
-                session,
-                sites,
-                now,
-                by_dag=self.by_dag,
-                database_ahead=self.leadership.database_ahead,
-                fair=self.shares.fair,
-                bounds=bounds,
-            )
+            by_dag, ahead, rests = self.by_dag, self.leadership.database_ahead, self.site_plans.rests
+            known = gangs.load(session, by_dag=by_dag, database_ahead=ahead, fair=fair, rests=rests)
+        if fair is not None:
+            fair.gangs = gangs.turns(known)
+        return known
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""

@@ -65,6 +65,21 @@ class TenantTerms(NamedTuple):
     withdrawn: Reason | None = None
 
 
+class GangTurn(NamedTuple):
+    """A gang as it takes its turn among the jobs of its share: as one job that needs all that its members do.
+
+    :param site: the only one that it may go to; None: any
+    """
+
+    token: str
+    share: str
+    need: Need
+    priority: int
+    queued_at: float
+    rest: float = 0.0
+    site: str | None = None
+
+
 @dataclass(slots=True)
 class FoundJobs:
     """Some jobs, as they were found last: where many wait that takes long, and is not done in each tick.
@@ -135,7 +150,8 @@ class FairTurns:
     :param budgets: what they allow a tenant's jobs, besides the budgets of their runs
     :param seconds: that the job of a row will run, as far as that is known
     :param first: which jobs come first, from tick to tick
-    :ivar turns: those of the jobs that were put in order, by their tokens
+    :param gangs: those that wait for their turn
+    :ivar turns: those of the jobs that were put in order, and of the gangs, by their tokens
     """
 
     shares: Shares
@@ -146,6 +162,7 @@ class FairTurns:
     budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS
     seconds: Callable[[Any], float | None] = lambda row: None
     first: FirstJobs = field(default_factory=FirstJobs)
+    gangs: Sequence[GangTurn] = ()
     turns: dict[str, float] = field(default_factory=dict)
     _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
 
@@ -197,20 +214,23 @@ class FairTurns:
     def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
         """Give rows their turns; returns those whose jobs may start, in that order."""
         # A thousand of them in each tick: what is asked of a row is asked once.
-        known = [
+        known: list[Any] = [
             (-row.priority, -rests.get(token, 0.0) if rests else 0.0, row.queued_at, token, terms.share, row)
             for row in rows
             if (terms := self.terms(row)).held is None and (token := row.token)
         ]
+        known += ((-each.priority, -each.rest, each.queued_at, each.token, each.share, each) for each in self.gangs)
         known.sort(key=itemgetter(0, 1, 2, 3))
         apart, by_level = self.apart, self.by_level
         jobs = [
-            Candidate(share, _need(row), -level if by_level else 0, apart.get(token), row.site_hint)
+            Candidate(share, row.need, -level if by_level else 0, None, row.site)
+            if isinstance(row, GangTurn)
+            else Candidate(share, _need(row), -level if by_level else 0, apart.get(token), row.site_hint)
             for level, _, _, token, share, row in known
         ]
         found = [known[number][5] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
         self.turns = {row.token: self.now + number * STEP for number, row in enumerate(found)}
-        return found
+        return [row for row in found if not isinstance(row, GangTurn)]
 
 
 def _is_of(tenant: TenantColumns) -> Any:
