@@ -274,6 +274,7 @@ class Controller:
             gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
+            self.shares.note_ends(session, [each.token for each in changes if each.values.get("cpu_seconds")])
             short = store.locations(session, site_memory.short(changes, time.time()))
             self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)

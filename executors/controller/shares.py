@@ -330,6 +330,13 @@ class FairShares:
             elif known.code == NO_ROOM:
                 found.waits[job.name] = known.with_also(why)
 
+    def note_ends(self, session: Session, tokens: Sequence[str]) -> None:
+        """Charge shares for what their jobs have used beyond what they had asked for, when they have ended."""
+        if self.history is None or not self.standing.total.cpus:
+            return
+        for row in share_rows.excess(session, tokens):
+            self.history.add(self.terms(row).share, row.seconds / self.standing.total.cpus)
+
     def save(self, session: Session, now: float) -> None:
         """Store now and then what shares have used."""
         if self.history is not None and time.monotonic() >= self._next_note:

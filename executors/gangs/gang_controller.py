@@ -79,6 +79,8 @@ class GangController:
         self.read_roster = read_roster or current.orchestrator().rosters
         self.files = files
         self.trouble = Trouble(log)
+        self.turn_of: str | None = None
+        """The gang whose turn it is, for which room is reserved: it keeps its turn while that comes free."""
 
     def decide(
         self,
@@ -116,9 +118,12 @@ class GangController:
 
         # What has had its turn goes on; the others come at theirs.
         begun = (Stage.TRYING, Stage.STARTED, Stage.FAILED)
-        for memory, members in sorted(waits, key=lambda each: (each[0].gang.stage not in begun, rank(each[1]))):
+        before, self.turn_of = self.turn_of, None
+        for memory, members in sorted(
+            waits, key=lambda each: (each[0].gang.stage not in begun, each[0].row.token != before, rank(each[1]))
+        ):
             try:
-                if memory.gang.stage not in begun:
+                if memory.gang.stage not in begun and memory.row.token != before:
                     line.advance(rank(members))
                 GangTick(tick, memory, members, line).take()
             except SQLAlchemyError:
@@ -129,6 +134,8 @@ class GangController:
                 reason = because("gang_error", gang=memory.called, text=f"{type(error).__name__}: {error}")
                 outcome.fail([each for each in members if each.is_ready], reason, now)
                 continue
+            if room.reserved and self.turn_of is None:
+                self.turn_of = memory.row.token
             if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
                 active.update(each.token for each in members)
         outcome.active = frozenset(active)
@@ -306,11 +313,14 @@ class GangTick:
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
                 self._give_reason(self.ready, reason.with_also(*roster.hindrances))
                 return []
-        by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
+        parts: dict[str, list[GangMember]] = {task: [] for task in terms.tasks}
         for each in self.ready:
-            by_task.setdefault(each.key[0], []).append(each.token)
-        self.memory.members = {task: tuple(tokens) for task, tokens in by_task.items() if tokens}
-        partitions = (Partition(task, frozenset(terms.tasks.get(task, ()))) for task in self.memory.members)
+            parts.setdefault(each.partition(is_partial=terms.partial), []).append(each)
+        self.memory.members = {
+            name: tuple(each.token for each in its_own) for name, its_own in parts.items() if its_own
+        }
+        tasks = {name: its_own[0].key[0] for name, its_own in parts.items() if its_own}
+        partitions = (Partition(name, frozenset(terms.tasks.get(task, ()))) for name, task in tasks.items())
         attempts = terms.attempts or self._attempts_there() or self.gang.attempts
         self.memory.gang = replace(self.gang, partitions=tuple(partitions), attempts=attempts)
         self.is_gathered = True
@@ -601,7 +611,8 @@ class GangTick:
         """
         row, terms = self.memory.row, self.memory.terms
         token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
-        alone = replace(terms, tasks={partition: ()}, partial=False, on_failure="leave")
+        # Its task has no other members that it waits for: those of a mapped one are tried for themselves as well.
+        alone = replace(terms, tasks={}, partial=False, on_failure="leave")
         made = GangMemory.new(token, row.dag_id, row.run_id, alone)
         attempt = 0 if wake_at is None else self.gang.attempt
         made.members = {partition: self.memory.members.get(partition, ())}

@@ -56,6 +56,11 @@ class GangMember:
     def token(self) -> str:
         return self.job.name
 
+    def partition(self, *, is_partial: bool) -> str:
+        """The name of its partition: its task, or where each member is tried for itself its own name."""
+        task, map_index = self.key
+        return f"{task}[{map_index}]" if is_partial and map_index >= 0 else task
+
     @property
     def is_at_work(self) -> bool:
         return self.state in groups.AT_WORK

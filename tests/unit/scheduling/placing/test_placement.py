@@ -633,3 +633,12 @@ def test_the_closest_machine_is_the_one_that_lacks_the_smallest_share() -> None:
     assert "'large' of site 'lab', has 64 cpus" in told(
         assign([waits("a", 100)], view("lab", small, large)).refused["a"]
     )
+
+
+def test_a_job_larger_than_what_its_stacked_location_lies_in_is_refused() -> None:
+    host = Location("host", Resources(4, 4000, 0, 0), max_jobs=0)
+    box = Location("box", Resources(8, 8000), wraps="host", stacked=True)
+    site = SiteView("lab", [box, host], possible=possible([box, host], []), accept_untargeted=True)
+    jobs = [WaitingJob(name=name, resources=Resources(cpus, 100)) for name, cpus in (("small", 4), ("large", 6))]
+    found = assign(jobs, [site], now=0.0)
+    assert (list(found.refused), found.placed) == (["large"], {"small": ("lab", "box")})
