@@ -79,10 +79,11 @@ def _range(name: str, value: Sequence[object]) -> Range:
 
 
 def checked(name: str, number: float) -> Any:
-    """The result of an expression as the value of its hint: of small and empty files at least the least that is
-    valid."""
-    least = {"memory": 1, "time": 1, "cpus": LEAST_CPUS}.get(name, 0)
-    return PARSERS[name](least if 0 <= number < least else number)
+    """The result of an expression as the value of its hint: files may be small, or where 0 is not valid empty."""
+    if name == "cpus":
+        return parse_cpus(max(number, LEAST_CPUS) if number > 0 else number)
+    smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
+    return PARSERS[name](smallest)
 
 
 class TooFewCpus(UnitError):
