@@ -66,7 +66,10 @@ class TenantTerms(NamedTuple):
 
 
 class GangTurn(NamedTuple):
-    """A gang as it takes its turn among the jobs of its share: as one job that needs all that its members do.
+    """A gang as it takes its turn among the jobs of its share: as one job as large as its largest member.
+
+    As one that needs what all of them do it would never have its turn in a share of little weight: half of a job counts
+    before it starts. What they take counts when they have it.
 
     :param site: the only one that it may go to; None: any
     """

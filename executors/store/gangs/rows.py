@@ -185,9 +185,9 @@ def turns(known: GangRecords) -> list[GangTurn]:
             continue
         first, jobs = members[0].job, [each.job for each in members]
         need = (
-            sum(job.resources.cpus for job in jobs),
-            float(sum(job.resources.memory for job in jobs)),
-            sum(job.resources.gpus for job in jobs),
+            max(job.resources.cpus for job in jobs),
+            float(max(job.resources.memory for job in jobs)),
+            max(job.resources.gpus for job in jobs),
         )
         found.append(GangTurn(token, first.share or "", need, first.priority, first.queued_at, first.rest, first.site))
     return found
