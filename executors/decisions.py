@@ -69,7 +69,10 @@ class Decision:
         return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
 
     def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
-        return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
+        its_own = {name: [*some] for name, some in self.recalls.get(site, {}).items()}
+        for name, some in tokens.items():
+            its_own[name] = [*dict.fromkeys([*its_own.get(name, ()), *some])]
+        return replace(self, recalls={**self.recalls, site: its_own}) if tokens else self
 
 
 def refused(token: str, reason: Reason, now: float) -> Change:

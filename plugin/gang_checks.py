@@ -89,6 +89,7 @@ def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: st
     from lading.scheduling.gangs.supply import Demand, shortage  # few tasks are of a gang
 
     known, defaults = hint_checks.known_sites()
+    is_partial = any(hints.partial for hints, _ in members.values())  # each member is tried for itself
     demands = []
     for task_id, (hints, count) in members.items():
         supplies = supplies_of(hints, dag_id, team, known)
@@ -96,8 +97,7 @@ def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: st
             return  # that is not known, or said of the task itself
         of_facts: dict[str, Any] = dict.fromkeys({*hints.auto, *hints.expressions} - {"time"}, 0)  # known when it runs
         least = hints.minimum(hints.resources(replace(defaults, **of_facts)))
-        demands.append(Demand(task_id, [least] * count, supplies))
-    is_partial = any(hints.partial for hints, _ in members.values())
+        demands.append(Demand(task_id, [least] * (1 if is_partial else count), supplies))
     is_spread = any(hints.spread for hints, _ in members.values())
     lacking = shortage(demands, together=not is_partial, spread=is_spread)
     if lacking is not None:

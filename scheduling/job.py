@@ -54,6 +54,23 @@ class Budget(NamedTuple):
         return by_hundredth(self.spent, self.most)
 
 
+class HourBudget(NamedTuple):
+    """What the jobs that the sites file names together may use, cpu-hours.
+
+    :param name: unique
+    :param most: all of it
+    :param spent: what they have used until now
+    :param promised: what those that sites were given will still use
+    :param until: when as much may be used again, epoch seconds
+    """
+
+    name: str
+    most: float
+    spent: float
+    promised: float
+    until: float
+
+
 def by_hundredth(part: float, whole: float) -> float:
     """A part of something, rounded to the hundredth of all of it."""
     return round(part / whole, 2) * whole
@@ -90,6 +107,8 @@ class PlannedJob:
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits; a place suits it
         that can give so many
     :param budgets: what its run, and others together with it, may cost
+    :param hour_budgets: what others together with it may use of cpus
+    :param hours: the cpu-hours that it will use, as far as that can be foreseen; asked where it has such a budget
     :param expected: how long it will run; None: ``time``, or nothing is known
     :param queue: of a batch system, that it is to wait in; None: that of its site
     :param native: its native directives, as JSON
@@ -120,6 +139,8 @@ class PlannedJob:
     expected: Prediction | None = None
     types: frozenset[str] | None = None
     budgets: tuple[Budget, ...] = ()
+    hour_budgets: tuple[HourBudget, ...] = ()
+    hours: float = 0.0
     queue: str | None = None
     native: str | None = None
     dag_id: str | None = field(default=None, compare=False)

@@ -623,6 +623,17 @@ _TABLE = (
         "budget {budget}",
     ),
     Code(
+        "budget_promised",
+        "budget",
+        "The budget of its team is promised to jobs that run or are about to",
+        "{spent:count} of the {most:count} cpu-hours of the budget {budget} are used, and jobs that run or are about "
+        "to start will use {promised:count} more: it starts when these use less than foreseen, or from {until:moment} "
+        "on",
+        _CPU_HOURS[1],
+        _OPERATOR,
+        "budget {budget}",
+    ),
+    Code(
         "budget_rate",
         "budget",
         _BUDGET[0],

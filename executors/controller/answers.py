@@ -163,6 +163,25 @@ def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[s
     return recalls(site.launched, frozenset(settled), now=now)
 
 
+def withdrawn(answer: SiteAnswer) -> tuple[list[Change], dict[str, list[str]]]:
+    """The jobs of a site that have not started and may not any more, as their budget is spent: those that were not sent
+    there wait again, and by location those that are to come back.
+
+    Members of a gang have their room together, and so begin.
+    """
+    changes: list[Change] = []
+    back: dict[str, list[str]] = {}
+    for job in answer.jobs:
+        why = job.terms.withdrawn if job.terms is not None else None
+        if why is None or job.state != State.PLACED or job.cancel is not None or job.gang is not None:
+            continue
+        if job.expires_at is None:
+            changes.append(queued_again(job.token, why, {"state": State.PLACED, "expires_at": None}))
+        elif job.location is not None:
+            back.setdefault(job.location, []).append(job.token)
+    return changes, back
+
+
 def trouble(answer: SiteAnswer) -> Reason | None:
     """Why a site that has answered takes no jobs at all now; None: it does."""
     why = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
@@ -226,10 +245,7 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
         start = {"native_start": event["starts_at"]} if "starts_at" in event else {}
         return Change(event["token"], {**batch_job_columns(event), **start})
     if event["event"] == "returned":
-        placed = {"state": State.PLACED, "location": event["location"]}
-        nowhere = dict.fromkeys(OF_A_PLACE)
-        queued = {"state": State.QUEUED, "reason": event.get("reason")}
-        return Change(event["token"], nowhere | queued, only_if=placed)
+        return queued_again(event["token"], event.get("reason"), {"state": State.PLACED, "location": event["location"]})
     if event["event"] == "finished":
         values = {
             "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
@@ -245,6 +261,11 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
         }
         return Change(event["token"], values, report=True)
     return None
+
+
+def queued_again(token: str, reason: Reason | None, only_if: Mapping[str, Any]) -> Change:
+    """A job that was given to a site and has not begun waits again."""
+    return Change(token, dict.fromkeys(OF_A_PLACE) | {"state": State.QUEUED, "reason": reason}, only_if=only_if)
 
 
 def holds_in_events(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, Reason | None]]:

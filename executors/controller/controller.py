@@ -18,7 +18,15 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
 from lading.executors.controller import answers, dispatch, housekeeping, site_memory
-from lading.executors.controller.answers import Comparison, SiteAnswer, paused, recalled, view, with_locations
+from lading.executors.controller.answers import (
+    Comparison,
+    SiteAnswer,
+    paused,
+    recalled,
+    view,
+    with_locations,
+    withdrawn,
+)
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.metrics import Metrics
@@ -51,7 +59,6 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
-from lading.scheduling.shares.bounds import ShareBounds
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +119,7 @@ class Controller:
             settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
         )
         self.budgets = Budgets(settings)
-        self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets)
+        self.shares = FairShares(settings, sites, self.housekeeping.potential, self.budgets, self.durations.known)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = MissingSince()
@@ -244,7 +251,8 @@ class Controller:
         """What a site has said beside what the store has of it, brought up to date."""
         with open_session() as session:
             durations = self.durations.read(session) if site.launches else None
-            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead, self.shares.share)
+            shares, ahead = self.shares, self.leadership.database_ahead
+            jobs = queue.given(session, site.name, durations, ahead, shares.terms, shares.hours)
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
@@ -266,6 +274,7 @@ class Controller:
             gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
+            self.shares.note_ends(session, [each.token for each in changes if each.values.get("cpu_seconds")])
             short = store.locations(session, site_memory.short(changes, time.time()))
             self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
@@ -282,6 +291,8 @@ class Controller:
         with open_session() as session:
             self.shares.load(session)
             self.budgets.sum_up(session, time.time(), is_asked=self.requests.step(session))
+            if self.budgets.in_hours:
+                self.durations.read(session)
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
@@ -312,12 +323,17 @@ class Controller:
             self.shares.begin(now)
         if is_work:
             bounds = self.shares.bounds()
-            together = self._together(sites, now, bounds) if any_wait else GangOutcome(sites)
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with open_session() as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                    self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
+                    self.site_plans.refresh_rests(session, sites, now, by_dag=by_dag, database_ahead=ahead)
+            together = GangOutcome(sites)
+            known = self._gangs() if any_wait else None
             waiting, at_work = self._waiting() if any_wait else ([], [])
+            if known is not None:
+                with open_session() as session:
+                    fair = self.shares.fair
+                    together = self.gangs.decide(session, known, sites, now, waiting=waiting, fair=fair, bounds=bounds)
             with open_session() as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 foreseen = self.site_plans.foresee(
@@ -346,24 +362,26 @@ class Controller:
                 )
             decision = together.added_to(dispatch.decided(waiting, assignment, now))
             decision = replace(decision, notes=self.site_plans.notes(assignment.provisions))
-            for each in seen:
-                decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
+            sites = [*together.sites]
+        views = {site.name: site for site in sites}
+        for each in seen:
+            back, taken_back = withdrawn(each)
+            decision = decision.with_changes(back)
+            for here in (recalled(each, views[each.site.name], now), taken_back):
+                decision = decision.with_recalls(each.site.name, here)
         for each in (answer for answer in seen if answer.is_new):
             decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
-    def _together(self, sites: Sequence[SiteView], now: float, bounds: ShareBounds | None) -> GangOutcome:
-        """What is to be done about jobs that start together, for which room is looked for before all others."""
+    def _gangs(self) -> gangs.GangRecords:
+        """The jobs that start together, each gang with its turn."""
+        fair = self.shares.fair
         with open_session() as session:
-            return self.gangs.decide(
-                session,
-                sites,
-                now,
-                by_dag=self.by_dag,
-                database_ahead=self.leadership.database_ahead,
-                fair=self.shares.fair,
-                bounds=bounds,
-            )
+            by_dag, ahead, rests = self.by_dag, self.leadership.database_ahead, self.site_plans.rests
+            known = gangs.load(session, by_dag=by_dag, database_ahead=ahead, fair=fair, rests=rests)
+        if fair is not None:
+            fair.gangs = gangs.turns(known)
+        return known
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""

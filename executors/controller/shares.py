@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ from lading.executors.orchestrator import current
 from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.settings import Settings
 from lading.executors.store import share_rows
-from lading.executors.store.fair_queue import FairTurns, FirstJobs
+from lading.executors.store.fair_queue import FairTurns, FirstJobs, TenantTerms
 from lading.hooks.site import Site
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
@@ -26,7 +27,7 @@ from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, budget_terms
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, Unit, budget_terms, foreseen_hours
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, UseHistory, entitled
 from lading.scheduling.shares.who import Tenant
@@ -41,18 +42,23 @@ SECONDS_BETWEEN_NOTES = 30.0
 # Dags that have the same now: the one that has had less in about so many seconds goes first. That is worth so much less
 # than what they have now; one that has used no more than that part of all there is is forgotten.
 SECONDS_OF_TIES, WORTH_OF_TIES, LEAST_PART = 600.0, 1e-3, 1e-6
+NO_TERMS = TenantTerms("")
 # What a job waits for where others have the room.
 NO_ROOM = "site_full"
 
 
 @dataclass(slots=True)
 class SiteUse:
-    """What there is at a site, and what each share has of it, as it was seen last."""
+    """What there is at a site, and what each share has of it, as it was seen last.
+
+    :param promised: by the names of budgets, the cpu-hours that jobs there will still use
+    """
 
     there: ShareAmounts = NONE_USED
     possible: ShareAmounts = NONE_USED
     largest: Resources = field(default_factory=Resources)
     used: dict[str, ShareAmounts] = field(default_factory=dict)
+    promised: Mapping[str, float] = field(default_factory=dict)
 
 
 class Budgets:
@@ -100,6 +106,16 @@ class Budgets:
             known = self._terms[tenant] = budget_terms(self.found, tenant)
         return known
 
+    def promise(self, hours: Mapping[str, float]) -> None:
+        """Note which cpu-hours jobs will still use which sites were given, by the names of budgets."""
+        self.found = [each._replace(promised=hours.get(each.budget.name, 0.0)) for each in self.found]
+        self._terms.clear()
+
+    @property
+    def in_hours(self) -> bool:
+        """Whether one of them is of cpu-hours."""
+        return any(each.unit is Unit.CPU_HOURS for each in self.table)
+
     @property
     def any_spent(self) -> bool:
         """Whether one of them is spent."""
@@ -110,6 +126,7 @@ class FairShares:
     """How shares stand, and who of them goes first.
 
     :param potential: by site, what could be there
+    :param seconds: that the job of a row will run; None: that is not known
     :raises SitesError: the sites file cannot be read, or its shares are not valid
     """
 
@@ -119,8 +136,10 @@ class FairShares:
         sites: Mapping[str, Site[Any]],
         potential: Mapping[str, Sequence[Location]],
         budgets: Budgets,
+        seconds: Callable[[Any], float | None] = lambda row: None,
     ) -> None:
         self.budgets = budgets
+        self.seconds = seconds
         self.shares = shares_of(settings.sites_file, sites, settings.share_half_life)
         # Budgets hold in any case; all jobs are of one share then, in which they go as without any.
         self.is_on = settings.fair or bool(budgets.table)
@@ -140,16 +159,24 @@ class FairShares:
         self.apart: Mapping[str, int] = {}
         self.fair: FairTurns | None = None
         self.first = FirstJobs()
-        self._known: dict[Any, str] = {}
+        self._known: dict[Any, tuple[Tenant, str]] = {}
         self._next_note = 0.0
         self._is_first = True
 
-    def share(self, row: Any) -> str:
-        """The share of a row's job."""
-        tenant = row.team, row.dag_id, row.dag_owner, row.dag_tags
-        if (known := self._known.get(tenant)) is None:
-            known = self._known[tenant] = self.shares.share_of(Tenant.from_columns(*tenant))
-        return known
+    def terms(self, row: Any) -> TenantTerms:
+        """What a row's job goes by."""
+        columns = row.team, row.dag_id, row.dag_owner, row.dag_tags
+        if (known := self._known.get(columns)) is None:
+            tenant = Tenant.from_columns(*columns)
+            known = self._known[columns] = tenant, self.shares.share_of(tenant)
+        return TenantTerms(known[1], *self.budgets.terms(known[0]))
+
+    def hours(self, row: Any) -> float:
+        """The cpu-hours that a row's job will still use which a site was given, where it has a budget of such."""
+        if not self.terms(row).hour_budgets:
+            return 0.0
+        ran = None if row.started_at is None else time.time() - row.started_at
+        return foreseen_hours(row.cpus * (row.nodes or 1), self.seconds(row), ran)
 
     def load(self, session: Session) -> None:
         """Read what shares have used, when the controller begins to act."""
@@ -174,6 +201,11 @@ class FairShares:
         for site, use in self.sites.items():
             for share, amounts in use.used.items():
                 used.setdefault(share, {})[site] = amounts
+        promised: dict[str, float] = defaultdict(float)
+        for use in self.sites.values():
+            for budget, hours in use.promised.items():
+                promised[budget] += hours
+        self.budgets.promise(promised)
         total = NONE_USED
         for use in self.sites.values():
             total = total.plus(use.there)
@@ -199,8 +231,12 @@ class FairShares:
         }
         capacity = {each.name: each.capacity for each in (*site.launched, *site.locations) if each.max_jobs is None}
         sums: dict[tuple[str, str | None], list[float]] = {}
+        promised: dict[str, float] = defaultdict(float)
         for given in answer.jobs:
-            there = sums.get(place := (given.share or "", given.location))
+            terms = given.terms or NO_TERMS
+            for budget in terms.hour_budgets:
+                promised[budget.name] += given.hours
+            there = sums.get(place := (terms.share, given.location))
             if there is None:
                 there = sums[place] = [0.0, 0.0, 0.0, 0.0]
             asked, nodes = given.job.resources, given.job.nodes
@@ -208,7 +244,7 @@ class FairShares:
             there[1] += asked.memory * nodes
             there[2] += asked.gpus * nodes
             there[3] += nodes
-        use.used = {}
+        use.used, use.promised = {}, promised
         for (share, name), (cpus, memory, gpus, number) in sums.items():
             machine = capacity.get(name or "")
             here = Resources(cpus, int(memory), 0, gpus)
@@ -233,12 +269,15 @@ class FairShares:
                 float(max((each.memory for each in sizes), default=0)),
                 max((each.gpus for each in sizes), default=0.0),
             )
-            self.fair = FairTurns(self.shares, self.standing, now, self.apart, largest, self.budgets.terms, self.first)
+            self.fair = FairTurns(
+                self.shares, self.standing, now, self.apart, largest, self.budgets.terms, self.seconds, self.first
+            )
         return self.fair
 
     def bounds(self) -> ShareBounds | None:
         """What is left for each share; None: all there is."""
-        if not self.is_on or not (self.shares.has_bounds or (self.priced and self.budgets.any_spent)):
+        is_paid = self.budgets.in_hours or (self.priced and self.budgets.any_spent)
+        if not self.is_on or not (self.shares.has_bounds or is_paid):
             return None
         total = NONE_USED
         for use in self.sites.values():
@@ -290,6 +329,13 @@ class FairShares:
                 found.waits[job.name] = why
             elif known.code == NO_ROOM:
                 found.waits[job.name] = known.with_also(why)
+
+    def note_ends(self, session: Session, tokens: Sequence[str]) -> None:
+        """Charge shares for what their jobs have used beyond what they had asked for, when they have ended."""
+        if self.history is None or not self.standing.total.cpus:
+            return
+        for row in share_rows.excess(session, tokens):
+            self.history.add(self.terms(row).share, row.seconds / self.standing.total.cpus)
 
     def save(self, session: Session, now: float) -> None:
         """Store now and then what shares have used."""

@@ -284,9 +284,8 @@ class SiteThread:
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
         """Have jobs taken back that have not begun."""
-        site = self.site
-        if tokens and isinstance(site, ElasticSite):
-            self._add("give jobs back", lambda: site.recall(tokens))
+        if tokens:
+            self._add("give jobs back", lambda: self.site.recall(tokens))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         """Have room held at locations of the site. Whether it is, events report."""

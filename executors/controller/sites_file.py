@@ -20,6 +20,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
 from lading.scheduling.placing.policies import BUILT_IN, DATA_LOCALITY
+from lading.scheduling.placing.rooms import within_stacks
 from lading.scheduling.shares.budgets import PeriodBudget
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.site_names import declared_name
@@ -117,7 +118,8 @@ def budgets_of(path: Path | None) -> list[PeriodBudget]:
 
 
 def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:
-    """All that could ever be at a site: what has been seen takes the place of what could be there by that name.
+    """All that could ever be at a site: what has been seen takes the place of what could be there by that name. A
+    stacked location has no more than what it lies in.
 
     :param potential: empty: that is not known, whatever has been seen
     :returns: likewise
@@ -125,7 +127,7 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
     if not potential:
         return ()
     names = {each.name for each in seen}
-    return (*seen, *(each for each in potential if each.name not in names))
+    return within_stacks((*seen, *(each for each in potential if each.name not in names)))
 
 
 def published_site(

@@ -12,12 +12,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs.gang_outcome import GangOutcome
+from lading.executors.gangs.line import Line, Rank
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Taken, Tick
 from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.fair_queue import FairTurns
-from lading.executors.store.gangs import rows
-from lading.executors.store.gangs.rows import EndedMember, GangMember
+from lading.executors.store.gangs.rows import EndedMember, GangMember, GangRecords
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.files.logs import Trouble
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
@@ -79,39 +79,53 @@ class GangController:
         self.read_roster = read_roster or current.orchestrator().rosters
         self.files = files
         self.trouble = Trouble(log)
+        self.turn_of: str | None = None
+        """The gang whose turn it is, for which room is reserved: it keeps its turn while that comes free."""
 
     def decide(
         self,
         session: Session,
+        known: GangRecords,
         sites: Sequence[SiteView],
         now: float,
         *,
-        by_dag: bool,
-        database_ahead: float = 0.0,
+        waiting: Sequence[WaitingJob] = (),
         fair: FairTurns | None = None,
         bounds: ShareBounds | None = None,
     ) -> GangOutcome:
         """What is to be done about gangs.
 
+        :param known: all that the store has of them
         :param sites: all of them, in their order
         :param now: epoch seconds
-        :param by_dag: whether some site does not take every Dag
-        :param database_ahead: seconds by which the database's clock is ahead of this one's
-        :param fair: the budgets of their jobs; None: there are none
+        :param waiting: the jobs that start alone, of which those whose turn is before that of a gang take room first
+        :param fair: how shares go in turn; None: they do not
         :param bounds: what is left for the jobs of each share, of which members take theirs; None: all there is
         """
-        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead, fair=fair)
         held: dict[Where, Resources] = {}
         for row in known.holds:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
         room = GangRoom(sites, held)
         tick = Tick(session, sites, now, known, room, held, self.read_roster, self.ways, self.files, bounds)
-        outcome = tick.outcome
+        outcome, waits = tick.outcome, tick.gangs()
+        line = Line(waiting if waits else (), sites, room, self.ways, now, by_priority=fair is None or fair.by_level)
         active: set[str] = set()
-        for memory, members in tick.gangs():
+
+        def rank(members: Sequence[GangMember]) -> Rank:
+            first = members[0].job
+            return line.rank(first if fair is None else replace(first, turn=fair.turn(members[0].gang)))
+
+        # What has had its turn goes on; the others come at theirs.
+        begun = (Stage.TRYING, Stage.STARTED, Stage.FAILED)
+        before, self.turn_of = self.turn_of, None
+        for memory, members in sorted(
+            waits, key=lambda each: (each[0].gang.stage not in begun, each[0].row.token != before, rank(each[1]))
+        ):
             try:
-                GangTick(tick, memory, members).take()
+                if memory.gang.stage not in begun and memory.row.token != before:
+                    line.advance(rank(members))
+                GangTick(tick, memory, members, line).take()
             except SQLAlchemyError:
                 raise
             except Exception as error:  # what authors and plugins have said of its members
@@ -120,6 +134,8 @@ class GangController:
                 reason = because("gang_error", gang=memory.called, text=f"{type(error).__name__}: {error}")
                 outcome.fail([each for each in members if each.is_ready], reason, now)
                 continue
+            if room.reserved and self.turn_of is None:
+                self.turn_of = memory.row.token
             if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
                 active.update(each.token for each in members)
         outcome.active = frozenset(active)
@@ -134,23 +150,73 @@ class GangTick:
     tick: Tick
     memory: GangMemory
     members: Sequence[GangMember]
+    line: Line
     holds: list[HoldRow] = field(default_factory=list)
     options: dict[str, Options] = field(default_factory=dict)
     is_blocked: bool = False
     files: Reason | None = None
     is_barred: bool = False
+    is_gathered: bool = False
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
         token, out = self.memory.row.token, self.tick.outcome
         self.holds = [row for row in self.tick.known.holds if row.gang == token]
         events = self._events()
-        self._step(events)
+        if not self._is_behind():
+            self._step(events)
         self._claim()
+        self._reserve()
         self._settle_holds()
         self._explain()
         if self.memory.write() or token not in self.tick.known.gangs:
             out.saved.append(self.memory.row)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it waits for room with all its members, and none is looked for now."""
+        return self.gang.stage is Stage.ATTEMPTED or (self.gang.stage is Stage.GATHERING and self.is_gathered)
+
+    def _is_behind(self) -> bool:
+        """Whether it waits for its turn: what comes before it needs the room, and nothing is launched for it."""
+        if not self.is_complete or self.is_barred:
+            return False
+        names = [each.name for each in self.gang.partitions]
+        if not self.line.any_before or not all(map(self._is_there_anyway, names)) or self._fits_now():
+            return False
+        if self.gang.stage is Stage.GATHERING:
+            self._give_reason(self.ready, because("turn"))
+        return True
+
+    def _fits_now(self) -> bool:
+        """Whether all of it has room now."""
+        names = [each.name for each in self.gang.partitions]
+        partitions = [
+            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
+        ]
+        return self.tick.room.would_fit(partitions, self.tick.now, spread=self.memory.terms.spread)
+
+    def _reserve(self) -> None:
+        """Leave to it, at its turn, the locations at which it is to have room when what runs there has ended."""
+        if not self.is_complete or self.is_barred or self.tick.room.reserved:
+            return
+        apart: set[Where] | None = set() if self.memory.terms.spread else None
+        found: set[Where] = set()
+        empty = GangRoom(self.tick.sites, self.tick.held, is_empty=True)
+        for name in (each.name for each in self.gang.partitions):
+            jobs = [each.job for each in self.of_partition(name)]
+            for places in self._options(name).in_order() if self._is_there_anyway(name) else ():
+                there, left = empty.find(jobs, places, self.tick.now, apart)
+                if not left:
+                    where = {(each.stop.site, each.location) for each in there.values()}
+                    found |= where
+                    if apart is not None:
+                        apart |= where
+                    break
+            else:
+                return
+        if not any(self.line.wants(*each) for each in found):
+            self.tick.room.reserve(found)
 
     @property
     def gang(self) -> Gang:
@@ -247,13 +313,17 @@ class GangTick:
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
                 self._give_reason(self.ready, reason.with_also(*roster.hindrances))
                 return []
-        by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
+        parts: dict[str, list[GangMember]] = {task: [] for task in terms.tasks}
         for each in self.ready:
-            by_task.setdefault(each.key[0], []).append(each.token)
-        self.memory.members = {task: tuple(tokens) for task, tokens in by_task.items() if tokens}
-        partitions = (Partition(task, frozenset(terms.tasks.get(task, ()))) for task in self.memory.members)
+            parts.setdefault(each.partition(is_partial=terms.partial), []).append(each)
+        self.memory.members = {
+            name: tuple(each.token for each in its_own) for name, its_own in parts.items() if its_own
+        }
+        tasks = {name: its_own[0].key[0] for name, its_own in parts.items() if its_own}
+        partitions = (Partition(name, frozenset(terms.tasks.get(task, ()))) for name, task in tasks.items())
         attempts = terms.attempts or self._attempts_there() or self.gang.attempts
         self.memory.gang = replace(self.gang, partitions=tuple(partitions), attempts=attempts)
+        self.is_gathered = True
         return [] if self._is_barred() else [passes.Gathered()]
 
     def _is_barred(self) -> bool:
@@ -302,14 +372,9 @@ class GangTick:
         """The budget over which nothing is launched for it, where it needs that; None: it may begin."""
         if (why := self._spent()) is None:
             return None
-        names = [each.name for each in self.gang.partitions]
-        if not any(self._is_launched(name) for name in names):
+        if not any(self._is_launched(each.name) for each in self.gang.partitions):
             return None
-        partitions = [
-            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
-        ]
-        is_there = self.tick.room.would_fit(partitions, self.tick.now, spread=self.memory.terms.spread)
-        return None if is_there else why
+        return None if self._fits_now() else why
 
     def _spent(self) -> Reason | None:
         """The spent budget of a member; None: none is."""
@@ -341,12 +406,7 @@ class GangTick:
         names = [each.name for each in self.gang.partitions]
         if not all(self._is_there_anyway(name) for name in names):
             return []
-        partitions = [
-            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
-        ]
-        is_spread = self.memory.terms.spread
-        fits = self.tick.room.would_fit(partitions, self.tick.now, spread=is_spread)
-        return [passes.Freed()] if fits else []
+        return [passes.Freed()] if self._fits_now() else []
 
     def _is_there_anyway(self, partition: str) -> bool:
         """Whether nothing is launched at the sites to which a partition may go."""
@@ -552,7 +612,8 @@ class GangTick:
         """
         row, terms = self.memory.row, self.memory.terms
         token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
-        alone = replace(terms, tasks={partition: ()}, partial=False, on_failure="leave")
+        # Its task has no other members that it waits for: those of a mapped one are tried for themselves as well.
+        alone = replace(terms, tasks={}, partial=False, on_failure="leave")
         made = GangMemory.new(token, row.dag_id, row.run_id, alone)
         attempt = 0 if wake_at is None else self.gang.attempt
         made.members = {partition: self.memory.members.get(partition, ())}

@@ -85,11 +85,17 @@ class Tick:
         amounts, share = self.amounts[site](replace(job, resources=resources)), job.share or ""
         why = self.bounds.admits(share, site, amounts, job.budgets) if times > 0 else None
         self.bounds.put(share, site, amounts, times)
+        self.bounds.promise(job.hour_budgets, job.hours, times)
         return why
 
     def beyond(self, jobs: Iterable[WaitingJob], stops: Stops) -> Reason | None:
         """Why jobs may not all have room where these stops say; None: they may."""
         needs = self.needs(jobs, stops)
+        if needs and self.bounds is not None:
+            # All of them count as one, or a gang that needs more than what is left could never have the rest of it.
+            hours = sum(job.hours for job, *_ in needs)
+            if (spent := self.bounds.out_of_hours(needs[0][0].hour_budgets, hours)) is not None:
+                return spent
         reasons = [self.give(*each) for each in needs]
         for each in needs:
             self.give(*each, times=-1)

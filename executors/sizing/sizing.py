@@ -420,13 +420,17 @@ def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[s
             f"which is {number:,} times; valid: at most {MOST_SEARCHES:,} times for a chunk: give the scatter smaller "
             "chunks, or the task fewer patterns"
         )
-    left, names = hints.targets, {name for name, _ in input_names(hints.matching)}
+    left, names = hints.targets, [name for name, _ in input_names(hints.matching)]
     for values in inputs:
-        if unknown := [each for name, each in values.items() if name in names and isinstance(each, Unknown)]:
-            raise ExpressionError(f"an input that is to be matched is not known: {unknown[0].why}")
+        for name, each in values.items():
+            if name in names and isinstance(each, Unknown):
+                raise ExpressionError(f"input {name!r}, which is to be matched, is not known: {each.why}")
         left = matching_targets(left, hints.matching, values)
     if not left:
-        raise HintError(f"hint matching: its inputs match none of its targets {', '.join(hints.targets)}")
+        missing = [name for name in dict.fromkeys(names) if any(name not in values for values in inputs)]
+        there = ", ".join(dict.fromkeys(name for values in inputs for name in values)) or "none"
+        which = f"; it has no input {', '.join(map(repr, missing))}: its inputs are {there}" if missing else ""
+        raise HintError(f"hint matching: its inputs match none of its targets {', '.join(hints.targets)}{which}")
     return {"targets": as_text(left, hints.filters)}
 
 

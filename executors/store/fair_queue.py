@@ -15,9 +15,9 @@ from sqlalchemy import and_, func, or_, select, update
 from lading.executors import store
 from lading.executors.store import JobRow, explained, groups
 from lading.executors.store.groups import QueueColumns, equals_or_null
-from lading.scheduling.job import Budget
+from lading.scheduling.job import Budget, HourBudget
 from lading.scheduling.reasons import Reason
-from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
+from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, foreseen_hours
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Standing
@@ -53,12 +53,34 @@ class TenantTerms(NamedTuple):
     """What the jobs of a tenant go by.
 
     :param budgets: what launches for them are bounded by
-    :param held: why they may not start; None: they may
+    :param held: why those that wait may not start; None: they may
+    :param hour_budgets: what their starts are bounded by
+    :param withdrawn: why those are withdrawn that have not started; None: they are not
     """
 
     share: str
-    budgets: tuple[Budget, ...]
-    held: Reason | None
+    budgets: tuple[Budget, ...] = ()
+    held: Reason | None = None
+    hour_budgets: tuple[HourBudget, ...] = ()
+    withdrawn: Reason | None = None
+
+
+class GangTurn(NamedTuple):
+    """A gang as it takes its turn among the jobs of its share: as one job as large as its largest member.
+
+    As one that needs what all of them do it would never have its turn in a share of little weight: half of a job counts
+    before it starts. What they take counts when they have it.
+
+    :param site: the only one that it may go to; None: any
+    """
+
+    token: str
+    share: str
+    need: Need
+    priority: int
+    queued_at: float
+    rest: float = 0.0
+    site: str | None = None
 
 
 @dataclass(slots=True)
@@ -129,8 +151,10 @@ class FairTurns:
     :param apart: of the jobs that found no place last: what is alike of them, by their tokens
     :param largest: what the largest machine has: cpus, MiB and GPUs
     :param budgets: what they allow a tenant's jobs, besides the budgets of their runs
+    :param seconds: that the job of a row will run, as far as that is known
     :param first: which jobs come first, from tick to tick
-    :ivar turns: those of the jobs that were put in order, by their tokens
+    :param gangs: those that wait for their turn
+    :ivar turns: those of the jobs that were put in order, and of the gangs, by their tokens
     """
 
     shares: Shares
@@ -139,7 +163,9 @@ class FairTurns:
     apart: Mapping[str, int] = field(default_factory=dict)
     largest: Need = (0.0, 0.0, 0.0)
     budgets: Callable[[Tenant], BudgetTerms] = lambda tenant: NO_BUDGETS
+    seconds: Callable[[Any], float | None] = lambda row: None
     first: FirstJobs = field(default_factory=FirstJobs)
+    gangs: Sequence[GangTurn] = ()
     turns: dict[str, float] = field(default_factory=dict)
     _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
 
@@ -155,6 +181,10 @@ class FairTurns:
             tenant = Tenant.from_columns(*key)
             known = self._terms[key] = TenantTerms(self.shares.share_of(tenant), *self.budgets(tenant))
         return known
+
+    def hours(self, row: Any) -> float:
+        """The cpu-hours that a row's job will use once it begins, where it has a budget of such."""
+        return foreseen_hours(_need(row)[0], self.seconds(row)) if self.terms(row).hour_budgets else 0.0
 
     def explain_held(self, session: Session, before: float) -> None:
         """Store that reason for the jobs that may not start.
@@ -187,20 +217,23 @@ class FairTurns:
     def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
         """Give rows their turns; returns those whose jobs may start, in that order."""
         # A thousand of them in each tick: what is asked of a row is asked once.
-        known = [
+        known: list[Any] = [
             (-row.priority, -rests.get(token, 0.0) if rests else 0.0, row.queued_at, token, terms.share, row)
             for row in rows
             if (terms := self.terms(row)).held is None and (token := row.token)
         ]
+        known += ((-each.priority, -each.rest, each.queued_at, each.token, each.share, each) for each in self.gangs)
         known.sort(key=itemgetter(0, 1, 2, 3))
         apart, by_level = self.apart, self.by_level
         jobs = [
-            Candidate(share, _need(row), -level if by_level else 0, apart.get(token), row.site_hint)
+            Candidate(share, row.need, -level if by_level else 0, None, row.site)
+            if isinstance(row, GangTurn)
+            else Candidate(share, _need(row), -level if by_level else 0, apart.get(token), row.site_hint)
             for level, _, _, token, share, row in known
         ]
         found = [known[number][5] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
         self.turns = {row.token: self.now + number * STEP for number, row in enumerate(found)}
-        return found
+        return [row for row in found if not isinstance(row, GangTurn)]
 
 
 def _is_of(tenant: TenantColumns) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sqlalchemy import select
 from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
-from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.fair_queue import FairTurns, TenantTerms
 from lading.executors.store.groups import QueueColumns
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
@@ -38,7 +39,12 @@ NO_RESTS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class GivenJob:
-    """A job that a site has been given and that has not ended."""
+    """A job that a site has been given and that has not ended.
+
+    :param terms: what it goes by; None: that was not asked
+    :param hours: the cpu-hours that it will still use, where it has a budget of such
+    :param gang: the name of its gang; None: it starts alone
+    """
 
     job: WaitingJob
     state: str
@@ -47,7 +53,9 @@ class GivenJob:
     expires_at: float | None
     cancel: Reason | None
     started_at: float | None = None
-    share: str | None = None
+    terms: TenantTerms | None = None
+    hours: float = 0.0
+    gang: str | None = None
 
     @property
     def token(self) -> str:
@@ -213,6 +221,8 @@ def as_waiting(
         turn=0.0 if fair is None else fair.turn(row.token),
         share=None if terms is None else terms.share,
         budgets=() if terms is None else terms.budgets,
+        hour_budgets=() if terms is None else terms.hour_budgets,
+        hours=0.0 if fair is None else fair.hours(row),
         rest=rests.get(row.token, 0.0) if rests else 0.0,
         time=row.time_limit,
         instance_type=row.instance_type,
@@ -251,13 +261,15 @@ def given(
     site: str,
     durations: Durations | None = None,
     database_ahead: float = 0.0,
-    share: Callable[[Any], str] | None = None,
+    terms: Callable[[Any], TenantTerms] | None = None,
+    hours: Callable[[Any], float] = lambda row: 0.0,
 ) -> list[GivenJob]:
     """The jobs that a site has been given and that have not ended.
 
     :param durations: predict how long they run; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param share: says the share of a row's job; None: that is not asked
+    :param terms: says what a row's job goes by; None: that is not asked
+    :param hours: says how many cpu-hours it will still use
     """
     columns = JobRow.state, JobRow.location, JobRow.placed_at, JobRow.expires_at, JobRow.cancel, JobRow.started_at
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
@@ -270,9 +282,11 @@ def given(
             row.expires_at,
             row.cancel,
             row.started_at,
-            None if share is None else share(row),
+            None if terms is None else terms(row),
+            hours(row),
+            None if row.gang_terms is None else json.loads(row.gang_terms).get("name"),
         )
-        for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
+        for row in session.execute(select(*groups.COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Double, String, case, delete, func, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from lading.executors.store.jobs import cpu_hour
+from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
 from lading.scheduling.shares.usage import Mean
@@ -70,6 +70,15 @@ def means(session: Session) -> tuple[dict[str, Mean], float | None]:
     """What shares have used lately, and when that was stored; None: nothing is."""
     rows = session.scalars(select(ShareUseRow)).all()
     return {row.name: Mean(row.used, row.weight) for row in rows}, max((row.at for row in rows), default=None)
+
+
+def excess(session: Session, tokens: Sequence[str]) -> list[Any]:
+    """Those of some jobs that have ended which have used more cpu time than they had asked for: the columns that say
+    whose they are, and the cpu-seconds beyond that."""
+    cpus = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
+    beyond = JobRow.cpu_seconds - cpus * (JobRow.ended_at - JobRow.started_at)
+    query = select(*TENANT, beyond.label("seconds")).where(beyond > 0)
+    return [row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk)))]
 
 
 def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
@@ -202,13 +211,15 @@ def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[
     begun = case((JobRow.started_at < since, since), else_=JobRow.started_at)
     seconds = case((end > begun, end - begun), else_=0.0)
     whole = case((end > JobRow.started_at, end - JobRow.started_at), else_=1.0)
+    # Cpus cannot be exceeded as memory can, so who asks for less than it takes is charged for that.
+    asked, used = cpus * seconds, func.coalesce(JobRow.cpu_seconds, 0.0) * seconds / whole
     at_work = JobRow.state.in_(AT_WORK)
     usd = case((JobRow.state == State.RUNNING, cpu_hour() * cpus * seconds / 3600), else_=JobRow.usd * seconds / whole)
     query = select(
         *TENANT,
         func.sum(usd),
         func.sum(case((at_work, cpu_hour() * cpus))),
-        func.sum(case((JobRow.started_at.is_not(None), cpus * seconds / 3600))),
+        func.sum(case((JobRow.started_at.is_not(None), case((used > asked, used), else_=asked) / 3600))),
         func.sum(case((at_work, cpus))),
     ).where(*which, or_(at_work, JobRow.started_at.is_not(None)))
     for team, dag_id, owner, tags, *costs in session.execute(query.group_by(*TENANT)):
@@ -217,9 +228,11 @@ def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[
 
 def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | None]) -> Iterable[TenantCosts]:
     """The same of jobs that were deleted; their Dags have the tags that they have now."""
-    query = select(
-        UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner, func.sum(UsageRow.usd), func.sum(UsageRow.cpu_seconds)
-    ).where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+    asked, used = UsageRow.cpu_seconds, UsageRow.cpu_seconds_used
+    cpu_seconds = func.sum(case((used > asked, used), else_=asked))
+    query = select(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner, func.sum(UsageRow.usd), cpu_seconds).where(
+        UsageRow.day >= int(since // SECONDS_PER_DAY)
+    )
     rows = session.execute(query.group_by(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner)).all()
     for team, dag_id, owner, usd, seconds in rows:
         tenant = Tenant.from_columns(team, dag_id or None, owner, tags(dag_id) if dag_id else None)

@@ -239,7 +239,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.rounds.wake()
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        if self._allocations.recall.ask(tokens):
+        if self.poller.ask_back(tokens):
             self.rounds.wake()
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:

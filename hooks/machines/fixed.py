@@ -142,6 +142,12 @@ class FixedSite(Site[SSHConfig], Holding):
             if each is not None and asked and each.machine.tracker.ask_to_cancel(asked):
                 each.rounds.wake()
 
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        for name, asked in tokens.items():
+            if (each := self.connections.get(name)) is not None and asked:
+                each.machine.tracker.ask_back(asked)
+                each.rounds.wake()
+
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():
             if (connection := self.connections.get(name)) is not None:

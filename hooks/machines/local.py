@@ -135,9 +135,15 @@ class LocalSite(Site[LocalConfig], Holding):
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
         batches, is_all = self._batches()
+        returned = visible(self.spool.returned) if self.spool.returned.is_dir() else []
+        back = [
+            {"event": "returned", "token": path.stem, "location": self.host}
+            for path in returned
+            if TOKEN.fullmatch(path.stem)
+        ]
 
         def acknowledge() -> None:
-            for path, _ in batches:
+            for path in (*(path for path, _ in batches), *returned):
                 path.unlink(missing_ok=True)
 
         seen = ObservedLocation(
@@ -147,7 +153,7 @@ class LocalSite(Site[LocalConfig], Holding):
             frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
             join(note, self.rejected.note),
         )
-        return Observation([seen], [event for _, events in batches for event in events], acknowledge)
+        return Observation([seen], [*back, *(event for _, events in batches for event in events)], acknowledge)
 
     def _location(self, capacity: Resources) -> Location:
         gpu_type = self.config.gpu_type or (host.gpu_type() if capacity.gpus else None)
@@ -174,10 +180,17 @@ class LocalSite(Site[LocalConfig], Holding):
         return StagingArea(self.host, ShellTransport(), str(self.spool.root.absolute()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self.spool.put([envelope.at(self.config) for envelope in envelopes.get(self.host, ())])
+        # That one has come back is not stored yet, so who gives it does not know: it is to go elsewhere.
+        new = (
+            each for each in envelopes.get(self.host, ()) if not (self.spool.returned / f"{each.token}.json").exists()
+        )
+        self.spool.put([envelope.at(self.config) for envelope in new])
 
     def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
         self.spool.ask_to_cancel(reasons.get(self.host, {}))
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        self.spool.take_back(tokens.get(self.host, ()))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         self.spool.keep_room(holds.get(self.host, ()))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
 
 from lading.hooks.files.table_model import TableModel, Texts, each_of
-from lading.scheduling.hints.patterns import parse_matching
+from lading.scheduling.hints.patterns import covers, parse_matching
 from lading.scheduling.hints.places import Target, parse_filters, parse_targets
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import RULES, Relax, Rule
@@ -61,7 +61,7 @@ def parse_bindings(tables: object, sites: Collection[str]) -> list[Binding]:
         for target in table.targets:
             if Target.parse(target).site not in sites:
                 raise ValueError(f"targets: there is no site of {target!r}; valid: {nearest_first(target, sites)}")
-        if strange := sorted(table.matching.keys() - {*table.targets}):
+        if strange := sorted(name for name in table.matching if not any(covers(name, each) for each in table.targets)):
             raise ValueError(f"matching: {strange[0]!r} is no target of it; valid: {', '.join(table.targets)}")
         matching = parse_matching(table.matching) if table.matching else ()
         return Binding(table.targets, table.dag, table.task, table.group, table.filters, matching)

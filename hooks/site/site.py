@@ -209,6 +209,16 @@ class Site(ABC, Generic[Config]):
         :raises OSError: it could not be done; it is asked again
         """
 
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """Take back jobs that have not begun; for each that has not, there is an event ``returned``. What has begun, or
+        begins meanwhile, goes on.
+
+        A site that begins all that it is given at once has none to give back.
+
+        :param tokens: by the name of the location
+        :raises OSError: it could not be done; it is asked again
+        """
+
     @abstractmethod
     def close(self, how: str, timeout: float) -> None:
         """Let go of the site within ``timeout`` seconds.
@@ -292,7 +302,7 @@ class ElasticSite(Site[Config]):
     What can be launched is the market of an observation. An order is stored before the site gets it; one that is
     given again is not launched twice. What was launched is named by :meth:`observe` until it has ended, and its end is
     an event ``released``. A job that is given to a location that is not there (any more) comes back by an event
-    ``returned``.
+    ``returned``, as those do that are recalled.
     """
 
     launches = True
@@ -309,14 +319,6 @@ class ElasticSite(Site[Config]):
         """Let locations go when the jobs that run there have ended; what has not begun there comes back.
 
         :param reasons: by the name of the location, why
-        :raises OSError: it could not be done; it is asked again
-        """
-
-    @abstractmethod
-    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, there is an event ``returned``.
-
-        :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
 

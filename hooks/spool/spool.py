@@ -12,6 +12,7 @@ the controller finds the jobs concerned by their absence.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -196,6 +197,11 @@ class Spool:
         return self.root / "closed"
 
     @property
+    def returned(self) -> Path:
+        """The envelopes that were taken back, until that is stored."""
+        return self.root / "returned"
+
+    @property
     def ends_at(self) -> Path:
         """When jobs are asked to end because their machine goes; not there: that is not known."""
         return self.root / "ends_at"
@@ -237,6 +243,15 @@ class Spool:
         for envelope in envelopes:
             write_atomically(self.envelope(envelope.token), envelope.to_json())
         if envelopes:
+            self.ring()
+
+    def take_back(self, tokens: Collection[str]) -> None:
+        """Take back jobs that have not begun; the agent has begun the others, or never had them."""
+        self.returned.mkdir(mode=0o700, exist_ok=True)
+        for token in tokens:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.envelope(token), self.returned / f"{token}.json")
+        if tokens:
             self.ring()
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> None:

@@ -102,7 +102,7 @@ def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Way
     partitions: dict[str, list[WaitingJob]] = {}
     for member in known.members:
         if member.gang == job.gang and member.is_ready:
-            partitions.setdefault(member.key[0], []).append(member.job)
+            partitions.setdefault(member.partition(is_partial=terms.partial), []).append(member.job)
     held: dict[Where, Resources] = {}
     for row in known.holds:
         if row.gang != job.gang and row.state in ("asked", "held"):

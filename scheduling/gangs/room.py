@@ -112,15 +112,18 @@ def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
 class GangRoom:
     """What is free at the locations of all sites, while gangs take of it.
 
-    What is prefetched to a location has not begun and counts for nothing: it waits a little longer. Locations that
-    share their room with others there are left out.
+    What is prefetched to a location has not begun, and takes nothing but what is said of it (:meth:`take`). Locations
+    that share their room with others there are left out.
 
     :param held: what is held at locations
+    :param is_empty: whether nothing runs there, as when all that does has ended
     """
 
-    def __init__(self, sites: Iterable[SiteView], held: Mapping[Where, Resources]) -> None:
+    def __init__(self, sites: Iterable[SiteView], held: Mapping[Where, Resources], *, is_empty: bool = False) -> None:
         self.sites = {site.name: site for site in sites}
         self.held = held
+        self.is_empty = is_empty
+        self.reserved: set[Where] = set()
         self._left: dict[str, dict[str, tuple[Location, Resources]]] = {}
         # Which locations suit jobs of a shape, and how many of them found room when they were counted last: what is
         # free only becomes less.
@@ -152,6 +155,23 @@ class GangRoom:
             if self._sum is not None and not self.sites[place.stop.site].launches:
                 self._sum -= place.resources
         return member_places, left
+
+    def take(self, site: str, location: str, resources: Resources) -> None:
+        """Let something take room at a location, as much as there is of it."""
+        free = self._free(self.sites[site])
+        if location in free:
+            each, room = free[location]
+            free[location] = each, room - resources
+            self._sum = None
+
+    def reserve(self, where: Iterable[Where]) -> None:
+        """Leave locations to a gang that has no room yet: nothing else is given to them."""
+        for site, location in where:
+            self._free(self.sites[site]).pop(location, None)
+            self.reserved.add((site, location))
+        self._suiting.clear()
+        self._most.clear()
+        self._sum = None
 
     def may_fit(self, members: Sequence[WaitingJob]) -> bool:
         """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
@@ -199,8 +219,8 @@ class GangRoom:
         return self._sum
 
     def with_held(self) -> list[SiteView]:
-        """The sites where what is held is taken."""
-        there = {site for site, _ in self.held}
+        """The sites where what is held is taken, and what is reserved is given nothing."""
+        there = {site for site, _ in (*self.held, *self.reserved)}
         return [self._taken(site) if site.name in there else site for site in self.sites.values()]
 
     def _taken(self, site: SiteView) -> SiteView:
@@ -208,17 +228,22 @@ class GangRoom:
             amounts = self.held.get((site.name, location.name))
             return location if amounts is None else replace(location, used=location.used + amounts, held=amounts)
 
-        return replace(site, locations=list(map(taken, site.locations)), launched=list(map(taken, site.launched)))
+        open_ones = [each for each in site.locations if (site.name, each.name) not in self.reserved]
+        return replace(site, locations=list(map(taken, open_ones)), launched=list(map(taken, site.launched)))
 
     def _free(self, site: SiteView) -> dict[str, tuple[Location, Resources]]:
         """The machines of a site with what is free on each, by their names."""
         if site.name not in self._left:
             self._left[site.name] = {
-                each.name: (each, each.capacity - each.running - self.held.get((site.name, each.name), Resources()))
+                each.name: (each, each.capacity - self._taken_at(site, each))
                 for each in site.locations
                 if each.max_jobs is None and not (each.draining or each.booting or each.stacked)
             }
         return self._left[site.name]
+
+    def _taken_at(self, site: SiteView, location: Location) -> Resources:
+        held = self.held.get((site.name, location.name), Resources())
+        return held if self.is_empty else location.running + held
 
     def _fill(
         self,

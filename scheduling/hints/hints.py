@@ -10,7 +10,7 @@ from lading.scheduling.gpus import gpu_feature, split_type
 from lading.scheduling.hints.expressions import Expression, ExpressionFacts
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
-from lading.scheduling.hints.patterns import Matching
+from lading.scheduling.hints.patterns import Matching, covers
 from lading.scheduling.hints.values import OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
@@ -278,7 +278,8 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"hint targets: the hint site is given as well, {values['site']!r}; valid: one of them"
     if "filters" in values and not targets:
         yield "hint filters: they choose among targets; give the hint targets as well"
-    if strange := sorted(target for target, _ in values.get("matching", ()) if target not in targets):
+    matched = [name for name, _ in values.get("matching", ())]
+    if strange := sorted(name for name in matched if not any(covers(name, target) for target in targets)):
         yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'none'}"
     if any("/" in each for each in targets) and "queue" in values:
         yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"

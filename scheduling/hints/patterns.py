@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from lading.scheduling.hints.places import MOST_TARGETS, Target
+from lading.scheduling.site_names import is_named
 from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 
@@ -82,7 +83,7 @@ def searches(matching: Matching) -> int:
 
 def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mapping[str, object]) -> tuple[str, ...]:
     """The targets that a job may go to: those with a table of which every pattern is found in its input, and those
-    without any.
+    without any. The tables of a site are those of its queues and types that have none of their own.
 
     :param inputs: by name; in one that is not there nothing is found
     """
@@ -94,7 +95,15 @@ def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mappi
     def matches(its_own: Sequence[Table]) -> bool:
         return any(all(is_found(*each) for each in table) for table in its_own)
 
-    return tuple(target for target in targets if target not in tables or matches(tables[target]))
+    its_own = {target: next((tables[name] for name in tables if covers(name, target)), None) for target in targets}
+    its_own |= {target: tables[target] for target in targets if target in tables}
+    return tuple(target for target, found in its_own.items() if found is None or matches(found))
+
+
+def covers(name: str, target: str) -> bool:
+    """Whether what is said of a target holds for another one: it is that, or a part of it."""
+    said, part = Target.parse(name), Target.parse(target)
+    return name == target or (said.within is None and is_named(part.site, said.site))
 
 
 def _text(value: object) -> bytes:

@@ -24,6 +24,8 @@ from lading.scheduling.text.units import UnitError, parse_count, parse_memory, p
 OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 # What a run may cost, USD.
 LEAST_USD, MOST_USD = 0.01, 1e9
+# What a job asks for is what its share is charged at least, so it cannot be next to nothing.
+LEAST_CPUS = 0.01
 # How many names that are no hints are listed in a message.
 MOST_NAMED = 5
 
@@ -58,7 +60,10 @@ def parse_value(name: str, value: object) -> Any:
         if expression.inputs or any(map(expression.uses, NAMES)):
             return expression
         try:
-            return checked(name, expression.evaluate(_NoFacts()))
+            number = expression.evaluate(_NoFacts())
+            return parse_cpus(number) if name == "cpus" and number > 0 else checked(name, number)
+        except TooFewCpus:
+            raise
         except UnitError:
             raise error from None
 
@@ -74,9 +79,23 @@ def _range(name: str, value: Sequence[object]) -> Range:
 
 
 def checked(name: str, number: float) -> Any:
-    """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
+    """The result of an expression as the value of its hint: files may be small, or where 0 is not valid empty."""
+    if name == "cpus":
+        return parse_cpus(max(number, LEAST_CPUS) if number > 0 else number)
     smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
     return PARSERS[name](smallest)
+
+
+class TooFewCpus(UnitError):
+    """Fewer cpus than a job may ask for."""
+
+
+def parse_cpus(value: object) -> float:
+    """:raises UnitError: it is no number of cpus, or less than the floor"""
+    cpus = parse_count(value)
+    if cpus < LEAST_CPUS:
+        raise TooFewCpus(f"{shortened(value)} is too few cpus; valid: {LEAST_CPUS:g} or more, such as 0.25")
+    return cpus
 
 
 def _looks_like_an_expression(text: str) -> bool:
@@ -135,7 +154,7 @@ def parse_hurry(value: object) -> float:
 
 # The hints there are, in the order in which messages list them, and what turns each into its value.
 PARSERS: dict[str, Callable[[object], Any]] = {
-    "cpus": parse_count,
+    "cpus": parse_cpus,
     "memory": parse_memory,
     "disk": partial(parse_memory, zero=True),
     "gpus": partial(parse_count, zero=True),

@@ -197,6 +197,8 @@ def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
         run=job.run,
         expected=job.expected,
         budgets=job.budgets,
+        hour_budgets=job.hour_budgets,
+        hours=job.hours,
         dag_id=job.dag_id,
         run_id=job.run_id,
         task_id=job.task_id,

@@ -154,12 +154,14 @@ class PlacementPass:
         for token in trying:
             job = needs[token]
             amounts = taken_at(job)
-            why = self.bounds.admits(job.share or "", site.name, amounts, job.budgets)
+            why = self.bounds.out_of_hours(job.hour_budgets, job.hours)
+            why = why or self.bounds.admits(job.share or "", site.name, amounts, job.budgets)
             if why is not None:
                 barred[token] = why
                 continue
             barred.pop(token, None)
             self.bounds.put(job.share or "", site.name, amounts)
+            self.bounds.promise(job.hour_budgets, job.hours)
             admitted.append(token)
         return admitted
 
@@ -167,8 +169,9 @@ class PlacementPass:
         """Jobs do not take after all what was left for their shares."""
         if self.bounds is not None:
             taken_at = once_per_need(site)
-            for token in names:
-                self.bounds.put(needs[token].share or "", site.name, taken_at(needs[token]), times=-1)
+            for job in (needs[token] for token in names):
+                self.bounds.put(job.share or "", site.name, taken_at(job), times=-1)
+                self.bounds.promise(job.hour_budgets, job.hours, times=-1)
 
     def _launchable(
         self, site: SiteView, jobs: Sequence[WaitingJob], needs: Mapping[str, PlannedJob]

@@ -31,6 +31,19 @@ def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
     return beneath_by_name
 
 
+def within_stacks(locations: Sequence[Location]) -> tuple[Location, ...]:
+    """Locations with what a job can ever have there: at a stacked one no more than what it lies in has."""
+    by_name = {each.name: each for each in locations}
+    beneath = stacks(locations)
+
+    def bounded(location: Location) -> Location:
+        here = [location.capacity, *(by_name[name].capacity for name in beneath[location.name] if name in by_name)]
+        amounts = {name: min(getattr(each, name) for each in here) for name in ("cpus", "memory", "disk", "gpus")}
+        return replace(location, capacity=Resources(**amounts))
+
+    return tuple(bounded(each) if each.name in beneath else each for each in locations)
+
+
 class Rooms:
     """The locations that take jobs now, oldest first.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from lading.scheduling.job import Budget
+from lading.scheduling.job import Budget, HourBudget
 from lading.scheduling.reasons import Reason, because
+from lading.scheduling.shares.budgets import hours_promised, may_start
 from lading.scheduling.shares.table import ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, entitled
 from lading.scheduling.site_names import declared_name, is_named
@@ -53,6 +54,7 @@ class ShareBounds:
     ) -> None:
         self._priced = priced
         self._used: dict[tuple[str, str | None], list[float]] = {}
+        self._hours: dict[str, float] = {}
         self._standing, self._totals = standing, totals
         self._of: dict[str, list[Bound]] = {}
         self._shares = shares
@@ -63,6 +65,7 @@ class ShareBounds:
         """The same as it is now, whatever is given away of this one or of that."""
         found = ShareBounds(self._shares, self._standing, self._totals, self._priced)
         found._used = {key: list(amounts) for key, amounts in self._used.items()}
+        found._hours = dict(self._hours)
         return found
 
     def admits(self, share: str, site: str, need: ShareAmounts, budgets: Sequence[Budget] = ()) -> Reason | None:
@@ -72,6 +75,22 @@ class ShareBounds:
         :param budgets: what launches for it are bounded by, as are jobs of a site that are each paid for
         """
         return self._unpaid(site, budgets) or self._beyond_own(share, site, need) or self._of_others(share, site, need)
+
+    def out_of_hours(self, budgets: Sequence[HourBudget], hours: float) -> Reason | None:
+        """The budget that has no cpu-hours left for a start; None: each has.
+
+        :param hours: what will be used
+        """
+        for it in budgets:
+            now = it._replace(promised=it.promised + self._hours.get(it.name, 0.0))
+            if not may_start(now, hours):
+                return hours_promised(now)
+        return None
+
+    def promise(self, budgets: Sequence[HourBudget], hours: float, times: int = 1) -> None:
+        """A start is allowed that will use so many cpu-hours; with ``times = -1`` that is taken back."""
+        for it in budgets:
+            self._hours[it.name] = self._hours.get(it.name, 0.0) + times * hours
 
     def _unpaid(self, site: str, budgets: Sequence[Budget]) -> Reason | None:
         """The budget that does not pay for one more job of a site; None: each does, or it costs nothing."""

@@ -6,6 +6,7 @@ most: its dominant share (Ghodsi et al., Dominant resource fairness, NSDI 2011).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,6 +84,14 @@ class UseHistory:
         for name in {*self.means, *self._parts, *parts}:
             self.means[name] = self._mean(name).after(seconds, self._parts.get(name, 0.0), self.half_life)
         self._parts, self.at = dict(parts), now
+
+    def add(self, name: str, seconds: float) -> None:
+        """Take note of what a share has used besides.
+
+        :param seconds: for which it would have had all there is
+        """
+        mean = self._mean(name)
+        self.means[name] = mean._replace(used=mean.used + seconds * math.log(2) / self.half_life)
 
     def forget(self, least: float) -> None:
         """Forget those that use nothing and have used less than this part of all there is."""

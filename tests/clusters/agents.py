@@ -41,13 +41,18 @@ class AgentSite(FakeSite):
             self.events.append({"event": "finished", "token": token, "at": time.time(), **end})
         self._start()
 
+    @property
+    def kept(self) -> Resources:
+        """What is held for jobs that are to come."""
+        return Resources()
+
     def _start(self) -> None:
         waiting = [
             QueuedJob(each.token, each.resources, each.priority, each.queued_at, rest=each.rest, turn=each.turn)
             for each in self.inbox.values()
         ]
         waiting.sort(key=lambda job: job.rank)
-        used = sum((each.resources for each in self.jobs.values()), Resources())
+        used = sum((each.resources for each in self.jobs.values()), self.kept)
         capacity = self.location.capacity
         for token in next_starts(waiting, capacity - used, capacity, now=0.0, patience=60.0).starts:
             self.jobs[token] = self.inbox.pop(token)

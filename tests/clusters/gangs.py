@@ -132,11 +132,14 @@ class House:
         self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
 
         def read_roster(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
-            coming, failed = (
-                frozenset(key for key, its_own in self.to_come.items() if its_own == state)
-                for state in ("coming", "failed")
-            )
-            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrances))
+            def found(gang: ExpectedGang, state: str) -> frozenset[tuple[str, int]]:
+                its_own = ((key, its_state) for key, its_state in self.to_come.items() if key[0] in gang.tasks)
+                return frozenset(key for key, its_state in its_own if its_state == state)
+
+            return {
+                token: Roster(found(gang, "coming"), found(gang, "failed"), self.hindrances)
+                for token, gang in wanted.items()
+            }
 
         self.controller.gangs.read_roster = read_roster
 

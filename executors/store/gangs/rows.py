@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
-from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.fair_queue import FairTurns, GangTurn
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import WaitingJob
@@ -55,6 +55,11 @@ class GangMember:
     @property
     def token(self) -> str:
         return self.job.name
+
+    def partition(self, *, is_partial: bool) -> str:
+        """The name of its partition: its task, or where each member is tried for itself its own name."""
+        task, map_index = self.key
+        return f"{task}[{map_index}]" if is_partial and map_index >= 0 else task
 
     @property
     def is_at_work(self) -> bool:
@@ -111,17 +116,25 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None
 
 
-def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0, fair: FairTurns | None = None) -> GangRecords:
+def load(
+    session: Session,
+    *,
+    by_dag: bool,
+    database_ahead: float = 0.0,
+    fair: FairTurns | None = None,
+    rests: Mapping[str, float] = queue.NO_RESTS,
+) -> GangRecords:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param fair: the budgets of their jobs; their turn is before all others. None: there are none
+    :param fair: the budgets and shares of their jobs; None: there are none
+    :param rests: by which those of one priority go, by token, seconds
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
         GangMember(
-            _as_waiting(row, by_dag, database_ahead, fair),
+            _as_waiting(row, by_dag, database_ahead, fair, rests),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),
@@ -160,9 +173,36 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0, fair: F
     return GangRecords(members, gangs, holds, ended)
 
 
-def _as_waiting(row: Any, by_dag: bool, database_ahead: float, fair: FairTurns | None) -> WaitingJob:
-    job = queue.as_waiting(row, by_dag, database_ahead=database_ahead)
-    return job if fair is None else replace(job, share=fair.terms(row).share, budgets=fair.terms(row).budgets)
+def turns(known: GangRecords) -> list[GangTurn]:
+    """The gangs that wait for their turn: all of their members that are there do."""
+    by_gang: dict[str, list[GangMember]] = {}
+    for each in known.members:
+        by_gang.setdefault(each.gang, []).append(each)
+    holding = {row.gang for row in known.holds}
+    found = []
+    for token, members in by_gang.items():
+        if token in holding or any(each.is_at_work or each.held is not None for each in members):
+            continue
+        first, jobs = members[0].job, [each.job for each in members]
+        need = (
+            max(job.resources.cpus for job in jobs),
+            float(max(job.resources.memory for job in jobs)),
+            max(job.resources.gpus for job in jobs),
+        )
+        found.append(GangTurn(token, first.share or "", need, first.priority, first.queued_at, first.rest, first.site))
+    return found
+
+
+def _as_waiting(
+    row: Any, by_dag: bool, database_ahead: float, fair: FairTurns | None, rests: Mapping[str, float]
+) -> WaitingJob:
+    job = queue.as_waiting(row, by_dag, database_ahead=database_ahead, rests=rests)
+    if fair is None:
+        return job
+    terms = fair.terms(row)
+    return replace(
+        job, share=terms.share, budgets=terms.budgets, hour_budgets=terms.hour_budgets, hours=fair.hours(row)
+    )
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:

@@ -89,6 +89,9 @@ class AllocationMode(ClusterPoller):
             {token: reason for token, reason in reasons.items() if token not in self.recall.asked}
         )
 
+    def ask_back(self, tokens: Mapping[str, Sequence[str]]) -> bool:
+        return self.recall.ask(tokens)
+
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         return [(each.batch, each.folder.output) for each in list(self.fleet.allocations.values())]
 

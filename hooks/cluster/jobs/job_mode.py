@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.spool import events
 from lading.hooks.ssh.steps import GetAll, Put
+from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class JobMode(ClusterPoller):
         self.submitter: Submitter = Submitter(self.context, api)
         self.post_mortem = PostMortem(self.context, self._conclude)
         self._letting_go = False
+        self._recalled: set[str] = set()
         self._said: list[TrackedBatchJob] = []
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
@@ -65,6 +67,42 @@ class JobMode(ClusterPoller):
         for job in list(self.tracker.live()):
             if not job.started and (job.native is None or job.native.state == "pending"):
                 self._take_back(job)
+
+    def ask_back(self, tokens: Mapping[str, Sequence[str]]) -> bool:
+        with self.tracker.lock:
+            known = ((token, self.tracker.jobs.get(token)) for some in tokens.values() for token in some)
+            new = {token for token, job in known if job is not None and not (job.started or job.ended)} - self._recalled
+            self._recalled |= new
+        return bool(new)
+
+    def round(self) -> None:
+        super().round()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Let jobs wait elsewhere that are asked back. One that has taken its envelope has begun, and goes on."""
+        with self.tracker.lock:
+            asked = [self.tracker.jobs[token] for token in self._recalled & self.tracker.jobs.keys()]
+        if not asked:
+            return
+        step = remote_steps.take_envelopes_back(self.folder.root, [job.token for job in asked])
+        found = remote_steps.envelopes_taken_back(self.transport.exchange([step])[0])
+        for job in asked:
+            fate = found.get(job.token, "begun")
+            if job.started or job.ended or fate == "begun":
+                continue
+            if job.submission is None:
+                with self.tracker.lock:
+                    self.tracker.jobs.pop(job.token)
+            elif fate == "removed":
+                self._take_back(job)
+            else:
+                continue  # it is between two folders, and will be asked back again
+            event = {"event": "returned", "token": job.token, "location": self.submitter.site}
+            self.event_buffer.add({**event, "reason": because("not_started_there")})
+            self.interval.at_once()
+        with self.tracker.lock:
+            self._recalled.clear()
 
     def _take_back(self, job: TrackedBatchJob) -> None:
         """Let the store give a job again that was submitted and has not begun."""

@@ -154,8 +154,16 @@ class ClusterPoller(ClusterPart, ABC):
     # -- what the controller calls
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
-        """Take jobs, to be given to the cluster in the next round."""
-        self.submitter.take(envelopes)
+        """Take jobs, to be given to the cluster in the next round.
+
+        That one has come back may not be stored yet: who gives it does not know then, and it is to go elsewhere.
+        """
+        returned = self._returned()
+        self.submitter.take(each for each in envelopes if each.token not in returned)
+
+    def _returned(self) -> frozenset[str]:
+        """The jobs that have come back, where that is not stored yet."""
+        return frozenset(event["token"] for event in self.event_buffer.unread() if event["event"] == "returned")
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         """End jobs in the next round; returns whether there is anything new in that."""
@@ -168,11 +176,20 @@ class ClusterPoller(ClusterPart, ABC):
             self._cancels |= new
             return bool(new)
 
+    @abstractmethod
+    def ask_back(self, tokens: Mapping[str, Sequence[str]]) -> bool:
+        """Take jobs back in the next round that have not begun; returns whether there is anything new in that.
+
+        :param tokens: by the name of the location
+        """
+
     def known(self) -> frozenset[str]:
         """All jobs that the site has."""
         with self.tracker.lock:
-            return self.submitter.tokens() | frozenset(
-                token for token, job in self.tracker.jobs.items() if not job.acknowledged
+            return (
+                self.submitter.tokens()
+                | self._returned()
+                | frozenset(token for token, job in self.tracker.jobs.items() if not job.acknowledged)
             )
 
     def unread(self) -> list[dict[str, Any]]:

@@ -226,6 +226,8 @@ def ray(workers: int = 7, **more: Any) -> Callable[[], None]:
         ),
         ({"local": PublishedSite((machine(32),) * 8, holds=True)}, {"spread": True}, None),
         ({"local": PublishedSite((machine(28),), holds=True)}, {"partial": True}, None),
+        ({"local": PublishedSite((machine(4),), holds=True)}, {"partial": True}, None),
+        ({"local": PublishedSite((machine(3),), holds=True)}, {"partial": True}, "than site 'local' can ever give"),
     ],
 )
 def test_a_gang_that_asks_for_more_than_its_sites_can_ever_give_is_an_import_error(

@@ -510,6 +510,26 @@ def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None
     assert len(paper.read("submissions").split()) == 2
 
 
+def test_what_is_recalled_comes_back_unless_it_has_begun(paper: Paper) -> None:
+    paper.give("a", "b", "c")
+    paper.go()
+    paper.begin("b")
+    assert paper.poller.ask_back({"hpc": ["a", "b"]})
+    paper.poller.interval.at_once()
+    paper.poller.round()
+    assert [event["token"] for event in paper.poller.unread() if event["event"] == "returned"] == ["a"]
+    # Who does not know yet that it has come back may give it again: it is not submitted.
+    paper.give("a")
+    assert "a" in paper.poller.known()
+    paper.go()
+    assert paper.read("cancelled") == "1_1\n"
+    assert sorted(path.stem for path in (paper.root / "spool/inbox").iterdir()) == ["c"]
+    assert paper.poller.known() == {"b", "c"}
+    paper.give("a")
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2, "it is given again by the store"
+
+
 def test_a_job_whose_node_failed_before_its_task_began_is_submitted_again(paper: Paper) -> None:
     paper.give("a")
     paper.go()

@@ -239,3 +239,39 @@ def test_the_tags_of_dags_are_asked_for_where_a_budget_goes_by_them(
     machine = Machine(tmp_path, f"[[budgets]]\n{who}\nusd = 5\n")
     machine.tick()
     assert len(asked) == questions
+
+
+def test_promised_cpu_hours_count(engine: Engine, tmp_path: Path) -> None:
+    queue(engine, "b", 8, team="b", time_limit=7200)
+    machine = Machine(tmp_path, '[[budgets]]\nname = "b"\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
+    for _ in range(3):
+        machine.tick()
+    assert len(machine.site.jobs) == 2, "two hours of each: a third one would need more than what is left"
+    waiting = jobs(engine, State.QUEUED)
+    assert len(waiting) == 6
+    assert {job.reason_code for job in waiting} == {"budget_promised"}
+    assert "promised" not in str(waiting[0].reason)
+    machine.site.advance()
+    machine.tick()
+    machine.tick()
+    assert len(machine.site.jobs) == 2, "what ended early leaves its hours to others"
+
+
+def test_one_job_may_use_more_than_is_left_but_only_one(engine: Engine, tmp_path: Path) -> None:
+    queue(engine, "b", 3, team="b", time_limit=36000)
+    machine = Machine(tmp_path, '[[budgets]]\nteam = "b"\ncpu_hours = 5\nper = "month"\n')
+    for _ in range(3):
+        machine.tick()
+    assert len(machine.site.jobs) == 1
+
+
+def test_a_budget_is_charged_the_larger_of_asked_and_used(engine: Engine) -> None:
+    ended = {"state": State.SUCCEEDED, "started_at": NOW - 3600, "ended_at": NOW, "team": "b"}
+    queue(engine, "greedy", 1, cpus=0.01, cpu_seconds=4 * 3600.0, **ended)
+    queue(engine, "idle", 1, cpus=2.0, cpu_seconds=1.0, **ended)
+    budget = PeriodBudget("b", Who(team="b"), 10.0, Unit.CPU_HOURS)
+    with Session(engine) as session:
+        [use] = share_rows.spending(session, [budget], NOW + 1, lambda dag: None)
+        [row] = share_rows.excess(session, ["greedy-000", "idle-000"])
+    assert use.spent == pytest.approx(4.0 + 2.0)
+    assert row.seconds == pytest.approx(4 * 3600.0 - 36.0)

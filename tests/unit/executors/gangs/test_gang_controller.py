@@ -248,6 +248,20 @@ def test_partial_starts_what_has_room_and_tries_the_others_alone(house: House, l
     assert house.states()["c"] == RUNNING
 
 
+def test_partial_starts_those_members_of_a_mapped_task_that_have_room(house: House, lab: HoldingSite) -> None:
+    house.queue("work.0", "work.1", "work.2", "work.3", cpus=4, partial=True)
+    house.tick(6)
+    assert [*house.states().values()] == [RUNNING, RUNNING, ATTEMPTED, ATTEMPTED]
+    assert "no room for the job of task 'work[2]'" in str(told(house.jobs()["work2"].reason))
+    lab.end("work0-r")
+    house.tick(6)
+    lab.end("work1-r")
+    house.sleep(900)
+    house.tick(6)
+    states = house.states()
+    assert (states["work2"], states["work3"]) == (RUNNING, RUNNING)
+
+
 @pytest.mark.parametrize(
     ("site", "words"),
     [

@@ -22,7 +22,7 @@ from lading.scheduling.hints.hints import (
     of_the_run,
     without_replaced,
 )
-from lading.scheduling.hints.values import HINT_NAMES
+from lading.scheduling.hints.values import HINT_NAMES, checked
 from lading.scheduling.resources import Layout, Resources
 
 DEFAULTS = Resources(cpus=0.25, memory=512, disk=0, gpus=0)
@@ -403,3 +403,14 @@ def test_a_hurry_that_is_none_names_those_there_are(value: object) -> None:
         HintError, match=r"hint hurry: .* is no hurry; valid: 0 to 100, or one of cheap, balanced, fast"
     ):
         Hints.parse({"hurry": value})
+
+
+@pytest.mark.parametrize("cpus", [1e-9, "0.001", 0.0099, "1 / 1000"])
+def test_next_to_no_cpus_are_refused_with_the_floor(cpus: object) -> None:
+    with pytest.raises(HintError, match=r"hint cpus: .* is too few cpus; valid: 0.01 or more"):
+        Hints.parse({"cpus": cpus})
+
+
+def test_an_expression_for_a_small_file_gives_the_least_number_of_cpus() -> None:
+    assert checked("cpus", 1e-9) == 0.01
+    assert Hints.parse({"cpus": 0.01}).cpus == 0.01

@@ -157,5 +157,16 @@ def test_a_job_keeps_the_targets_that_all_its_inputs_match() -> None:
     only = Hints(targets=("hpc/long",), matching=MATCHING[:1])
     with pytest.raises(HintError, match="its inputs match none of its targets hpc/long"):
         matched_targets(only, [{"sample": "small", "lane": 1}])
-    with pytest.raises(ExpressionError, match="is not known: it was deleted"):
+    with pytest.raises(ExpressionError, match="input 'sample', which is to be matched, is not known: it was deleted"):
         matched_targets(only, [{"sample": Unknown("it was deleted")}])
+    with pytest.raises(HintError, match=r"targets hpc/long; it has no input 'sample'.*: its inputs are lane"):
+        matched_targets(only, [{"lane": 1}])
+
+
+def test_a_pattern_for_a_site_is_for_all_of_its_queues_that_have_none_of_their_own() -> None:
+    targets = ("hpc/long", "hpc@genomics/short", "hpc/debug", "local")
+    written = resources(targets=list(targets), matching={"hpc": {"sample": "^big_"}, "hpc/debug": {"sample": "^try_"}})
+    matching = Hints.from_config(written).matching
+    assert matching_targets(targets, matching, {"sample": "big_1"}) == ("hpc/long", "hpc@genomics/short", "local")
+    assert matching_targets(targets, matching, {"sample": "try_1"}) == ("hpc/debug", "local")
+    parse_bindings([{"targets": ["hpc/long"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc"])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.executors.controller.sites_file import possible
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.admission import Admission
@@ -633,3 +634,11 @@ def test_the_closest_machine_is_the_one_that_lacks_the_smallest_share() -> None:
     assert "'large' of site 'lab', has 64 cpus" in told(
         assign([waits("a", 100)], view("lab", small, large)).refused["a"]
     )
+
+
+def test_a_job_larger_than_what_its_stacked_location_lies_in_is_refused() -> None:
+    host, box = Location("host", Resources(4, 4000)), Location("box", Resources(8, 8000), wraps="host", stacked=True)
+    site = SiteView(name="lab", locations=[box, host], possible=possible([box, host], []), accept_untargeted=True)
+    jobs = [WaitingJob(name=name, resources=Resources(cpus, 100)) for name, cpus in (("small", 4), ("large", 6))]
+    found = placement.assign(jobs, [site], now=0.0)
+    assert (list(found.refused), list(found.placed)) == (["large"], ["small"])
