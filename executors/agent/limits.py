@@ -10,21 +10,22 @@ from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
 from lading.scheduling.reasons import because
 
-# Jobs with a memory limit are looked at this often, seconds; less often when looking takes long (a large tree, many
-# jobs), so that it never takes more than one part in LEISURE of the time.
+# Jobs with a memory limit are looked at this often, seconds; less often when the looks at all of them take so long that
+# it would be more than one part in LOOK_LEISURE of the time of a CPU: those at a hundred jobs take about 30 ms. A job
+# that has exceeded its limit, by totals, is measured at once; else measurements take no more than one part in LEISURE.
 INTERVAL = 0.2
+LOOK_LEISURE = 10
 LEISURE = 25
 
-# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. Looking
+# The peak of jobs without a limit is found by looking soon after the start, then less and less often, seconds. Looking
 # takes one part in PEAK_LEISURE of the time, of all jobs together where a look is short; one that is not is charged to
 # its own job alone. No more is looked at in a row than a start may wait for.
-FIRST_LOOK = 1.0
-PEAK_INTERVAL = 5.0
+FIRST_LOOK = 0.125
+PEAK_INTERVAL = 1.0
 PEAK_LEISURE = 100
 MOST_AT_ONCE = 0.05
 
-# The exact measurement costs more than the upper bound, so without a limit it waits until the bound has grown by
-# this, MiB.
+# A measurement costs more than a look, so it waits until it may differ from the one before by this, MiB.
 MOVED = 8
 
 INFINITY = float("inf")
@@ -34,7 +35,7 @@ class LimitEnforcer:
     """Enforces the limits of the jobs and records their peak memory."""
 
     def __init__(self) -> None:
-        self._next_round = 0.0
+        self._next_round = self._next_measurement = 0.0
         self._next_record = 0.0
         self._new_first = False
 
@@ -54,54 +55,63 @@ class LimitEnforcer:
         return max(0.0, min(self._guard(live), self._record(live), self._time_left(live)))
 
     def _guard(self, jobs: list[RunningJob]) -> float:
-        """Measure the jobs that have a memory limit."""
+        """Look at the jobs that have a memory limit."""
         limited = [job for job in jobs if job.supervisor.memory_limit is not None and job.cause is None]
         if not limited:
             return INFINITY
         now = time.monotonic()
         if now >= self._next_round:
-            for job in limited:
-                self._compare(job)
-            self._next_round = now + max(INTERVAL, LEISURE * (time.monotonic() - now))
+            # By CPU time: where jobs compete for the CPUs a look lasts, but a limit is to be enforced all the more.
+            before, measuring = time.thread_time(), 0.0
+            for job in sorted(limited, key=lambda job: job.measured_at):
+                took = self._look(job, may_measure=time.monotonic() >= self._next_measurement)
+                if took:
+                    measuring += took
+                    self._next_measurement = time.monotonic() + LEISURE * took
+            looking = time.thread_time() - before - measuring
+            self._next_round = now + max(INTERVAL, LOOK_LEISURE * looking)
         return self._next_round - time.monotonic()
 
-    def _compare(self, job: RunningJob) -> None:
-        limit = job.supervisor.memory_limit
-        assert limit is not None
-        processes = process_tree.tree(job.supervisor.pid)
-        job.meter.watch(processes)
-        if process_tree.resident(processes) <= limit:
-            return
-        used = job.meter.measure(processes)
-        job.peak_memory = max(job.peak_memory, used)
-        if used > limit:
-            job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
-
     def _record(self, jobs: list[RunningJob]) -> float:
-        """Measure the jobs whose peak has not been looked for lately."""
+        """Look at the jobs whose peak has not been looked for lately; those with a limit are looked at anyway."""
         start = now = time.monotonic()
+        jobs = [job for job in jobs if job.supervisor.memory_limit is None]
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
             self._new_first = not self._new_first  # in turns: neither shall wait for ever for the others
-            for job in sorted(jobs, key=lambda job: ((job.measured_at_bound > 0) == self._new_first, job.next_look)):
+            for job in sorted(jobs, key=lambda job: ((job.peak_memory is not None) == self._new_first, job.next_look)):
                 if now > start + MOST_AT_ONCE:
                     break
                 if now >= job.next_look:
                     before = now
                     self._look(job)
                     now = time.monotonic()
-                    job.next_look = now + max(PEAK_INTERVAL, PEAK_LEISURE * (now - before))
+                    pause = min(max(job.age, FIRST_LOOK), PEAK_INTERVAL)
+                    job.next_look = now + max(pause, PEAK_LEISURE * (now - before))
             self._next_record = now + PEAK_LEISURE * min(now - start, MOST_AT_ONCE)
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
-    def _look(self, job: RunningJob) -> None:
+    def _look(self, job: RunningJob, *, may_measure: bool = True) -> float:
+        """Look at a job, measure it where that may say something new, and end it if it uses more than it may.
+
+        :param may_measure: whether there is time for that; where its limit is at stake it is measured anyway
+        :returns: the CPU seconds that measuring took
+        """
+        limit = INFINITY if job.supervisor.memory_limit is None else job.supervisor.memory_limit
         processes = process_tree.tree(job.supervisor.pid)
+        if not processes:
+            return 0.0
         job.meter.watch(processes)
-        bound = process_tree.resident(processes)
-        if bound > job.measured_at_bound + MOVED:
-            job.measured_at_bound = bound
-            job.peak_memory = max(job.peak_memory, job.meter.measure(processes))
+        if job.meter.at_least <= limit and not (may_measure and job.meter.moved >= MOVED):
+            return 0.0
+        before = time.thread_time()
+        used = job.meter.measure(processes)
+        job.measured_at = time.monotonic()
+        job.peak_memory = max(job.peak_memory or 0, used)
+        if used > limit:
+            job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
+        return time.thread_time() - before
 
     def _time_left(self, jobs: list[RunningJob]) -> float:
         left = [
