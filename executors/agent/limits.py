@@ -11,11 +11,9 @@ from lading.executors.agent.running import RunningJob
 from lading.scheduling.reasons import because
 
 # Jobs with a memory limit are looked at this often, seconds; less often when the looks at all of them take so long that
-# it would be more than one part in LOOK_LEISURE of the time of a CPU: those at a hundred jobs take about 30 ms. A job
-# that has exceeded its limit, by totals, is measured at once; else measurements take no more than one part in LEISURE.
+# it would be more than one part in LOOK_LEISURE of a CPU's time: those at a hundred jobs take about 30 ms.
 INTERVAL = 0.2
 LOOK_LEISURE = 10
-LEISURE = 25
 
 # The peak of jobs without a limit is found by looking soon after the start, then less and less often, seconds. Looking
 # takes one part in PEAK_LEISURE of the time, of all jobs together where a look is short; one that is not is charged to
@@ -25,8 +23,11 @@ PEAK_INTERVAL = 1.0
 PEAK_LEISURE = 100
 MOST_AT_ONCE = 0.05
 
-# A measurement costs more than a look, so it waits until it may differ from the one before by this, MiB.
-MOVED = 8
+# A measurement takes the kernel longer than a look. A job that exceeds its limit by what a look tells is measured at
+# once; any other only where it may use this much more than that, MiB, and all together in one part in LEISURE of a
+# CPU's time.
+UNSEEN = 8
+LEISURE = 50
 
 INFINITY = float("inf")
 
@@ -62,14 +63,11 @@ class LimitEnforcer:
         now = time.monotonic()
         if now >= self._next_round:
             # By CPU time: where jobs compete for the CPUs a look lasts, but a limit is to be enforced all the more.
-            before, measuring = time.thread_time(), 0.0
-            for job in sorted(limited, key=lambda job: job.measured_at):
-                took = self._look(job, may_measure=time.monotonic() >= self._next_measurement)
-                if took:
-                    measuring += took
-                    self._next_measurement = time.monotonic() + LEISURE * took
-            looking = time.thread_time() - before - measuring
-            self._next_round = now + max(INTERVAL, LOOK_LEISURE * looking)
+            before = time.thread_time()
+            for job in limited:
+                self._look(job)
+            self._next_round = now + max(INTERVAL, LOOK_LEISURE * (time.thread_time() - before))
+            self._measure(limited)
         return self._next_round - time.monotonic()
 
     def _record(self, jobs: list[RunningJob]) -> float:
@@ -80,38 +78,41 @@ class LimitEnforcer:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
             self._new_first = not self._new_first  # in turns: neither shall wait for ever for the others
+            looked = []
             for job in sorted(jobs, key=lambda job: ((job.peak_memory is not None) == self._new_first, job.next_look)):
                 if now > start + MOST_AT_ONCE:
                     break
                 if now >= job.next_look:
                     before = now
                     self._look(job)
+                    looked.append(job)
                     now = time.monotonic()
                     pause = min(max(job.age, FIRST_LOOK), PEAK_INTERVAL)
                     job.next_look = now + max(pause, PEAK_LEISURE * (now - before))
             self._next_record = now + PEAK_LEISURE * min(now - start, MOST_AT_ONCE)
+            self._measure(looked)
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
-    def _look(self, job: RunningJob, *, may_measure: bool = True) -> float:
-        """Look at a job, measure it where that may say something new, and end it if it uses more than it may.
+    def _look(self, job: RunningJob) -> None:
+        """See what a job uses at least."""
+        if processes := process_tree.tree(job.supervisor.pid):
+            job.meter.watch(processes)
+            job.peak_memory = max(job.peak_memory or 0, job.meter.at_least)
 
-        :param may_measure: whether there is time for that; where its limit is at stake it is measured anyway
-        :returns: the CPU seconds that measuring took
-        """
-        limit = INFINITY if job.supervisor.memory_limit is None else job.supervisor.memory_limit
-        processes = process_tree.tree(job.supervisor.pid)
-        if not processes:
-            return 0.0
-        job.meter.watch(processes)
-        if job.meter.at_least <= limit and not (may_measure and job.meter.moved >= MOVED):
-            return 0.0
-        before = time.thread_time()
-        used = job.meter.measure(processes)
-        job.measured_at = time.monotonic()
-        job.peak_memory = max(job.peak_memory or 0, used)
-        if used > limit:
-            job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
-        return time.thread_time() - before
+    def _measure(self, jobs: list[RunningJob]) -> None:
+        """Measure the jobs of which a look does not tell enough, and end those that use more than they may."""
+        for job in sorted(jobs, key=lambda job: job.measured_at):
+            limit = INFINITY if job.supervisor.memory_limit is None else job.supervisor.memory_limit
+            is_due = time.monotonic() >= self._next_measurement and job.meter.unseen >= UNSEEN
+            if job.meter.at_least <= limit and not is_due:
+                continue
+            before = time.thread_time()
+            used = job.meter.measure(job.meter.processes)
+            job.measured_at = time.monotonic()
+            self._next_measurement = job.measured_at + LEISURE * (time.thread_time() - before)
+            job.peak_memory = max(job.peak_memory or 0, used)
+            if used > limit:
+                job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
 
     def _time_left(self, jobs: list[RunningJob]) -> float:
         left = [

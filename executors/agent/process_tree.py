@@ -250,7 +250,8 @@ class WatchedProcess:
     :param faults: page faults until then
     :param inherited: the bytes of anonymous pages that it got by being forked, which count with another process
     :param source: pid and start of the process from which it has them, as long as that has them too
-    :param measured: the totals as of the last measurement, bytes; before the first one what it had inherited
+    :param measured: the bytes of anonymous pages as of the last measurement; before the first one what it had inherited
+    :param measured_huge: those of huge pages
     :param measured_faults: page faults until then
     """
 
@@ -259,11 +260,22 @@ class WatchedProcess:
     inherited: int = 0
     source: tuple[int, int] | None = None
     measured: int = 0
+    measured_huge: int = 0
     measured_faults: int = 0
 
     @property
-    def bytes(self) -> int:
-        return self.totals.anonymous + self.totals.shared + self.totals.shared_huge
+    def unseen(self) -> int:
+        """Bytes of pages that it may have made its own since the last measurement without growing by as much.
+
+        Each costs a fault, other than huge ones.
+        """
+        grown = self.totals.anonymous - self.measured
+        faulted = (self.faults - self.measured_faults) * PAGE
+        return max(faulted - max(grown, 0), 0) + max(self.totals.shared_huge - self.measured_huge, 0)
+
+    def note_measurement(self) -> None:
+        self.measured, self.measured_huge = self.totals.anonymous, self.totals.shared_huge
+        self.measured_faults = self.faults
 
 
 class MemoryMeter:
@@ -286,6 +298,8 @@ class MemoryMeter:
     """
 
     def __init__(self) -> None:
+        self.processes: Sequence[Process] = ()
+        """As of the last look."""
         self._watched: dict[tuple[int, int], WatchedProcess] = {}
         self._measured = 0
         self._estimated = 0  # by _estimate, when it was measured
@@ -306,6 +320,7 @@ class MemoryMeter:
 
     def watch(self, processes: Sequence[Process]) -> None:
         """Look at the processes, and note what new ones have inherited, as soon as possible after they were forked."""
+        self.processes = processes
         before, self._watched = self._watched, {}
         for process in processes:
             totals = ProcessMemory.read_totals(process.pid)
@@ -344,13 +359,13 @@ class MemoryMeter:
 
     @property
     def at_least(self) -> int:
-        """What the processes use together at the last look, as far as totals tell; MiB."""
+        """What the processes use together, MiB: as measured last, and what their totals have grown by since then."""
         return (self._measured + self._estimate() - self._estimated) // MIB
 
     @property
-    def moved(self) -> int:
-        """By how much it may differ from the last measurement: each page that a process makes its own costs a fault."""
-        return sum(_moved(each) for each in self._watched.values()) // MIB
+    def unseen(self) -> int:
+        """How much more the processes may use than totals tell since the last measurement; MiB."""
+        return sum(each.unseen for each in self._watched.values()) // MIB
 
     def _estimate(self) -> int:
         found = self._watched.values()
@@ -368,7 +383,7 @@ class MemoryMeter:
         memories: dict[int, ProcessMemory] = {}
         for process in processes:
             watched = self._watched[process.identity]
-            watched.measured, watched.measured_faults = watched.bytes, watched.faults
+            watched.note_measurement()
             memory = ProcessMemory.read(process.pid)
             if memory.resident and memory == memories.get(process.parent):
                 continue  # it was started by vfork, and runs in the memory of its parent until it executes a program
@@ -396,11 +411,6 @@ class MemoryMeter:
         if watched.source is None or memory.proportional is None or own >= memory.proportional:
             return own
         return max(own, _private(process.pid))
-
-
-def _moved(watched: WatchedProcess) -> int:
-    faults = watched.faults - watched.measured_faults
-    return max(watched.bytes - watched.measured, 0) + faults * PAGE
 
 
 # Of each mapping, in this order.

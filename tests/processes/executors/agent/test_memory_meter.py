@@ -184,7 +184,7 @@ def measure(pid: int) -> int:
     meter, found = MemoryMeter(), process_tree.tree(pid)
     meter.watch(found)
     used = meter.measure(found)
-    assert meter.moved == 0
+    assert meter.unseen == 0
     assert abs(meter.at_least - used) <= 1
     return used
 
