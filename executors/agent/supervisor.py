@@ -97,6 +97,12 @@ class JobSettled(AgentJobFailed):
         super().__init__(because("task_ended_in_airflow"), 0)
 
 
+class NoScratch(AgentJobFailed):
+    """A job that cannot have a folder for temporary files on this machine, which is none of the task's doing."""
+
+    cause = "node_failure"
+
+
 class AgentJob:
     """The job of this process, as the code that runs it sees it."""
 
@@ -341,12 +347,12 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
 def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
-    :raises AgentJobFailed: that cannot be done
+    :raises NoScratch: that cannot be done
     """
     try:
         made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
-        raise AgentJobFailed(because("no_scratch", text=str(error))) from error
+        raise NoScratch(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
     tempfile.tempdir = None  # it may have been cached before
     return made
