@@ -13,13 +13,19 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from lading.executors.agent import process_tree
+from lading.executors.agent import limits, process_tree
+from lading.executors.agent.job_folder import Supervisor
+from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.process_tree import MIB, MemoryMeter, Process, ProcessMemory
+from lading.executors.agent.running import RunningJob
 from lading.hooks.files import host
+from lading.hooks.spool.spool import JobFolder
+from lading.scheduling.resources import Resources
 from tests.services import unprivileged
 from tests.services.processes import wait_until
 
@@ -394,6 +400,47 @@ assert libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), top, 0x100 | signal.
     pid = run(code)
     assert len(process_tree.tree(pid)) == 2
     assert 98 <= measure(pid) <= 140
+
+
+def test_measuring_some_jobs_holds_up_the_looks_at_no_other(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an allocation, whose agent has several jobs: each that needs measuring took from the others' looks."""
+    clock, looked = [1000.0], dict[int, list[float]]()
+    tree, read = process_tree.tree, ProcessMemory.read
+
+    def look_at(root: int) -> list[Process]:
+        clock[0] += 0.001
+        looked.setdefault(root, []).append(clock[0])
+        return tree(root)
+
+    def measure_slowly(pid: int) -> ProcessMemory:
+        clock[0] += 0.05
+        return read(pid)
+
+    code = """
+kept = data(100)
+def job(): touch(memoryview(kept)[:20 * MIB]); sleep()
+for _ in range(6): fork(job)
+time.sleep(1)
+"""
+    pids = [each.pid for each in process_tree.descendants(run(code))]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(limits.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(process_tree, "tree", look_at)
+    monkeypatch.setattr(ProcessMemory, "read", measure_slowly)
+    jobs = []
+    for pid in pids:
+        supervisor = Supervisor(pid, host.started(pid), host.boot_id(), 0.0, 0.0, Resources(1, 64), 64, None)
+        jobs.append(RunningJob(f"job{pid}", JobFolder(tmp_path / str(pid)), supervisor, is_child=False))
+    enforcer = LimitEnforcer()
+    while clock[0] < 1030:
+        clock[0] += max(enforcer.enforce(jobs, kill_grace=0.0), 0.001)
+    assert [job.cause for job in jobs] == [None] * 6
+    assert all(job.measured_at for job in jobs)
+    for pid in pids:
+        gaps = [after - before for before, after in pairwise(looked[pid])]
+        assert max(gaps) < 2 * limits.INTERVAL
 
 
 def look(meter: MemoryMeter, pid: int) -> int:
