@@ -1415,7 +1415,7 @@ _TABLE = (
     ),
     _end(
         "no_scratch",
-        "error",
+        "node_failure",
         "the job has no scratch folder (scratch of its site): {text}",
         "It has no scratch folder",
         "Free space there, fix the permissions of the folder, or name another one with scratch of the site.",

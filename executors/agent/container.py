@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lading.executors.agent.scratch import BUNDLES_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.child_processes import ARCHIVE
@@ -36,7 +37,13 @@ MOST_OUTPUT = 1000
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
 OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
 # Folders that variables name, as jobs find them outside.
-FOLDERS = ("AIRFLOW_HOME", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "TMPDIR")
+FOLDERS = (
+    "AIRFLOW_HOME",
+    "AIRFLOW__CORE__DAGS_FOLDER",
+    "AIRFLOW__LOGGING__BASE_LOG_FOLDER",
+    "TMPDIR",
+    BUNDLES_VARIABLE,
+)
 # Docker removes a container within this, seconds.
 PATIENCE = 60.0
 

@@ -86,7 +86,7 @@ class ExitFile:
     :param exit_code: 0 for success; negative: the signal that ended the task's process; None: not known
     :param reason: what went wrong; None for success
     :param cpu_seconds: of all processes of the job; None: not known
-    :param peak_memory: MiB, a lower bound
+    :param peak_memory: MiB, as measured where the agent could not; None: it is the agent that knows
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
     :param cause: of the failure: ``cancelled`` when Airflow did not let the task start, or (with exit code 0) has

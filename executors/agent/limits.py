@@ -10,22 +10,24 @@ from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
 from lading.scheduling.reasons import because
 
-# Jobs with a memory limit are looked at this often, seconds; less often when looking takes long (a large tree, many
-# jobs), so that it never takes more than one part in LEISURE of the time.
+# Jobs with a memory limit are looked at this often, seconds; less often when the looks at all of them take so long that
+# it would be more than one part in LOOK_LEISURE of a CPU's time: those at a hundred jobs take about 30 ms.
 INTERVAL = 0.2
-LEISURE = 25
+LOOK_LEISURE = 10
 
-# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. Looking
+# The peak of jobs without a limit is found by looking soon after the start, then less and less often, seconds. Looking
 # takes one part in PEAK_LEISURE of the time, of all jobs together where a look is short; one that is not is charged to
 # its own job alone. No more is looked at in a row than a start may wait for.
-FIRST_LOOK = 1.0
-PEAK_INTERVAL = 5.0
+FIRST_LOOK = 0.125
+PEAK_INTERVAL = 1.0
 PEAK_LEISURE = 100
 MOST_AT_ONCE = 0.05
 
-# The exact measurement costs more than the upper bound, so without a limit it waits until the bound has grown by
-# this, MiB.
-MOVED = 8
+# A measurement takes the kernel longer than a look. A job that exceeds its limit by what a look tells is measured at
+# once; any other only where it may use this much more than that, MiB, and all together in one part in LEISURE of a
+# CPU's time.
+UNSEEN = 8
+LEISURE = 50
 
 INFINITY = float("inf")
 
@@ -34,7 +36,7 @@ class LimitEnforcer:
     """Enforces the limits of the jobs and records their peak memory."""
 
     def __init__(self) -> None:
-        self._next_round = 0.0
+        self._next_round = self._next_measurement = 0.0
         self._next_record = 0.0
         self._new_first = False
 
@@ -54,54 +56,63 @@ class LimitEnforcer:
         return max(0.0, min(self._guard(live), self._record(live), self._time_left(live)))
 
     def _guard(self, jobs: list[RunningJob]) -> float:
-        """Measure the jobs that have a memory limit."""
+        """Look at the jobs that have a memory limit."""
         limited = [job for job in jobs if job.supervisor.memory_limit is not None and job.cause is None]
         if not limited:
             return INFINITY
         now = time.monotonic()
         if now >= self._next_round:
+            # By CPU time: where jobs compete for the CPUs a look lasts, but a limit is to be enforced all the more.
+            before = time.thread_time()
             for job in limited:
-                self._compare(job)
-            self._next_round = now + max(INTERVAL, LEISURE * (time.monotonic() - now))
+                self._look(job)
+            self._next_round = now + max(INTERVAL, LOOK_LEISURE * (time.thread_time() - before))
+            self._measure(limited)
         return self._next_round - time.monotonic()
 
-    def _compare(self, job: RunningJob) -> None:
-        limit = job.supervisor.memory_limit
-        assert limit is not None
-        processes = process_tree.tree(job.supervisor.pid)
-        job.meter.watch(processes)
-        if process_tree.resident(processes) <= limit:
-            return
-        used = job.meter.measure(processes)
-        job.peak_memory = max(job.peak_memory, used)
-        if used > limit:
-            job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
-
     def _record(self, jobs: list[RunningJob]) -> float:
-        """Measure the jobs whose peak has not been looked for lately."""
+        """Look at the jobs whose peak has not been looked for lately; those with a limit are looked at anyway."""
         start = now = time.monotonic()
+        jobs = [job for job in jobs if job.supervisor.memory_limit is None]
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
             self._new_first = not self._new_first  # in turns: neither shall wait for ever for the others
-            for job in sorted(jobs, key=lambda job: ((job.measured_at_bound > 0) == self._new_first, job.next_look)):
+            looked = []
+            for job in sorted(jobs, key=lambda job: ((job.peak_memory is not None) == self._new_first, job.next_look)):
                 if now > start + MOST_AT_ONCE:
                     break
                 if now >= job.next_look:
                     before = now
                     self._look(job)
+                    looked.append(job)
                     now = time.monotonic()
-                    job.next_look = now + max(PEAK_INTERVAL, PEAK_LEISURE * (now - before))
+                    pause = min(max(job.age, FIRST_LOOK), PEAK_INTERVAL)
+                    job.next_look = now + max(pause, PEAK_LEISURE * (now - before))
             self._next_record = now + PEAK_LEISURE * min(now - start, MOST_AT_ONCE)
+            self._measure(looked)
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
     def _look(self, job: RunningJob) -> None:
-        processes = process_tree.tree(job.supervisor.pid)
-        job.meter.watch(processes)
-        bound = process_tree.resident(processes)
-        if bound > job.measured_at_bound + MOVED:
-            job.measured_at_bound = bound
-            job.peak_memory = max(job.peak_memory, job.meter.measure(processes))
+        """See what a job uses at least."""
+        if processes := process_tree.tree(job.supervisor.pid):
+            job.meter.watch(processes)
+            job.peak_memory = max(job.peak_memory or 0, job.meter.at_least)
+
+    def _measure(self, jobs: list[RunningJob]) -> None:
+        """Measure the jobs of which a look does not tell enough, and end those that use more than they may."""
+        for job in sorted(jobs, key=lambda job: job.measured_at):
+            limit = INFINITY if job.supervisor.memory_limit is None else job.supervisor.memory_limit
+            is_due = time.monotonic() >= self._next_measurement and job.meter.unseen >= UNSEEN
+            if job.meter.at_least <= limit and not is_due:
+                continue
+            before = time.thread_time()
+            used = job.meter.measure(job.meter.processes)
+            job.measured_at = time.monotonic()
+            self._next_measurement = job.measured_at + LEISURE * (time.thread_time() - before)
+            job.peak_memory = max(job.peak_memory or 0, used)
+            if used > limit:
+                job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
 
     def _time_left(self, jobs: list[RunningJob]) -> float:
         left = [

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 MARK = "LADING_JOB"  # the token of the job, in the environment of all its processes
@@ -34,7 +35,7 @@ class Process:
     """A process as /proc/pid/stat shows it, proc_pid_stat(5).
 
     :param started: clock ticks after boot
-    :param resident: all memory in RAM, also what is shared, in bytes
+    :param faults: page faults that needed no disk
     """
 
     pid: int
@@ -43,7 +44,7 @@ class Process:
     state: str
     flags: int
     started: int
-    resident: int
+    faults: int
 
     @classmethod
     def read(cls, pid: int) -> Process | None:
@@ -62,13 +63,17 @@ class Process:
             fields[0].decode(),
             int(fields[6]),
             int(fields[19]),
-            int(fields[21]) * PAGE,
+            int(fields[7]),
         )
 
     @property
     def alive(self) -> bool:
         """Whether it still has memory and can run: a zombie only waits for its parent."""
         return self.state not in "ZX"
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.started
 
     @property
     def forked_without_exec(self) -> bool:
@@ -185,16 +190,25 @@ def _kill_all(find: Callable[[], list[Process]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """The memory of one process that only its end gives back (so no cached files), in bytes.
+    """The memory of one process that only its end gives back, in bytes; pages of files never count, however dirty.
 
-    :param anonymous: its own pages and those that it shares with its parent since it was forked
-    :param shared: of shared memory, its proportional share where we may know it, else all that it has touched
-    :param private: of the anonymous pages, those that are not shared; None where we may not know it
+    What a process has written to a private mapping of a file is anonymous memory of its own. Shared memory is tmpfs,
+    POSIX and System V shared memory and ``MAP_SHARED | MAP_ANONYMOUS``, as far as the process has it mapped.
+
+    :param anonymous: anonymous pages, in RAM or swapped out, with those that it shares with its parent since the fork
+    :param shared: its proportional share of shared memory where the kernel shows it, else all that it has touched
+    :param own_huge: pages of hugetlbfs that no other process has mapped
+    :param shared_huge: pages of hugetlbfs that other processes have mapped, or may have: the kernel knows no shares
+    :param proportional: its proportional share of the anonymous pages; None where the kernel does not show it
+    :param resident: pages of all kinds that are in RAM; 0 where only totals are known
     """
 
     anonymous: int
     shared: int
-    private: int | None = None
+    own_huge: int = 0
+    shared_huge: int = 0
+    proportional: int | None = None
+    resident: int = 0
 
     @classmethod
     def read(cls, pid: int) -> ProcessMemory:
@@ -203,65 +217,219 @@ class ProcessMemory:
         Only root may look closely into a process that has made itself undumpable, as Airflow's supervisor and its task
         do; of such a process any user may know the totals.
         """
-        close = _amounts(f"/proc/{pid}/smaps_rollup", (b"Anonymous:", b"Private_Dirty:", b"Pss_Shmem:"))
-        if b"Pss_Shmem:" in close:  # Linux before 5.4 does not report it
-            shared = close[b"Pss_Shmem:"]
-            return cls(close[b"Anonymous:"], shared, max(close[b"Private_Dirty:"] - shared, 0))
-        totals = _amounts(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:"))
-        return cls(totals.get(b"RssAnon:", 0), totals.get(b"RssShmem:", 0))
+        close = _amounts(
+            f"/proc/{pid}/smaps_rollup",
+            (b"Anonymous:", b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Huge", b"Shared_Huge", b"Rss:"),
+        )
+        if b"Pss_Anon:" not in close:  # Linux before 5.4 does not report it
+            return cls.read_totals(pid)
+        swapped = close[b"SwapPss:"]  # without shared memory, which "Swap" has as well
+        return cls(
+            close[b"Anonymous:"] + swapped,
+            close[b"Pss_Shmem:"],
+            close[b"Private_Hugetlb:"],
+            close[b"Shared_Hugetlb:"],
+            close[b"Pss_Anon:"] + swapped,
+            close[b"Rss:"],
+        )
+
+    @classmethod
+    def read_totals(cls, pid: int) -> ProcessMemory:
+        """What any user may know of a process. It takes the kernel the same time however much memory that has."""
+        names = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
+        found = _amounts(f"/proc/{pid}/status", names)
+        anonymous, shared, swapped, huge = (found.get(name, 0) for name in names)
+        return cls(anonymous + swapped, shared, shared_huge=huge)
+
+
+@dataclass(slots=True)
+class WatchedProcess:
+    """What a meter knows of a process.
+
+    :param totals: as of the last look
+    :param faults: page faults until then
+    :param inherited: the bytes of anonymous pages that it got by being forked, which count with another process
+    :param source: pid and start of the process from which it has them, as long as that has them too
+    :param measured: the bytes of anonymous pages as of the last measurement; before the first one what it had inherited
+    :param measured_huge: those of huge pages
+    :param measured_faults: page faults until then
+    """
+
+    totals: ProcessMemory
+    faults: int
+    inherited: int = 0
+    source: tuple[int, int] | None = None
+    measured: int = 0
+    measured_huge: int = 0
+    measured_faults: int = 0
+
+    @property
+    def unseen(self) -> int:
+        """Bytes of pages that it may have made its own since the last measurement without growing by as much.
+
+        Each costs a fault, other than huge ones.
+        """
+        grown = self.totals.anonymous - self.measured
+        faulted = (self.faults - self.measured_faults) * PAGE
+        return max(faulted - max(grown, 0), 0) + max(self.totals.shared_huge - self.measured_huge, 0)
+
+    def note_measurement(self) -> None:
+        self.measured, self.measured_huge = self.totals.anonymous, self.totals.shared_huge
+        self.measured_faults = self.faults
 
 
 class MemoryMeter:
     """Measures the memory of one job's tree, in MiB, so that memory shared by several of its processes counts once.
 
+    The memory of a job is the anonymous pages that its processes have not inherited from the agent, and the shared
+    memory that they have mapped. Pages of files do not count: the kernel takes them back when it needs room. Files in
+    tmpfs count with those that map them; a file that none maps counts with nobody, for the kernel does not say whose
+    it is.
+
     A fork shares all memory with its parent until one side writes to it. What a process has got that way is counted
-    with its parent, and with the process itself only what it has written to since; so neither a pool of forked
-    processes counts its data several times, nor a job the heap of the agent that it was forked from.
+    with its parent, and with the process itself only what it has made its own since; so neither a pool of forked
+    processes counts its data several times, nor a job the heap of the agent that it was forked from. When the parent
+    has gone, its oldest child stands in for it.
+
+    Where the kernel lets us look closely, proportional shares correct this history: the shares of all processes of the
+    job add up to its pages and to a part of the agent's. Where it does not, a page that a process has copied from its
+    parent counts as inherited still, and of the shared memory of several processes the largest counts: processes that
+    share memory share most of it, and adding up would end innocent jobs.
     """
 
     def __init__(self) -> None:
-        # What each process had inherited when it was first seen, bytes.
-        self._inherited: dict[tuple[int, int], int] = {}
+        self.processes: Sequence[Process] = ()
+        """As of the last look."""
+        self._watched: dict[tuple[int, int], WatchedProcess] = {}
+        self._measured = 0
+        self._estimated = 0  # by _estimate, when it was measured
 
-    def watch(self, processes: Iterable[Process]) -> None:
-        """Note what new processes have inherited, as soon as possible after they were forked."""
-        known = self._inherited
-        self._inherited = {}
+    def begin(self, supervisor: Process) -> None:
+        """Note what the process that runs the job has when that begins, or is taken over from another agent.
+
+        This is not the job's, nor is what this process copies of it later.
+        """
+        found = ProcessMemory.read_totals(supervisor.pid)
+        self._watched[supervisor.identity] = WatchedProcess(
+            found,
+            supervisor.faults,
+            inherited=found.anonymous,
+            measured=found.anonymous,
+            measured_faults=supervisor.faults,
+        )
+
+    def watch(self, processes: Sequence[Process]) -> None:
+        """Look at the processes, and note what new ones have inherited, as soon as possible after they were forked."""
+        self.processes = processes
+        before, self._watched = self._watched, {}
         for process in processes:
-            identity = (process.pid, process.started)
-            inherited = known.get(identity)
-            if inherited is None:
-                shared = process.forked_without_exec
-                inherited = min(_anonymous(process.pid), _anonymous(process.parent)) if shared else 0
-            self._inherited[identity] = inherited
+            totals = ProcessMemory.read_totals(process.pid)
+            known = before.get(process.identity)
+            if known is None or (known.source is not None and not process.forked_without_exec):
+                known = self._first(process, totals, processes[0], before)
+            else:
+                before.pop(process.identity)
+                known.totals, known.faults = totals, process.faults
+            self._watched[process.identity] = known
+        for identity, gone in before.items():
+            self._bequeath(identity, gone)
+
+    def _first(
+        self, process: Process, totals: ProcessMemory, root: Process, before: Mapping[tuple[int, int], WatchedProcess]
+    ) -> WatchedProcess:
+        found = WatchedProcess(totals, process.faults)
+        if process.forked_without_exec:
+            parent = Process.read(process.parent)
+            sources = {} if parent is None else {parent.identity: ProcessMemory.read_totals(parent.pid).anonymous}
+            if process.parent == root.pid:  # it adopts orphans: then it was another process that has forked this one
+                sources |= {identity: seen.totals.anonymous for identity, seen in before.items()}
+            if sources:
+                found.source = max(sources, key=lambda identity: sources[identity])
+                found.inherited = found.measured = min(totals.anonymous, sources[found.source])
+        return found
+
+    def _bequeath(self, identity: tuple[int, int], gone: WatchedProcess) -> None:
+        """Count with its oldest child what a process has left that has ended, or has become another program."""
+        heirs = [each for each in self._watched.items() if each[1].source == identity]
+        heirs.sort(key=lambda each: each[0][1])
+        for place, (_, heir) in enumerate(heirs):
+            heir.source = heirs[0][0] if place else gone.source
+            if not place:
+                heir.inherited = min(heir.inherited, gone.inherited)
+
+    @property
+    def at_least(self) -> int:
+        """What the processes use together, MiB: as measured last, and what their totals have grown by since then."""
+        return (self._measured + self._estimate() - self._estimated) // MIB
+
+    @property
+    def unseen(self) -> int:
+        """How much more the processes may use than totals tell since the last measurement; MiB."""
+        return sum(each.unseen for each in self._watched.values()) // MIB
+
+    def _estimate(self) -> int:
+        found = self._watched.values()
+        own = sum(max(each.totals.anonymous - each.inherited, 0) for each in found)
+        shared = max((each.totals.shared for each in found), default=0)
+        return own + shared + max((each.totals.shared_huge for each in found), default=0)
 
     def measure(self, processes: Iterable[Process]) -> int:
-        """What the processes use together; takes the kernel some time when it is much."""
-        total = estimated = 0
+        """What the processes use together, MiB; takes the kernel some time when it is much.
+
+        :param processes: as of the last look
+        """
+        own = proportional = shares = shared = own_huge = shared_huge = 0
+        inherited, are_all_shown = 0, True
+        memories: dict[int, ProcessMemory] = {}
         for process in processes:
+            watched = self._watched[process.identity]
+            watched.note_measurement()
             memory = ProcessMemory.read(process.pid)
-            total += self._own(process, memory)
-            if memory.private is not None:
-                total += memory.shared
+            if memory.resident and memory == memories.get(process.parent):
+                continue  # it was started by vfork, and runs in the memory of its parent until it executes a program
+            if not memories:
+                inherited = watched.inherited  # of the tree's root: from outside the tree
+            memories[process.pid] = memory
+            own += self._own(process, memory, watched)
+            if memory.proportional is None:
+                are_all_shown = False
+                shared = max(shared, memory.shared)
             else:
-                # Processes that share memory share most of it; adding up would end innocent jobs.
-                estimated = max(estimated, memory.shared)
-        return (total + estimated) // MIB
+                proportional += memory.proportional
+                shares += memory.shared
+            own_huge += memory.own_huge
+            shared_huge = max(shared_huge, memory.shared_huge)
+        if own < proportional - inherited or (are_all_shown and own > proportional):
+            own = proportional - inherited  # what they have inherited was not known, or is not shared any more
+        self._measured = own + max(shares, shared) + own_huge + shared_huge
+        self._estimated = self._estimate()
+        return self._measured // MIB
 
-    def _own(self, process: Process, memory: ProcessMemory) -> int:
-        if not process.forked_without_exec:
-            return memory.anonymous
-        inherited = self._inherited.get((process.pid, process.started), 0)
-        return max(memory.anonymous - inherited, memory.private or 0)
+    def _own(self, process: Process, memory: ProcessMemory, watched: WatchedProcess) -> int:
+        """Of the anonymous pages of a process those that it has not inherited."""
+        own = max(memory.anonymous - watched.inherited, 0)
+        if watched.source is None or memory.proportional is None or own >= memory.proportional:
+            return own
+        return max(own, _private(process.pid))
 
 
-def resident(processes: Iterable[Process]) -> int:
-    """An upper bound of what the processes use, MiB; it costs nothing, for it was read with them."""
-    return sum(process.resident for process in processes) // MIB
+# Of each mapping, in this order.
+_OF_MAPPING = re.compile(rb"^(?:Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)", re.MULTILINE)
 
 
-def _anonymous(pid: int) -> int:
-    return _amounts(f"/proc/{pid}/status", (b"RssAnon:",)).get(b"RssAnon:", 0)
+def _private(pid: int) -> int:
+    """The bytes of anonymous pages that a process shares with no other.
+
+    Summed up over all mappings the kernel does not separate them from pages of files, which are private as well if no
+    other process has mapped them; so this goes through the mappings one by one.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps", "rb") as stream:
+            found = list(map(int, _OF_MAPPING.findall(stream.read())))
+    except OSError:
+        return 0
+    mappings = zip(found[::3], found[1::3], found[2::3], strict=False)
+    return 1024 * sum(max(anonymous - clean - dirty, 0) for clean, dirty, anonymous in mappings)
 
 
 def _amounts(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:

@@ -65,9 +65,9 @@ class RunningJob:
     kill_task_at: float | None = None
     kill_supervisor_at: float | None = None
     meter: MemoryMeter = field(default_factory=MemoryMeter)
-    peak_memory: int = 0
-    measured_at_bound: int = 0
+    peak_memory: int | None = None
     next_look: float = 0.0
+    measured_at: float = 0.0
 
     def end(self, cause: EndCause, grace: float) -> None:
         """Ask the job to end (the operator's ``on_kill`` runs), and kill it when it has not after ``grace`` seconds."""
@@ -97,6 +97,12 @@ class RunningJob:
             self.kill_supervisor_after(UPLOAD_GRACE)
         if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
             self._signal(signal.SIGKILL)
+
+    def begin_to_measure(self) -> None:
+        """Note what the supervisor has that is not the job's: the agent's pages, and what earlier jobs have left."""
+        found = Process.read(self.supervisor.pid)
+        if found is not None and found.started == self.supervisor.started:
+            self.meter.begin(found)
 
     @property
     def age(self) -> float:
@@ -190,7 +196,8 @@ class RunningJobs:
             entry.time_limit,
             assignment.devices,
         )
-        self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
+        self.jobs[token] = job = RunningJob(token, self.spool.job(token), identity, is_child=True)
+        job.begin_to_measure()
         self.journal.started(token, at=now, pid=pid)
 
     def _fork(self, assignment: HandedOverJob) -> int:
@@ -298,6 +305,7 @@ class RunningJobs:
         job.task_has_ended = job_folder.task_has_ended(folder)
         if job.cause is not None:
             job.kill_task_at = time.monotonic()
+        job.begin_to_measure()
         self.jobs[token] = job
         self.journal.started(token, at=owner.at, pid=owner.pid)
         log.info("adopted job %s, process %d", token, owner.pid)
@@ -320,7 +328,12 @@ def _tail(folder: JobFolder) -> str:
 
 
 def judge_end(
-    left: ExitFile | None, cause: EndCause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
+    left: ExitFile | None,
+    cause: EndCause | None,
+    exit_status: int | None,
+    peak_memory: int | None,
+    *,
+    was_rebooted: bool,
 ) -> dict[str, Any]:
     """The event of a job's end, without when it began.
 
@@ -330,7 +343,7 @@ def judge_end(
     :param left: by its supervisor; None: it is gone without
     :param cause: why the agent has ended it; None: it has not
     :param exit_status: of its supervisor; None: it is not known
-    :param peak_memory: the most that the agent has measured, MiB
+    :param peak_memory: the most that the agent has measured, MiB; None: the job was too short for that
     :param was_rebooted: whether the machine was started anew since the job began
     """
     file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))

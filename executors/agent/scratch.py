@@ -1,6 +1,7 @@
 """Scratch space: a folder for each job, which goes when the job has ended, and what a disk has left for further jobs.
 
-All folders of a user lie in one folder of the machine, also those of several agents. While anything of a job lives,
+All folders of a user lie in one folder of the machine, also those of several agents; in another one if other users
+have made something of its name. While anything of a job lives,
 ``TOKEN.lock`` is locked; of a job that failed ``TOKEN.kept`` says by its time until when its folder is kept, and holds
 the MiB of disk that the job had asked for. What is hidden is being deleted.
 """
@@ -20,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lading.hooks.files import child_processes, host
-from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular
+from lading.hooks.files.safe_files import NotReadable, open_regular, own_folder, own_folders, read_regular
 
 MIB = 2**20
 # Where a job finds its folder, besides TMPDIR.
 VARIABLE = "LADING_SCRATCH"
+# Where Airflow keeps its copies of Dag bundles: one folder for all jobs of a user on a machine.
+BUNDLES_VARIABLE = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH"
 # What a mark says, bytes: MiB, at most those of a disk of a million TiB; nothing where the job has not said it.
 MOST_MARK_BYTES = 12
 _AMOUNT = re.compile(rb"[0-9]*")
@@ -36,9 +39,13 @@ def root(configured: str) -> Path:
     """The folder of all folders of this user.
 
     :param configured: ``scratch`` of the site
-    :raises OSError: there is no such place on this machine
+    :raises OSError: there is no such place on this machine, or it cannot be made there
     """
-    return host.scratch(configured) / f"lading-{os.geteuid()}"
+    return own_folder(host.scratch(configured), _name())
+
+
+def _name() -> str:
+    return f"lading-{os.geteuid()}"
 
 
 class JobScratch:
@@ -49,9 +56,6 @@ class JobScratch:
 
     def __init__(self, configured: str, token: str) -> None:
         parent = root(configured)
-        with contextlib.suppress(FileExistsError):
-            parent.mkdir(mode=0o700)
-        _refuse_others(parent)
         self.path = parent / token
         self._lock = parent / f"{token}.lock"
         while (held := _hold(self._lock, os.O_CREAT)) is None:
@@ -144,11 +148,13 @@ class Scratch:
 
     def _sweep(self, now: float | None = None) -> None:
         with contextlib.suppress(OSError):  # there is none, or no such place: what needs it says so
-            parent = root(self.configured)
-            self.kept, hidden = sweep(parent, self.keep_failed, now)
+            swept = [sweep(each, self.keep_failed, now) for each in own_folders(host.scratch(self.configured), _name())]
+            self.kept = [each for kept, _ in swept for each in kept]
+            hidden = [each for _, hidden in swept for each in hidden]
             if hidden and not self._removes():
                 # On its own, for it may take minutes; if it is killed another look begins it anew.
-                command = child_processes.python_command(__name__, str(parent))
+                parents = sorted({str(each.parent) for each in hidden})
+                command = child_processes.python_command(__name__, *parents)
                 self._remover = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _removes(self) -> bool:
@@ -162,7 +168,6 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
     :param now: epoch seconds by the clock that dates the files there, which nodes may share; None: what it says
     :raises OSError: there is no such folder
     """
-    _refuse_others(parent)
     now = host.file_time(parent) if now is None else now
     kept = []
     for mark in list(parent.glob("*.lock")):
@@ -207,15 +212,6 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_others(parent: Path) -> None:
-    """
-    :raises OSError: others may write there, and lead us elsewhere
-    """
-    found = parent.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise OSError(f"{parent} is there, and is no folder that this user alone may use: remove it")
-
-
 def _hide(folder: Path) -> Path:
     """Mark a folder as one that is not needed any more."""
     hidden = folder.with_name(f".{folder.name}")
@@ -254,9 +250,10 @@ def _keep(lock: Path, until: float) -> None:
 
 
 def main() -> None:
-    """Delete what is hidden in a folder."""
-    for path in Path(sys.argv[1]).glob(".*"):
-        remove(path)
+    """Delete what is hidden in some folders."""
+    for folder in sys.argv[1:]:
+        for path in Path(folder).glob(".*"):
+            remove(path)
 
 
 if __name__ == "__main__":

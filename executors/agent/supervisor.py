@@ -50,6 +50,9 @@ LEFTOVERS_GRACE = 2.0
 # A job that has used no more than this hands its process on, KiB: the peak of children is only known over all of them.
 LIGHT = 32 * 1024
 
+# The unit in which getrusage(2) counts what was written to files, through mappings as well, bytes.
+RUSAGE_BLOCK = 512
+
 # On a full disk the sentinel is tried again for so many seconds.
 SENTINEL_PATIENCE = 300.0
 
@@ -94,6 +97,12 @@ class JobSettled(AgentJobFailed):
         super().__init__(because("task_ended_in_airflow"), 0)
 
 
+class NoScratch(AgentJobFailed):
+    """A job that cannot have a folder for temporary files on this machine, which is none of the task's doing."""
+
+    cause = "node_failure"
+
+
 class AgentJob:
     """The job of this process, as the code that runs it sees it."""
 
@@ -106,7 +115,10 @@ class AgentJob:
         self.envelope: Envelope | None = None
         self.devices: Sequence[str] = ()
         self.used: tuple[float, int, int] | None = None
-        """The CPU seconds, the peak of memory and the touched memory (KiB) of what this process did not start."""
+        """The CPU seconds, the measured peak of memory and the touched memory (KiB) of what this process did not start.
+
+        The agent cannot measure that, for it is not in the tree of this process.
+        """
         self.scratch: JobScratch | None = None
         self.ended_at: float | None = None
         """When the task's process had ended, seconds since the epoch: from then on its room is another job's."""
@@ -322,8 +334,8 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
     usage = ProcessUsage()
     peak = usage.peak_since(before)
-    used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
-    cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
+    used = job.used or (usage.cpu_seconds - before.cpu_seconds, 0, usage.touched_since(before))
+    cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024 or None, used[2] // 1024
     sentinel = ExitFile(exit_code, reason, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT
@@ -335,12 +347,12 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
 def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
-    :raises AgentJobFailed: that cannot be done
+    :raises NoScratch: that cannot be done
     """
     try:
         made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
-        raise AgentJobFailed(because("no_scratch", text=str(error))) from error
+        raise NoScratch(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
     tempfile.tempdir = None  # it may have been cached before
     return made
@@ -401,15 +413,17 @@ class ProcessUsage:
         self.own_peak = own.ru_maxrss
         self.childrens_peak = children.ru_maxrss
         self.childrens_faults = children.ru_minflt
+        self.childrens_writes = children.ru_oublock * RUSAGE_BLOCK
 
     def peak_since(self, before: ProcessUsage) -> int:
-        """The largest single process, less what it had from the start by being forked."""
+        """The largest single process, with the files that it had mapped, less what it had by being forked."""
         inherited = before.own_peak
         # Of all children that there have been; one of this job was the largest only if it has grown.
         children = self.childrens_peak if self.childrens_peak > before.childrens_peak else 0
         return max(children - max(inherited, self.own_peak), self.own_peak - inherited, 0)
 
     def touched_since(self, before: ProcessUsage) -> int:
-        """What the children have made their own: each page costs a fault."""
-        faults = self.childrens_faults - before.childrens_faults
-        return min(faults * resource.getpagesize() // 1024, self.childrens_peak)
+        """What the children have made their own: each page costs a fault, also one of a file that is written."""
+        faults = (self.childrens_faults - before.childrens_faults) * resource.getpagesize()
+        writes = self.childrens_writes - before.childrens_writes
+        return max(min(faults, self.childrens_peak * 1024) - writes, 0) // 1024

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import pwd
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +32,42 @@ def make_private(folder: Path) -> None:
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)
+
+
+def own_folder(parent: Path, name: str) -> Path:
+    """A folder for this user only, in one in which other users may make some too, such as that for temporary files.
+
+    Where another user has made something of this name, it is one whose name goes on at random.
+
+    :raises OSError: none can be made
+    """
+    expected = parent / name
+    if _is_own(expected):
+        return expected
+    try:
+        expected.mkdir(mode=PRIVATE_FOLDER)
+    except FileExistsError:
+        if found := own_folders(parent, name):
+            return found[0]
+        made = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
+        if (first := own_folders(parent, name)[0]) != made:  # another process of this user was faster
+            made.rmdir()
+        return first
+    return expected
+
+
+def own_folders(parent: Path, name: str) -> list[Path]:
+    """All that :func:`own_folder` has ever made of this name."""
+    return [each for each in (parent / name, *sorted(parent.glob(f"{glob.escape(name)}-*"))) if _is_own(each)]
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether this user alone may write there, and the path leads nowhere else."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def user_name(uid: int) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lading.hooks.files.safe_files import make_private
+from lading.hooks.files.safe_files import make_private, own_folder
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.backoff import Backoff
@@ -97,7 +97,7 @@ class ControlMasterTransport(Transport):
         self.connect_timeout = connect_timeout
         self.backoff = backoff or Backoff()
         self._given_path = control_path
-        self._folder = folder or Path(tempfile.gettempdir()) / f"lading-ssh-{os.geteuid()}"
+        self._folder = folder
         self._path: Path | None = None
         self._master: subprocess.Popen[bytes] | None = None
         self._opening = threading.Lock()
@@ -244,11 +244,11 @@ class ControlMasterTransport(Transport):
 
     def _own_path(self) -> Path:
         try:
+            if self._folder is None:
+                self._folder = own_folder(Path(tempfile.gettempdir()), f"lading-ssh-{os.geteuid()}")
             make_private(self._folder)
         except OSError as error:
-            raise TransportError(f"{self._folder} cannot be the folder of the control socket: {error}") from error
-        if self._folder.stat().st_uid != os.geteuid():
-            raise TransportError(f"{self._folder} belongs to another user: give a control_path of your own")
+            raise TransportError(f"there is no folder for the control socket: {error}") from error
         return self._folder / "%C"  # ssh puts a hash of host, port and user there
 
     def _ask(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.safe_files import write_atomically
@@ -102,6 +104,24 @@ def allocate_unseen(job: AgentJob, mebibytes: int, seconds: float) -> int:
         return 71
     allocate(job, mebibytes, seconds)
     return 0
+
+
+def map_file(job: AgentJob, mebibytes: int, path: str, seconds: float) -> None:
+    """Write an array in a file, and read it again."""
+    written = numpy.memmap(path, numpy.uint8, "w+", shape=(mebibytes * 2**20,))
+    written[:] = 1
+    time.sleep(seconds / 2)
+    read = numpy.memmap(path, numpy.uint8, "r")
+    assert read.sum() == mebibytes * 2**20
+    time.sleep(seconds / 2)
+
+
+def grow(job: AgentJob, mebibytes: int, per_second: float) -> None:
+    """Allocate little by little."""
+    kept = []
+    for _ in range(mebibytes):
+        kept.append(os.urandom(2**20))
+        time.sleep(1 / per_second)
 
 
 def share(job: AgentJob, mebibytes: int, processes: int, seconds: float) -> None:

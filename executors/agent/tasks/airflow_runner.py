@@ -29,6 +29,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+from airflow.configuration import conf
+from airflow.dag_processing.bundles import base as bundles_base
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
 from airflow.sdk.api.client import Client, ServerResponseError
@@ -42,6 +44,7 @@ from airflow.settings import dispose_orm
 from airflow.utils.state import TaskInstanceState
 from pydantic import TypeAdapter, ValidationError
 
+from lading.executors.agent import scratch
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import (
     AgentJob,
@@ -54,6 +57,7 @@ from lading.executors.agent.supervisor import (
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
 from lading.executors.agent.tasks.outputs import NotesResults, measured
+from lading.hooks.dags.bundles import of_workload
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import Reason, because
 
@@ -114,6 +118,7 @@ def preload() -> None:
     for module in MODULES:
         import_module(module)
     for warm_up in (
+        _fix_bundle_root,
         _load_certificates,
         get_coordinator_manager,
         load_remote_log_handler,
@@ -125,6 +130,29 @@ def preload() -> None:
         except Exception:  # a broken plugin, say: each task will meet it, where the user sees it
             log.warning("a warm-up has failed", exc_info=True)
     dispose_orm(do_log=False)
+
+
+def _fix_bundle_root() -> None:
+    """Have one cache of Dag bundles for all jobs of this user on this machine.
+
+    By default Airflow keeps them in the folder for temporary files: that is another one for each job, which would clone
+    its bundle again.
+    """
+    if conf.get("dag_processor", "dag_bundle_storage_path", fallback=None):
+        return
+    folder = scratch.root("") / "dag_bundles"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ[scratch.BUNDLES_VARIABLE] = str(folder)
+    bundles_base.STALE_BUNDLE_TRACKING_FOLDER = folder / "_tracking"  # it was set by an import
+
+
+def _remove_old_bundles(workload: dict[str, Any]) -> None:
+    """Remove the versions of a job's bundle that are no longer used, as Airflow's scheduler does on its own machine."""
+    if (bundle := of_workload(workload)) is not None and bundle.version is not None:
+        try:
+            bundles_base.BundleUsageTrackingManager()._remove_stale_bundle_versions_for_bundle(bundle.name)
+        except Exception:  # another job does so at the same time, say
+            log.warning("old versions of Dag bundle %s could not be removed", bundle.name, exc_info=True)
 
 
 def _load_certificates() -> None:
@@ -154,6 +182,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     callback_supervisor.CallbackSubprocess = CallbackSupervisor  # type: ignore[misc]
     try:
         exit_code = BaseExecutor.run_workload(parsed)
+        _remove_old_bundles(workload)
     except RuntimeError as error:
         if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
             raise AgentJobFailed(because("job_error", text=str(error))) from None

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
+from lading.executors.agent.job_folder import Supervisor
+from lading.executors.agent.limits import LimitEnforcer
+from lading.executors.agent.running import RunningJob
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers, load_runner
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.events import to_json
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import JobFolder, Spool
+from lading.scheduling.resources import Resources
+
+# What the mapping holds in which the meter leaves the peak: a number of MiB, bytes.
+PEAK_BYTES = 8
 
 
 def main() -> None:
     spool, token, module = sys.argv[1:]
     job = AgentJob(token, Spool(Path(spool)))
     workload = json.load(sys.stdin)
+    peak = start_meter(token, job.folder)
     process_tree.adopt_orphans()
     runner = load_runner(module)
     runner.preload()
@@ -41,11 +52,36 @@ def main() -> None:
         "cause": cause,
         "outputs": job.outputs,
         "cpu_seconds": usage.cpu_seconds - before.cpu_seconds,
-        "peak": usage.peak_since(before),
+        "peak": int.from_bytes(peak[:PEAK_BYTES], sys.byteorder) * 1024,
         "touched": usage.touched_since(before),
         "is_out_of_memory": host.oom_kills() > killed,
     }
     write_atomically(path_of(job.folder.root), to_json(outcome))
+
+
+def start_meter(token: str, folder: JobFolder) -> mmap.mmap:
+    """Let another process measure this one and all below it: the agent sees no processes of Docker's containers.
+
+    To be called before anything large is imported, for it is a copy of this process; and before this process adopts
+    orphans, for it must not be measured itself.
+
+    :returns: where the peak is found
+    """
+    pid = os.getpid()
+    root = Supervisor(pid, host.started(pid), host.boot_id(), time.time(), host.since_boot(), Resources(), None, None)
+    peak = mmap.mmap(-1, mmap.PAGESIZE)
+    if between := os.fork():
+        os.waitpid(between, 0)
+        return peak
+    try:
+        if os.fork():
+            os._exit(0)
+        measured, enforcer = RunningJob(token, folder, root, is_child=False), LimitEnforcer()
+        while root.alive:
+            time.sleep(enforcer.enforce([measured], kill_grace=0.0))
+            peak[:PEAK_BYTES] = (measured.peak_memory or 0).to_bytes(PEAK_BYTES, sys.byteorder)
+    finally:
+        os._exit(0)
 
 
 if __name__ == "__main__":

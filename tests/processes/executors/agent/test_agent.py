@@ -130,6 +130,23 @@ def test_a_job_over_its_memory_limit_is_killed(agent: NodeAgent) -> None:
     assert 90 <= modest["peak_memory"] <= 130
 
 
+@pytest.mark.parametrize("privileged", [True, False])
+def test_pages_of_files_count_for_no_limit_and_no_peak(tmp_path: Path, privileged: bool) -> None:
+    node = NodeAgent(tmp_path)
+    node.start(privileged=privileged)
+    node.put("maps", "map_file", memory_limit=300, mebibytes=256, seconds=4, path=str(tmp_path / "array"))
+    node.put("free", "map_file", mebibytes=256, seconds=4, path=str(tmp_path / "another"))
+    node.put("short", "map_file", mebibytes=64, seconds=0, path=str(tmp_path / "third"))
+    node.put("greedy", "allocate", memory_limit=300, mebibytes=400, seconds=60)
+    for token in ("maps", "free", "short"):
+        finished = node.wait_for(token)
+        assert finished["cause"] is None
+        assert (finished["peak_memory"] or 0) < 40, "by this figure memory='auto' is sized"
+    greedy = node.wait_for("greedy")
+    assert greedy["cause"] == "out_of_memory"
+    assert node.stop() == 0
+
+
 def test_memory_that_forked_processes_share_counts_once(agent: NodeAgent) -> None:
     agent.put("pool", "share", memory_limit=300, mebibytes=150, processes=4, seconds=1)
     finished = agent.wait_for("pool")

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from lading.executors.agent import container
 from lading.executors.agent.job_folder import Supervisor
+from lading.hooks.spool.spool import Spool
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.services import containers, debian
-from tests.services.agent import NodeAgent
+from tests.services.agent import ROOT, RUNNER, NodeAgent
 from tests.services.podman import IMAGE, podman
 from tests.services.processes import wait_until
 
@@ -105,6 +107,21 @@ def test_a_container_ends_with_the_process_that_has_started_it(node: NodeAgent, 
     os.kill(supervisor.pid, signal.SIGKILL)
     assert node.wait_for("a")["cause"] == "lost"
     assert wait_until(lambda: not sleeping(tmp_path), 10)
+
+
+@pytest.mark.parametrize(("function", "counts"), [("allocate", 128), ("map_file", 0)])
+def test_its_peak_is_measured_inside_for_an_agent_that_sees_no_process_of_it(
+    tmp_path: Path, function: str, counts: int
+) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.create()
+    spool.job("a").root.mkdir()
+    arguments = {"path": str(tmp_path / "array")} if function == "map_file" else {}
+    workload = {"function": function, "arguments": {"mebibytes": 128, "seconds": 2, **arguments}}
+    command = [sys.executable, "-m", container.INSIDE, str(spool.root), "a", RUNNER]
+    subprocess.run(command, input=json.dumps(workload).encode(), cwd=ROOT, check=True)
+    outcome = json.loads(container.path_of(spool.job("a").root).read_text())
+    assert counts <= outcome["peak"] // 1024 < counts + 60, "with the interpreter, which the container has to hold too"
 
 
 def test_what_the_kernel_has_killed_for_its_memory_is_reported_so(node: NodeAgent, commands: Path) -> None:

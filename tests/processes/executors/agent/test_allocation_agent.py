@@ -47,10 +47,17 @@ class Cluster:
     def set(self, terms: AllocationTerms) -> None:
         Path(self.folder.terms).write_text(terms.to_json())
 
-    def put(self, token: str, function: str = "succeed", time_limit: int | None = None, **more: Any) -> None:
+    def put(
+        self,
+        token: str,
+        function: str = "succeed",
+        time_limit: int | None = None,
+        memory_limit: int | None = None,
+        **more: Any,
+    ) -> None:
         """Give a job to the agent, or to one that is to begin where there is a spool."""
         workload = {"function": function, "arguments": more, "token": "secret", "log_path": f"{token}.log"}
-        envelope = Envelope(token, workload, Resources(1, 100), None, time_limit, 0, 0.0, 2e9)
+        envelope = Envelope(token, workload, Resources(0.1, 100), memory_limit, time_limit, 0, 0.0, 2e9)
         write_atomically(self.spool.envelope(token), envelope.to_json())
 
     def start(self) -> Forked:
@@ -100,6 +107,19 @@ def test_jobs_run_each_with_its_own_logs_and_threads(cluster: Cluster, tmp_path:
     left = json.loads(Path(cluster.folder.up).read_text())["left"]
     assert left > 500
     assert float(ends_at) - time.time() > 500
+
+
+def test_a_job_is_kept_to_its_memory_and_pages_of_files_are_none(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start()
+    for number in range(5):  # others with limits, which are measured too
+        cluster.put(f"b{number}", "share", memory_limit=300, mebibytes=150, processes=4, seconds=5)
+    cluster.put("maps", "map_file", memory_limit=300, mebibytes=256, seconds=4, path=str(tmp_path / "array"))
+    cluster.put("grows", "grow", memory_limit=300, mebibytes=3000, per_second=50)
+    grown = cluster.wait_for("grows", seconds=180)
+    assert grown["cause"] == "out_of_memory"
+    assert 300 < grown["peak_memory"] < 500, "by what it can grow until it is looked at again, on a busy machine too"
+    assert cluster.wait_for("maps")["cause"] is None
+    assert [cluster.wait_for(f"b{number}")["cause"] for number in range(5)] == [None] * 5
 
 
 def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:

@@ -156,6 +156,13 @@ def test_limits_are_enforced(cluster: Cluster) -> None:
     assert cluster.end()["cause"] == "out_of_memory"
 
 
+def test_pages_of_files_count_for_no_limit(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("map_file", memory_limit=300, mebibytes=256, seconds=3, path=str(tmp_path / "array"))
+    cluster.run()
+    assert cluster.end()["cause"] is None
+    assert (cluster.end()["peak_memory"] or 0) < 40
+
+
 def test_a_task_is_cancelled_by_a_file(cluster: Cluster) -> None:
     cluster.put("sleep", seconds=60)
     process = cluster.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.process_tree import MARK, MIB, MemoryMeter, Process, ProcessMemory
+from lading.executors.agent.process_tree import MARK, Process
 from lading.hooks.files import host
 
 PYTHON = sys.executable
@@ -54,7 +54,6 @@ def test_a_process_is_read_whatever_its_name(run: Callable[..., subprocess.Popen
     assert found is not None
     assert (found.parent, found.session) == (os.getpid(), process.pid)
     assert found.alive
-    assert found.resident > 5 * MIB
 
 
 def test_the_dead_are_not_alive(run: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -151,91 +150,3 @@ def test_a_session_with_a_new_leader_of_the_same_pid_is_none_of_ours(
     process = run("ready(); time.sleep(60)")
     started = host.started(process.pid)
     assert process_tree.leftovers(process.pid, started - 1, "no-token") == []
-
-
-POOL = (
-    "block = bytearray(os.urandom(2**20)) * 200\n"
-    "for _ in range(4):\n"
-    "    if os.fork() == 0: time.sleep(60)\n"
-    "ready(); time.sleep(60)"
-)
-
-
-@pytest.fixture(params=["root", "others"])
-def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Measure as root may, who can look into all processes, and as others must."""
-    if request.param == "root" and os.geteuid():
-        return "others"
-    if request.param == "others":
-        amounts = process_tree._amounts
-
-        def refuse(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
-            return {} if path.endswith("smaps_rollup") else amounts(path, names)
-
-        monkeypatch.setattr(process_tree, "_amounts", refuse)
-    return str(request.param)
-
-
-def measure(pid: int) -> int:
-    meter, found = MemoryMeter(), process_tree.tree(pid)
-    meter.watch(found)
-    used = meter.measure(found)
-    assert used <= process_tree.resident(found)
-    return used
-
-
-def test_memory_of_one_process(run: Callable[..., subprocess.Popen[bytes]], sight: str) -> None:
-    process = run("block = bytearray(os.urandom(2**20)) * 200; ready(); time.sleep(60)")
-    assert 200 <= measure(process.pid) < 230
-
-
-def test_a_forked_pool_shares_its_memory(run: Callable[..., subprocess.Popen[bytes]], sight: str) -> None:
-    process = run(POOL)
-    assert 200 <= measure(process.pid) < 260
-    assert process_tree.resident(process_tree.tree(process.pid)) > 1000
-
-
-def test_what_a_forked_process_adds_counts(run: Callable[..., subprocess.Popen[bytes]], sight: str) -> None:
-    process = run(
-        "block = bytearray(os.urandom(2**20)) * 100\n"
-        "if os.fork() == 0:\n"
-        "    time.sleep(0.5)\n"
-        "    more = bytearray(os.urandom(2**20)) * 100\n"
-        "    ready()\n"
-        "time.sleep(60)"
-    )
-    child = process_tree.descendants(process.pid)
-    assert len(child) == 1
-    meter = MemoryMeter()
-    meter._inherited = {(child[0].pid, child[0].started): 105 * MIB}  # as seen before it has allocated
-    found = process_tree.tree(process.pid)
-    meter.watch(found)
-    assert 195 <= meter.measure(found) < 230
-
-
-def test_what_the_parent_has_is_not_counted_with_a_job(
-    run: Callable[..., subprocess.Popen[bytes]], sight: str, tmp_path: Path
-) -> None:
-    process = run(POOL)
-    job = process_tree.descendants(process.pid)[0]
-    assert measure(job.pid) < 20
-
-
-def test_shared_memory_counts_once(run: Callable[..., subprocess.Popen[bytes]], sight: str) -> None:
-    process = run(
-        "import mmap\n"
-        "block = mmap.mmap(-1, 200 * 2**20)\n"
-        "filled, ours = os.pipe()\n"
-        "for _ in range(3):\n"
-        "    if os.fork() == 0:\n"
-        "        block[:] = b'x' * len(block)\n"
-        "        os.write(ours, b'.')\n"
-        "        time.sleep(600)\n"
-        "for _ in range(3): os.read(filled, 1)\n"
-        "ready(); time.sleep(600)"
-    )
-    assert 195 <= measure(process.pid) < 260
-
-
-def test_memory_of_no_processes() -> None:
-    assert ProcessMemory.read(2**22 + 1) == ProcessMemory(0, 0)

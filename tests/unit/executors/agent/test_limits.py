@@ -46,12 +46,12 @@ class Looks:
         self.looked: list[str] = []
         self.rounds: list[float] = []
         monkeypatch.setattr(limits.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(LimitEnforcer, "_look", lambda _, job: self.look(job))
+        monkeypatch.setattr(LimitEnforcer, "_look", lambda _, job, **named: self.look(job))
 
     def look(self, job: RunningJob) -> None:
         self.now += self.cost.get(job.token, 0.02)
         self.looked.append(job.token)
-        job.measured_at_bound = 1
+        job.peak_memory = 1
 
     def go(self, meter: LimitEnforcer, jobs: list[RunningJob], seconds: float) -> None:
         end = self.now + seconds

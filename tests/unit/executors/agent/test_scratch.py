@@ -127,14 +127,13 @@ def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: P
     assert sorted(path.name for path in root(str(tmp_path)).iterdir()) == ["later", "later.kept"]
 
 
-def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    root(str(tmp_path)).symlink_to(tmp_path)
-    with pytest.raises(OSError, match="no folder that this user alone may use"):
-        JobScratch(str(tmp_path), "a")
-    root(str(tmp_path)).unlink()
-    root(str(tmp_path)).mkdir(mode=0o755)
-    with pytest.raises(OSError, match="no folder that this user alone may use"):
-        sweep(root(str(tmp_path)), 0.0, 0.0)
+def test_a_folder_that_others_may_use_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / f"lading-{os.geteuid()}").symlink_to(tmp_path)
+    other = JobScratch(str(tmp_path), "a").path.parent
+    assert other.name.startswith(f"lading-{os.geteuid()}-")
+    assert other == root(str(tmp_path))
+    other.chmod(0o770)
+    assert root(str(tmp_path)) != other
 
 
 def test_a_variable_of_the_machine_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import traceback
@@ -24,7 +25,7 @@ from lading.executors.agent.tasks import airflow_runner
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.services.agent import NodeAgent
+from tests.services.agent import ROOT, NodeAgent
 from tests.services.execution_api import ExecutionApi, task_workload
 
 DAG = """
@@ -89,11 +90,11 @@ def api() -> Iterator[ExecutionApi]:
 
 
 @pytest.fixture(scope="module")
-def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> Iterator[Callable[[str], NodeAgent]]:
+def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> Iterator[Callable[..., NodeAgent]]:
     """Start an agent whose tasks have a heartbeat of so many seconds."""
     made = []
 
-    def make(heartbeat: str) -> NodeAgent:
+    def make(heartbeat: str, **environment: str) -> NodeAgent:
         home = tmp_path_factory.mktemp("home")
         (home / "dags").mkdir()
         (home / "dags" / "dag.py").write_text(DAG)
@@ -109,6 +110,7 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
             AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT="60",
             AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL=heartbeat,
             AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="sqlite:////nowhere/at/all.db",
+            **environment,
         )
         return made[-1]
 
@@ -120,7 +122,7 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
 
 
 @pytest.fixture(scope="module")
-def node(make_node: Callable[[str], NodeAgent]) -> NodeAgent:
+def node(make_node: Callable[..., NodeAgent]) -> NodeAgent:
     return make_node("1")
 
 
@@ -175,6 +177,90 @@ def test_a_task_succeeds(node: NodeAgent, api: ExecutionApi) -> None:
     assert (finished["cause"], finished["exit_code"]) == (None, 0)
     assert api.states(token) == ["success"]
     assert any("Returned value was: 1" in line["event"] for line in log(node, token))
+
+
+CLONED = """
+import subprocess, time
+from pathlib import Path
+from airflow.dag_processing.bundles.base import BaseDagBundle, BundleVersion
+
+class ClonedBundle(BaseDagBundle):
+    "A Git bundle, as far as it matters where it lies: the class of Airflow's Git provider locks and clones like that."
+    supports_versioning = True
+
+    def __init__(self, *, repository, **named):
+        super().__init__(**named)
+        self.repository = repository
+
+    def initialize(self):
+        with self.lock():
+            if not self.path.exists():
+                with open(self.repository + ".clones", "a") as clones:
+                    clones.write(f"{self.path}\\n")
+                time.sleep(1)
+                subprocess.run(["git", "clone", "--quiet", self.repository, self.path], check=True)
+                subprocess.run(["git", "-C", self.path, "checkout", "--quiet", self.version], check=True)
+        super().initialize()
+
+    @property
+    def path(self):
+        return self.versions_dir / self.version
+
+    def get_current_version(self):
+        return BundleVersion(self.version)
+
+    def refresh(self):
+        raise NotImplementedError
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=x", "-c", "user.email=x"]
+    done = subprocess.run(["git", "-C", folder, *identity, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(repository: Path, name: str) -> str:
+    (repository / "dag.py").write_text(f"{DAG}\n# {name}\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message", name)
+    return git(repository, "rev-parse", "HEAD")
+
+
+def test_a_git_bundle_is_cloned_once_per_version_whatever_the_folder_for_temporary_files(
+    make_node: Callable[..., NodeAgent], api: ExecutionApi, tmp_path: Path
+) -> None:
+    repository, temporary = tmp_path / "repository", tmp_path / "temporary"
+    for folder in (repository, temporary):
+        folder.mkdir()
+    git(repository, "init", "--quiet")
+    (tmp_path / "cloned_bundle.py").write_text(CLONED)
+    kwargs = {"repository": str(repository)}
+    node = make_node(
+        "1",
+        TMPDIR=str(temporary),
+        PYTHONPATH=f"{tmp_path}:{ROOT}",
+        AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST=json.dumps(
+            [{"name": "repository", "classpath": "cloned_bundle.ClonedBundle", "kwargs": kwargs}]
+        ),
+        AIRFLOW__DAG_PROCESSOR__STALE_BUNDLE_CLEANUP_MIN_VERSIONS="1",
+        AIRFLOW__DAG_PROCESSOR__STALE_BUNDLE_CLEANUP_AGE_THRESHOLD="0",
+    )
+    root = temporary / f"lading-{os.geteuid()}" / "dag_bundles"
+    cloned = []
+    for name in ("one", "two"):
+        version = commit(repository, name)
+        cloned.append(str(root / "repository" / "versions" / version))
+        bundle = {"name": "repository", "version": version}
+        for batch in (2, 1):  # two that find no clone, and one that follows
+            tokens = [str(uuid.uuid4()) for _ in range(batch)]
+            for token in tokens:
+                leave(node, token, {**task_workload(token, "dag", "succeed", "dag.py"), "bundle_info": bundle})
+            for token in tokens:
+                assert node.wait_for(token)["cause"] is None
+                assert api.states(token) == ["success"]
+        assert (tmp_path / "repository.clones").read_text().splitlines() == cloned
+    assert [str(path) for path in (root / "repository" / "versions").iterdir()] == cloned[1:], "the old one goes"
 
 
 def test_the_files_that_a_task_has_returned_and_its_outlets_are_reported(node: NodeAgent) -> None:
@@ -237,7 +323,7 @@ def test_a_task_that_cannot_reach_the_api_leaves_its_failure_to_the_scheduler(
     assert api.states(token) == states
 
 
-def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[[str], NodeAgent]) -> None:
+def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[..., NodeAgent]) -> None:
     """Airflow's own supervisor may sleep for the heartbeat interval after the end of the task."""
     node = make_node("600")
     for token in [put(node, "succeed") for _ in range(4)]:
