@@ -3,6 +3,9 @@
 Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
 raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
 Airflow then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
+
+How often says the task's hint, or else the configuration. A try in which none of the task's code has run does not
+count: there is no harm in another one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import Select, func, select
 
 from lading.executors.store import JobRow, LocationRow, State
+from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 EVENT = "lading gives the try back"
+# The code of the reason of tries that have ended before they could begin.
+NOT_BEGUN = "api_silent_at_start"
 # What the states of a task instance are of which Airflow does not know yet that it has failed.
 UNAWARE = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 
@@ -34,18 +40,34 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
     It belongs into the transaction after which the failures are reported to Airflow.
 
     :param jobs: of this session, whose ends were not reported to Airflow yet
-    :param most: how many tries of one task instance are given back
+    :param most: how many tries of one task instance are given back, unless its hint says so
     """
     entries: list[Log] = []
-    for job in jobs if most else ():
+    for job in jobs:
         if not job.given_back and _is_infrastructure(session, job) and (task := _task(session, job)) is not None:
-            before = _given_back(session, job)
-            if before < most:
+            before, limit = _given_back(session, job), _limit(task, most)
+            if before < limit or not _has_begun(job):
                 _give_back(session, task)
                 job.given_back = True
+            elif not limit:
+                continue
             entries.append(Log(event=EVENT if job.given_back else "lading counts the try", task_instance=task.key))
-            entries[-1].extra = _sentence(job, before, most)
+            entries[-1].extra = _sentence(job, before, limit)
     return entries
+
+
+def _limit(task: TaskInstance, most: int) -> int:
+    """How many tries of a task instance are given back."""
+    try:
+        own = Hints.from_config(task.executor_config).infrastructure_retries
+    except HintError:  # which has failed the task, if anything of it has run
+        own = None
+    return most if own is None else own
+
+
+def _has_begun(job: JobRow) -> bool:
+    """Whether code of the task may have run."""
+    return job.reason_code != NOT_BEGUN
 
 
 def accept_reported_success(session: Session, jobs: Iterable[JobRow]) -> None:
@@ -99,6 +121,7 @@ def _given_back(session: Session, job: JobRow) -> int:
             JobRow.task_id == job.task_id,
             JobRow.map_index == job.map_index,
             JobRow.given_back.is_(True),
+            JobRow.reason_code.is_distinct_from(NOT_BEGUN),
         )
     )
     return count or 0
@@ -112,9 +135,11 @@ def _give_back(session: Session, task: TaskInstance) -> None:
 
 
 def _sentence(job: JobRow, before: int, most: int) -> str:
+    if not _has_begun(job):
+        return "none of the task has run: this try uses up none of its retries"
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (
         f"{job.cause} is not the task's fault, but {before} of its tries have been given back already; "
-        "[lading] infrastructure_retries says how many are"
+        "infrastructure_retries, its hint or the option of [lading], says how many are"
     )

@@ -39,6 +39,7 @@ def resources(
     max_usd: float | None = None,
     hurry: float | str | None = None,
     finish_by: float | str | timedelta | None = None,
+    infrastructure_retries: int | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
     nodes: int | tuple[int, int] | None = None,
@@ -107,6 +108,9 @@ def resources(
         or text such as ``"2h"``; or the time of day by which it shall have ended, such as ``"06:00"``, in the time zone
         of the Dag, the next one after that; in ``default_args`` of the Dag. The earliest of its tasks counts. If no
         machines can do it by then, it takes as little longer as possible
+    :param infrastructure_retries: how many of its tries that a failed machine or a preemption has ended use up none of
+        its ``retries``; without it, what ``[lading] infrastructure_retries`` says. With 0, and ``retries=0``, a task
+        that has begun never runs a second time
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True

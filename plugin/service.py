@@ -21,6 +21,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
+from lading.hooks.api_tunnel.address import NO_TOKEN
 from lading.hooks.files.child_processes import raise_open_files_limit
 from lading.hooks.files.safe_files import make_private
 from lading.hooks.files.version import MixedVersions, check_versions
@@ -71,7 +72,7 @@ def wake_api_server() -> None:
     deadline = time.monotonic() + SECONDS_UNTIL_AWAKE
     while time.monotonic() < deadline:
         with contextlib.suppress(httpx.HTTPError):
-            httpx.get(url, timeout=SECONDS_UNTIL_AWAKE)
+            httpx.get(url, headers=NO_TOKEN, timeout=SECONDS_UNTIL_AWAKE)
             return
         time.sleep(1)
 

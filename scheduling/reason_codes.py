@@ -334,6 +334,15 @@ _TABLE = (
         _OPERATOR,
         form=Form.PHRASE,
     ),
+    Code(
+        "api_away",
+        "api_away",
+        "Airflow's API server does not answer",
+        "Airflow's API server has not answered since {since:moment}; {jobs:jobs_wait} on this machine",
+        "Nothing, once it answers: no try is used up. Look whether the API server is up and how loaded it is (more "
+        "[api] workers), and at api_url and the tunnel of the site.",
+        _OPERATOR,
+    ),
     # What its last attempt has met is no reason any more: it sleeps.
     Code(
         "attempted",
@@ -1382,6 +1391,13 @@ _TABLE = (
         "Airflow's execution API was out of reach",
         f"Nothing: it is tried again. If it lasts, look at api_url of the site. {_CHECK}",
     ),
+    _end(
+        "api_silent_at_start",
+        "node_failure",
+        "Airflow's execution API did not answer in time for the task to begin: {text}",
+        "Airflow's execution API was out of reach",
+        f"Nothing: none of the task has run, and it is tried again. {_CHECK}",
+    ),
     _end("batch_asked_to_end", "lost", "the batch system has asked the job to end"),
     _end("supervisor_gone", "lost", "the process that supervised the task is gone"),
     _end("supervisor_killed", "lost", "the process that supervised the task ended unexpectedly with signal {signal}"),
@@ -1396,6 +1412,17 @@ _TABLE = (
     _end("task_killed", "error", "the task's process was ended by signal {signal}"),
     _end("job_error", "error", "{text}"),
     _end("api_error", "error", "the API server answered {status}: {text}"),
+    _end(
+        "token_refused",
+        "error",
+        "the API server refuses the task's token ({status}: {text}); give it the same [api_auth] jwt_secret as the "
+        "schedulers and controllers",
+        "The API server refuses the tokens of tasks",
+        "Give the API server, the schedulers and the controllers the same [api_auth] jwt_secret, or keys that belong "
+        "together, the same jwt_issuer and [execution_api] jwt_audience, compare their clocks, and restart them. Then "
+        "run: airflow lading check.",
+        _OPERATOR,
+    ),
     _end("start_refused", "cancelled", "the API server answered {status}: {text}"),
     _end("runs_elsewhere", "cancelled", "{text} elsewhere"),
     _end(

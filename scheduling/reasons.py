@@ -109,6 +109,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "are_busy": lambda names: f"{_some(names)} {'is' if len(names) == 1 else 'are'} busy",
     "are_taken": lambda names: f"{' and '.join(names)} {'is' if names in (('memory',), ('disk',)) else 'are'} taken",
     "place": lambda name: "every location" if name is None else name,
+    "jobs_wait": lambda number: "1 job waits" if number == 1 else f"{number} jobs wait",
     "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
     "memory": format_memory,
     "and": " and ".join,

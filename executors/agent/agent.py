@@ -44,8 +44,9 @@ from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling import gpus, queueing
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE, Resources
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Agent:
         self.limits = LimitEnforcer()
         self.trouble = Trouble(log)
         self.scratch = Scratch()
+        self.api = Backoff()  # of starting jobs while Airflow's API server does not answer
         self.config: AgentConfig | None = None
         self.ending: Ending | None = None  # of the machine, once that is known
         self._notice = SpotNotice()
@@ -254,11 +256,17 @@ class Agent:
             )
 
     def _start_jobs(self) -> None:
+        now, clock = time.time(), time.monotonic()
+        away = self.running.api_away(len(self.inbox.ready(now)))
         if self.config is None or self.shutdown is not None or self.end_signals.received or not self.inbox.entries:
             return
         if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return
-        now, clock = time.time(), time.monotonic()
+        if away is None:
+            self.api.succeeded()
+        elif not self._is_due(away):
+            self.inbox.report_reasons({job.token: away for job in self.inbox.ready(now)}, now)
+            return
         for held in self.holds.held_for({job.token for job in self.inbox.ready(now)} if self.holds.by_job else ()):
             self._start(held.hold.job, dict(held.devices))
             self.holds.use(held.hold.job)
@@ -274,7 +282,7 @@ class Agent:
             self.inbox.refuse(token, reason)
         for token in decision.overtaken:
             self.inbox.overtake(token, clock)
-        for token in decision.starts:
+        for token in decision.starts[: 1 if self.running.unanswered else None]:
             self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
             devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         if clock < self._reasons_due and not self.inbox.has_unreported(now):
@@ -283,6 +291,16 @@ class Agent:
         free = self._free(self.config)
         reasons = queueing.reasons(self.inbox.ready(now), free, now=clock, patience=patience, devices=devices)
         self.inbox.report_reasons(reasons, now)
+
+    def _is_due(self, away: Reason) -> bool:
+        """Whether another job is tried while Airflow's API server does not answer those that were started.
+
+        Those ask again themselves; but it may be them alone that get no answer.
+        """
+        is_due = self.api.failures > 0 and self.api.left <= 0
+        if is_due or not self.api.failures:
+            self.api.failed(away.sentence)
+        return is_due
 
     def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""

@@ -107,6 +107,7 @@ class BatchJob:
     def _look(self) -> float:
         try:
             self.running.collect(self.inbox)
+            self.running.api_away()
             self._read_cancel()
             pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
         except OSError:

@@ -96,6 +96,7 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
     engine, image = engine_and_image(envelope.container or "")
     program = ["-m"] if ARCHIVE is None else [ARCHIVE]
     inside = [envelope.container_python, *program, INSIDE, str(job.spool.root), job.token, runner]
+    inside.append(str(envelope.expires_at))
     folders = [str(job.spool.root), envelope.dags, *(environment.get(name) for name in FOLDERS)]
     folders += [] if ARCHIVE is None else [os.path.dirname(ARCHIVE)]
     folders += map(os.path.dirname, envelope.inputs.values())

@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,6 +195,23 @@ def mark_task_ended(folder: JobFolder) -> None:
 
 def task_has_ended(folder: JobFolder) -> bool:
     return os.path.exists(folder.root / "ended")
+
+
+def mark_unanswered(folder: JobFolder) -> None:
+    """Note that the job cannot begin, because Airflow's API server does not answer."""
+    with contextlib.suppress(OSError):  # on a full disk others are started, and wait likewise
+        (folder.root / "unanswered").touch(mode=0o600)
+
+
+def begin_anew(folder: JobFolder) -> None:
+    """Note that the API server has answered the job: from now on it runs."""
+    if (supervisor := Supervisor.read(folder)) is not None:
+        replace(supervisor, at=time.time(), began=host.since_boot()).write(folder)
+    (folder.root / "unanswered").unlink(missing_ok=True)
+
+
+def is_unanswered(folder: JobFolder) -> bool:
+    return os.path.exists(folder.root / "unanswered")
 
 
 def remove(folder: JobFolder) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.inbox import InboxEntry
+from lading.executors.agent.inbox import SECONDS_UNTIL_REPORTED, InboxEntry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
@@ -24,7 +25,7 @@ from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ MOST_OUTPUT = 4096
 
 # A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
 AGAIN = 0.5
+
+# How many jobs wait for an answer of the API server is counted this often: each of them reports each count, seconds.
+SECONDS_PER_COUNT = 60.0
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -66,6 +70,9 @@ class RunningJob:
     kill_supervisor_at: float | None = None
     meter: MemoryMeter = field(default_factory=MemoryMeter)
     peak_memory: int | None = None
+    unanswered_since: float | None = None
+    """Since when it cannot begin, because Airflow's API server does not answer, epoch seconds; None: it can."""
+    is_reported_unanswered: bool = False
     next_look: float = 0.0
     measured_at: float = 0.0
 
@@ -107,6 +114,8 @@ class RunningJob:
     @property
     def age(self) -> float:
         """For how long it has run, seconds; setting the machine's clock does not change it."""
+        if self.unanswered_since is not None:
+            return 0.0
         return host.since_boot() - self.supervisor.began
 
     @property
@@ -144,6 +153,8 @@ class RunningJobs:
         self.failures = 0
         self.supervisor_lines = SupervisorLines()
         self.trouble = Trouble(log)
+        self._away: Reason | None = None
+        self._away_until = 0.0
 
     def used(self) -> Resources:
         """What the jobs occupy whose task has not ended."""
@@ -232,6 +243,7 @@ class RunningJobs:
 
     def _collect(self, job: RunningJob, inbox: WaitingJobs) -> None:
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
+        self._follow_start(job)
         job.press()
         gone = job.is_gone
         left = ExitFile.read(job.folder)
@@ -239,6 +251,45 @@ class RunningJobs:
             self._finish(job, left)
         elif gone:
             self._find_out(job, inbox)
+
+    @property
+    def unanswered(self) -> list[RunningJob]:
+        """The jobs that cannot begin because Airflow's API server does not answer."""
+        return [job for job in self.jobs.values() if job.unanswered_since is not None]
+
+    def _follow_start(self, job: RunningJob) -> None:
+        """Notice that a job waits for an answer of Airflow's API server, and that it has got one and begins."""
+        is_marked = job_folder.is_unanswered(job.folder)
+        if is_marked and not job.task_has_ended:
+            job.unanswered_since = job.unanswered_since or time.time()
+        elif job.unanswered_since is not None:
+            job.unanswered_since = None
+            if not is_marked and (anew := Supervisor.read(job.folder)) is not None:
+                job.supervisor = replace(job.supervisor, at=anew.at, began=anew.began)
+                self.journal.started(job.token, at=anew.at, pid=job.supervisor.pid)
+
+    def api_away(self, waiting: int = 0) -> Reason | None:
+        """Why jobs cannot begin here while Airflow's API server does not answer; None: as far as is known it does.
+
+        Those that were started and cannot begin are reported.
+
+        :param waiting: how many further jobs are not started for that reason
+        """
+        if not (unanswered := self.unanswered):
+            self._away = None
+            return None
+        if self._away is None or time.monotonic() >= self._away_until:
+            since = min(job.unanswered_since or math.inf for job in unanswered)
+            is_counted_soon = self._away is None  # others have been started that are not known to get no answer
+            self._away = because("api_away", jobs=waiting + len(unanswered), since=since)
+            pause = SECONDS_UNTIL_REPORTED if is_counted_soon else SECONDS_PER_COUNT
+            self._away_until = time.monotonic() + pause
+        for job in unanswered:
+            waits = time.time() - (job.unanswered_since or math.inf)
+            if not job.is_reported_unanswered and waits >= SECONDS_UNTIL_REPORTED:
+                job.is_reported_unanswered = True
+                self.journal.waiting(job.token, self._away)
+        return self._away
 
     def _occupying(self) -> list[RunningJob]:
         return [job for job in self.jobs.values() if not job.task_has_ended]

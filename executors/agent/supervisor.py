@@ -106,9 +106,11 @@ class NoScratch(AgentJobFailed):
 class AgentJob:
     """The job of this process, as the code that runs it sees it."""
 
-    def __init__(self, token: str, spool: Spool) -> None:
+    def __init__(self, token: str, spool: Spool, expires_at: float = 0.0) -> None:
         self.token = token
         self.spool = spool
+        self.expires_at = expires_at
+        """When its JWT runs out, seconds since the epoch."""
         self.folder: JobFolder = spool.job(token)
         self.outputs: dict[str, int] = {}
         """The files that it leaves on this machine, with their bytes."""
@@ -122,6 +124,8 @@ class AgentJob:
         self.scratch: JobScratch | None = None
         self.ended_at: float | None = None
         """When the task's process had ended, seconds since the epoch: from then on its room is another job's."""
+        self.is_unanswered = False
+        """Whether the task cannot begin, because Airflow's API server does not answer."""
 
     def cause(self) -> EndCause | None:
         """Why the agent has ended this job, if it has."""
@@ -130,6 +134,21 @@ class AgentJob:
     def is_cancelled(self) -> bool:
         """Whether the agent has ended this job because it was cancelled."""
         return (ended := self.cause()) is not None and ended.cause == "cancelled"
+
+    def api_is_silent(self) -> None:
+        """Signal to the agent that the task cannot begin, because the API server does not answer."""
+        if not self.is_unanswered:
+            self.is_unanswered = True
+            job_folder.mark_unanswered(self.folder)
+            self.spool.ring()
+
+    def api_has_answered(self) -> None:
+        """Signal to the agent that the API server answers again, if it did not."""
+        if self.is_unanswered:
+            self.is_unanswered = False
+            with contextlib.suppress(OSError):  # the mark goes with the job
+                job_folder.begin_anew(self.folder)
+            self.spool.ring()
 
     def leave_scratch(self, keep: float, disk: int) -> None:
         """Remove the job's folder for temporary files, or keep it, as :meth:`JobScratch.end` does."""
@@ -232,7 +251,7 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[in
     envelope = _take(job, assignment.devices)
     if envelope is None:
         return NOT_STARTED, False
-    job.envelope, job.devices = envelope, list(assignment.devices)
+    job.envelope, job.devices, job.expires_at = envelope, list(assignment.devices), envelope.expires_at
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         from lading.hooks.dags import bundles  # what only jobs of Airflow need, whose runner has imported it

@@ -232,7 +232,7 @@ class JobRow(Base):
     @property
     def remedy(self) -> str | None:
         """What to do about it if it waits or has failed; None: nothing is known to be."""
-        if self.state in (State.RUNNING, State.SUCCEEDED):
+        if self.state == State.SUCCEEDED or (self.state == State.RUNNING and self.reason is None):
             return None
         if self.reason is not None and (self.state in LIVE or self.reason.meaning.kind != "other"):
             return self.reason.meaning.remedy

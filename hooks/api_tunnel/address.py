@@ -26,12 +26,11 @@ OPTION = "LADING_API_OPTION"
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 # What is larger is no address.
 MOST_BYTES = 2**12
-# A request to the API is repeated 79 times, at most 15 and on average 8 seconds apart: for the ten minutes for which a
-# JWT is valid and a machine may be away. Airflow's own five tries may be over in five seconds.
-PATIENCE = {
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "80",
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
-}
+# The headers of a request without a token: Airflow's server for a single admin (simple_auth_manager_all_admins) adds
+# one to those without this header, and then logs a traceback, because its execution API does not take that token.
+NO_TOKEN = {"Authorization": "none"}
+# How long Airflow's scheduler can be without a task's heartbeat: by this, jobs know how long they may wait for the API.
+HEARTBEAT_TIMEOUT = "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
 PORTS = {"http": 80, "https": 443}
 
 
@@ -75,8 +74,8 @@ def environment(setup: str, url: str, file: str | None) -> list[str]:
     lines = [setup, *([f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"] if url else ())]
     if file is not None:
         lines.append(f"export {VARIABLE}={shlex.quote(file)}")
-        # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
-        lines += [f'export {name}="${{{name}:-{value}}}"' for name, value in PATIENCE.items()]
+    if (timeout := current.deployment().heartbeat_timeout()) is not None:
+        lines.append(f'export {HEARTBEAT_TIMEOUT}="${{{HEARTBEAT_TIMEOUT}:-{timeout}}}"')  # `setup` may say otherwise
     return lines
 
 

@@ -91,6 +91,11 @@ class AirflowDeployment(Deployment):
 
         return verify
 
+    def heartbeat_timeout(self) -> int | None:
+        from airflow.configuration import conf
+
+        return int(conf.getint("scheduler", "task_instance_heartbeat_timeout"))
+
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         return HookLogin(to, timeout, keepalive, open_socket)
 

@@ -140,6 +140,10 @@ class Deployment(ABC):
         return verify
 
     @abstractmethod
+    def heartbeat_timeout(self) -> int | None:
+        """For how many seconds a job may be out of touch with that before it is failed; None: there is no limit."""
+
+    @abstractmethod
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         """A login at a server.
 

@@ -87,8 +87,13 @@ class Prices:
         self._spot: dict[tuple[str, str], tuple[float, float]] = {}
         """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
-        self.trouble: str | None = None
-        """Why AWS did not say what it costs, as text; None: it did."""
+        self._list_trouble: str | None = None
+        self._spot_trouble: str | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why AWS did not say what it costs when it was last asked, as text; None: it did."""
+        return "; ".join(filter(None, (self._list_trouble, self._spot_trouble))) or None
 
     def catalogue(self, now: float) -> Catalogue:
         """The types that can be bought now.
@@ -150,18 +155,19 @@ class Prices:
         if now - self._asked_at >= DAY:
             try:
                 self._kept = self._ask(now)
-                self._asked_at = now if self.trouble is None else now - DAY + PAUSE
+                self._asked_at = now if self._list_trouble is None else now - DAY + PAUSE
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(self._file, json.dumps(asdict(self._kept)))
             except Exception as error:  # whatever AWS, the network or the disk says: prices are not worth a stop
                 self._asked_at = now - DAY + PAUSE
-                self.trouble = f"AWS's prices could not be asked: {error}"
+                self._list_trouble = f"AWS's prices could not be asked: {error}"
         is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
         if SPOT in self.config.capacity_types and is_old:
             try:
                 self._spot = dict(self._ask_spot(now))
+                self._spot_trouble = None
             except Exception as error:
-                self.trouble = f"the spot prices could not be asked: {error}"
+                self._spot_trouble = f"the spot prices could not be asked: {error}"
             self._spot_at = now
 
     def _ask(self, now: float) -> CachedPrices:
@@ -170,11 +176,11 @@ class Prices:
         :raises OSError: it does not say what the zones have
         """
         zones, usd, at = self._ask_zones(), {}, now
-        self.trouble = None
+        self._list_trouble = None
         try:
             usd = self._ask_usd()
         except Exception as error:  # it may not be granted: what is there is known all the same
-            self.trouble = f"AWS's prices could not be asked: {error}"
+            self._list_trouble = f"AWS's prices could not be asked: {error}"
         if not usd and self._kept is not None:
             usd, at = self._kept.usd, self._kept.at
         return CachedPrices(region=self.ec2.region, at=at, usd=usd, zones=zones)

@@ -6,14 +6,18 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from airflow.exceptions import AirflowConfigException
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.site import Check, ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
+from lading.plugin.service import mint
 from lading.scheduling.resources import Resources, format_resources
 
 # The time limit of the trial jobs of a second submission, seconds.
@@ -35,7 +39,7 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
         good, message = try_jobs(trial, timeout)
         bill = trial.bill()
         return Check(what, good, f"{message}; {bill}" if bill else message)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AirflowConfigException) as error:
         return Check(what, False, str(error))
     finally:
         trial.close("cancel", SECONDS_TO_END if trial.trial_costs else 10.0)
@@ -43,12 +47,13 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
 
 
 def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
-    """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
+    """Give the site jobs that ask the API server as tasks do, and wait for the end of all, or the first bad one.
 
     :returns: whether all is well, and the text of the finding
     """
     deadline, solo = time.monotonic() + timeout, SiteDriver(site)
-    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
+    make = partial(trial_job, jwt=mint(), seconds=site.jwt_seconds)
+    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size, make)]
     solo.put(jobs)
     waiting = {job.token for job in jobs}
     while time.monotonic() < deadline:
@@ -81,24 +86,28 @@ def trial_text(sizes: Sequence[int]) -> str:
     return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
 
 
-def trial_jobs(number: int, size: int) -> list[Envelope]:
+def trial_jobs(number: int, size: int, make: Callable[[str, int | None], Envelope]) -> list[Envelope]:
     """The jobs of one submission: alike, and other ones than those of the others by their time limit.
 
     :param number: which submission it is, from 0
     """
     limit = TRIAL_SECONDS * number or None
-    return [trial_job(str(uuid.uuid4()), limit) for _ in range(size)]
+    return [make(str(uuid.uuid4()), limit) for _ in range(size)]
 
 
-def trial_job(token: str, time_limit: int | None = None) -> Envelope:
-    """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
+def trial_job(token: str, time_limit: int | None, *, jwt: Callable[[str, float], str], seconds: float) -> Envelope:
+    """A job that only looks whether a task could run: it asks Airflow's execution API as one that starts.
+
+    :param jwt: makes that with which the task would introduce itself
+    :param seconds: for which that is valid
+    """
     return Envelope(
         token=token,
-        workload=probe.workload(),
+        workload=probe.workload(token, jwt(token, seconds)),
         resources=Resources(),
         memory_limit=None,
         time_limit=time_limit,
         priority=0,
         queued_at=time.time(),
-        expires_at=time.time() + 3600,
+        expires_at=time.time() + seconds,
     )

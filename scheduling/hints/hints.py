@@ -79,6 +79,7 @@ class Hints:
     :param hurry: what the end of the run is worth where machines are bought by a forecast, see
         :mod:`lading.scheduling.forecast.choice`
     :param finish_by: when the run shall have ended, whatever that costs
+    :param infrastructure_retries: how many of its tries that the infrastructure has ended use up no retry
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
     :param spread: whether each of them runs on a location of its own
@@ -117,6 +118,7 @@ class Hints:
     max_usd: float | None = None
     hurry: float | None = None
     finish_by: FinishBy | None = None
+    infrastructure_retries: int | None = None
     gang: str | None = None
     partial: bool = False
     spread: bool = False

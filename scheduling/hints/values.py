@@ -115,10 +115,12 @@ class _NoFacts:
         raise ExpressionError(f"there is no input {name}")
 
 
-def _whole(value: object, of: str = "jobs", or_else: str = "") -> int:
+def _whole(value: object, of: str = "jobs", or_else: str = "", least: int = 1) -> int:
     text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
-    if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
-        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1{or_else}")
+    if not text.isdecimal() or not int(text[:9]) >= least or len(text) > 9:
+        raise UnitError(
+            f"{shortened(value)} is not a number of {of}; valid: a whole number of at least {least}{or_else}"
+        )
     return int(text)
 
 
@@ -177,6 +179,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "max_usd": _usd,
     "hurry": parse_hurry,
     "finish_by": parse_finish_by,
+    "infrastructure_retries": partial(_whole, of="tries", least=0),
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes", or_else=", or two of them as a range: (2, 8)"),

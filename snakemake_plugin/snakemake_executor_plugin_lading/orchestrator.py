@@ -62,6 +62,9 @@ class SnakemakeDeployment(Deployment):
     def api_url(self) -> str:
         return ""
 
+    def heartbeat_timeout(self) -> int | None:
+        return None
+
     def ssh_login(self, to: Any, timeout: int, keepalive: int, open_socket: OpenSocket) -> Login:
         return ConfigLogin(to, timeout, keepalive, open_socket)
 

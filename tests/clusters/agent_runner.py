@@ -31,8 +31,14 @@ def preload() -> None:
 def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run the function in a forked process, as Airflow's supervisor runs the task.
 
-    With an argument ``starting`` that does not begin for a while; the file of that name says so.
+    With an argument ``starting`` that does not begin for a while; the file of that name says so. With one ``answered``
+    it does not before the API server has answered, which the file of that name says.
     """
+    if answered := workload.get("arguments", {}).pop("answered", None):
+        job.api_is_silent()
+        while not Path(answered).exists():
+            time.sleep(0.05)
+        job.api_has_answered()
     if starting := workload.get("arguments", {}).pop("starting", None):
         Path(starting).touch()
         time.sleep(60)

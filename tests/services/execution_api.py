@@ -75,7 +75,7 @@ class ExecutionApi:
         """What the answer to a request for a path with this end waits for."""
         self.refusals: dict[str, int] = {}
         """The status of the answer to a request for a path with this end."""
-        self.details: dict[str, dict[str, Any]] = {}
+        self.details: dict[str, dict[str, Any] | str] = {}
         """And its details, where they are others than those of a task that was ended meanwhile."""
         api = self
 
@@ -101,6 +101,7 @@ class ExecutionApi:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.socket.listen(256)  # by default five connections wait, and others come back after seconds
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/execution/"
 
     def __enter__(self) -> ExecutionApi:

@@ -1,17 +1,21 @@
-"""Runs Airflow's workloads in the process of a job, with six changes to Airflow's own supervisor.
+"""Runs Airflow's workloads in the process of a job, with seven changes to Airflow's own supervisor.
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
 2. It signals that to the agent at once, so the next job starts while the last reports and the log upload still run.
-3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
-   cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
-   could not. The cause goes to the end of the task's log first, before the log is uploaded.
+3. It leaves the failure to Airflow's scheduler when the task's process died before it could say how it ended: the
+   agent has killed it for a cause, or a signal or ``os._exit`` has ended it. The scheduler learns the cause from the
+   executor, puts it into the failure message, and runs callbacks and retries, which the dead task could not. A cause
+   goes to the end of the task's log first, before the log is uploaded.
 4. So it does when the machine is taken away, which uses up no try, and when the batch system ends the job: whether
    that uses up one depends on why it does, which only the batch system itself knows. A task that says then that it has
    failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
-5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
-   execution_api_retries``): that is no fault of the task's, and uses up no try.
-6. It notes what the task returns, and its outlets, for the files that are named in them.
+5. It waits for an execution API that does not answer: before the task begins until its token expires, then for as long
+   as the scheduler can be without its heartbeat, less what the report takes. After that it leaves the failure to the
+   scheduler, too: that is no fault of the task's, and uses up no try.
+6. What the API did not answer is evidence of an outage until it answers the task's next request. A heartbeat that is
+   answered is no such evidence: the task may be cleaning up after the request that was not.
+7. It notes what the task returns, and its outlets, for the files that are named in them.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
 tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
@@ -55,7 +59,7 @@ from lading.executors.agent.supervisor import (
     reap_orphans,
 )
 from lading.executors.agent.tasks import probe
-from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.executors.agent.tasks.api_client import PATIENCE, ApiOutOfReach, ApiRefused, JobClient, is_out_of_reach
 from lading.executors.agent.tasks.outputs import NotesResults, measured
 from lading.hooks.dags.bundles import of_workload
 from lading.scheduling.hints.retries import INFRASTRUCTURE
@@ -170,14 +174,16 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         this job would be taken for its own
     """
     if workload.get("type") == probe.PROBE:
-        return _probe()
-    _NoticesTheEnd.job = job
+        JobClient.job = None  # it waits for nothing: that the API server does not answer is what it is to find
+        return _probe(str(workload.get("subject", "")), str(workload.get("token", "")))
+    JobClient.job = _NoticesTheEnd.job = job
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.asked_to_end = False
+    TaskSupervisor.has_begun = TaskSupervisor.is_unreported = False
     TaskSupervisor.api_error = None
     NotesResults.results = []
     parsed = _parsed(workload)
-    supervisor.Client = client_class()  # type: ignore[misc]
+    supervisor.Client = JobClient  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
     callback_supervisor.CallbackSubprocess = CallbackSupervisor  # type: ignore[misc]
     try:
@@ -191,15 +197,15 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         raise JobRefused(because("runs_elsewhere", text=str(error))) from error
     except Exception as error:
         if is_out_of_reach(error):
-            raise ApiOutOfReach(error) from error
+            raise ApiOutOfReach(error, has_begun=TaskSupervisor.has_begun) from error
         if not isinstance(error, ServerResponseError):
             raise
-        answer = {"status": error.response.status_code, "text": str(error.detail)}
         if _is_unwanted(error):
+            answer = {"status": error.response.status_code, "text": str(error.detail)}
             raise JobRefused(because("start_refused", **answer)) from error
-        raise AgentJobFailed(because("api_error", **answer)) from error
-    if exit_code and TaskSupervisor.api_error is not None and job.cause() is None:
-        raise ApiOutOfReach(TaskSupervisor.api_error, exit_code)
+        raise ApiRefused(error) from error
+    if TaskSupervisor.api_error is not None and job.cause() is None and (exit_code or TaskSupervisor.is_unreported):
+        raise ApiOutOfReach(TaskSupervisor.api_error, exit_code or 1)
     if TaskSupervisor.ended_by_server:
         raise JobSettled
     if exit_code:
@@ -226,9 +232,9 @@ def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
         raise AgentJobFailed(because("workload_unreadable", text=message)) from None
 
 
-def _probe() -> None:
+def _probe(subject: str, token: str) -> None:
     try:
-        probe.run()
+        probe.run(subject, token)
     except ConnectionError as error:
         raise AgentJobFailed(because("probe_failed", text=str(error))) from error
 
@@ -294,10 +300,14 @@ class _NoticesTheEnd(_Watched):
         exit_code: int | None = super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
         return exit_code
 
+    def is_explained(self) -> bool:
+        """Whether it is known why the process is killed, if it is."""
+        return self.job.cause() is not None
+
     def _check_subprocess_exit(self, raise_on_timeout: bool = False, expect_signal: int | None = None) -> int | None:
         if self._exit_code is not None:
             return self._exit_code
-        if self.job.cause() is not None:
+        if self.is_explained():
             expect_signal = signal.SIGKILL  # we know better than Airflow, which guesses at the reason
         exit_code = super()._check_subprocess_exit(raise_on_timeout, expect_signal)
         if exit_code is not None:
@@ -309,6 +319,9 @@ class _NoticesTheEnd(_Watched):
 class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess):
     """Airflow's supervisor of a task's process."""
 
+    if TYPE_CHECKING:
+        client: JobClient
+
     ended_by_server: ClassVar[bool] = False
     """Whether the task was cleared, or marked in the UI, while it ran: the server has decided about it, it has not
     failed."""
@@ -319,8 +332,22 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
     asked_to_end: ClassVar[bool] = False
     """Whether a signal has asked this process to end, by the agent or by the batch system."""
 
+    has_begun: ClassVar[bool] = False
+    """Whether the API server has let the task start."""
+
     api_error: ClassVar[Exception | None] = None
     """Why the API was not reached when the task, or its last heartbeat, needed it; None: it was."""
+
+    is_unreported: ClassVar[bool] = False
+    """Whether the task has ended, and the API was not reached to report how."""
+
+    def _on_child_started(self, **named: Any) -> None:
+        super()._on_child_started(**named)
+        TaskSupervisor.has_begun = self.client.has_begun = True
+        self.client.patient_until = self._last_successful_heartbeat + PATIENCE
+
+    def is_explained(self) -> bool:
+        return super().is_explained() or self.api_error is not None
 
     def _monitor_subprocess(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -351,31 +378,46 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
             if is_taken or (cause is None and self.api_error is not None):
                 self._signal_subprocess(signal.SIGKILL)
                 return
+        asked = self.client.asked
         try:
             super()._handle_request(msg, log, req_id)
-        except Exception as error:
-            if is_out_of_reach(error) and self._pending_terminal_state_msg is None:
-                TaskSupervisor.api_error = error
-            raise
+        finally:
+            if self.client.asked > asked and self._pending_terminal_state_msg is None:
+                TaskSupervisor.api_error = self.client.away
+
+    def _send_heartbeat_if_needed(self) -> None:
+        self.client.is_brief = True  # the next one follows soon, and the task can be heard meanwhile
+        try:
+            super()._send_heartbeat_if_needed()
+        finally:
+            self.client.is_brief = False
+        self.client.patient_until = self._last_successful_heartbeat + PATIENCE
 
     def _handle_heartbeat_failures(self, exc: Exception) -> None:
-        if is_out_of_reach(exc) and self.failed_heartbeats + 1 >= supervisor.MAX_FAILED_HEARTBEATS:
-            TaskSupervisor.api_error = exc  # Airflow's supervisor ends the task after this one
+        if is_out_of_reach(exc):
+            if time.monotonic() < self.client.patient_until:
+                log.warning("the API server does not answer, the task goes on: %s", exc)
+                return
+            TaskSupervisor.api_error = exc
+            self.failed_heartbeats = supervisor.MAX_FAILED_HEARTBEATS  # Airflow's supervisor ends the task now
         super()._handle_heartbeat_failures(exc)
 
     def update_task_state_if_needed(self) -> None:
         TaskSupervisor.ended_by_server = self.final_state == supervisor.SERVER_TERMINATED
         TaskSupervisor.reported_failure = self.final_state in FAILURES
         cause = self._cause() if self.final_state in FAILURES else self.job.cause()
+        is_silent = self._terminal_state is None and self._pending_terminal_state_msg is None
         if cause is not None:
             self.process_log.error(str(cause.reason), cause=cause.cause)
-            if self._terminal_state is None and self._pending_terminal_state_msg is None:
-                return  # the task could not say how it ended: the executor does, with the cause
         elif self.api_error is not None and self._exit_code != 0 and self._pending_terminal_state_msg is None:
             self.process_log.error(str(ApiOutOfReach(self.api_error)), cause=ApiOutOfReach.cause)
             return
+        if is_silent and (cause is not None or self._exit_code != 0):
+            return  # the task could not say how it ended: the executor does, with the cause
         try:
             super().update_task_state_if_needed()
+            if self._pending_terminal_state_msg is not None and self.client.away is not None:
+                TaskSupervisor.api_error, TaskSupervisor.is_unreported = self.client.away, True
         except ServerResponseError as error:
             if not _is_unwanted(error):
                 raise

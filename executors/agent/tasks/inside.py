@@ -1,4 +1,7 @@
-"""The runner of one job, in its container: ``python -m lading.executors.agent.tasks.inside SPOOL TOKEN RUNNER``."""
+"""The runner of one job, in its container.
+
+``python -m lading.executors.agent.tasks.inside SPOOL TOKEN RUNNER EXPIRES_AT``
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ PEAK_BYTES = 8
 
 
 def main() -> None:
-    spool, token, module = sys.argv[1:]
-    job = AgentJob(token, Spool(Path(spool)))
+    spool, token, module, expires_at = sys.argv[1:]
+    job = AgentJob(token, Spool(Path(spool)), float(expires_at))
     workload = json.load(sys.stdin)
     peak = start_meter(token, job.folder)
     process_tree.adopt_orphans()

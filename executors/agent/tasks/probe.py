@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lading.hooks.api_tunnel.address import VARIABLE, Address, line
+from lading.hooks.api_tunnel.address import NO_TOKEN, VARIABLE, Address, line
+
+if TYPE_CHECKING:
+    import httpx
+
+    from lading.executors.agent.tasks.api_client import JobClient
 
 PROBE = "Probe"
 SHOWN = "--shown"
@@ -21,41 +29,69 @@ HERE = "127.0.0.1"
 START = "start the API server, or "
 
 
-def workload() -> dict[str, Any]:
-    """The workload of a probe, beside those of Airflow."""
-    return {"type": PROBE, "token": ""}
+def workload(subject: str = "", token: str = "") -> dict[str, Any]:
+    """The workload of a probe, beside those of Airflow.
+
+    :param subject: the id of a task that does not exist
+    :param token: the JWT with which it would introduce itself; empty: the API server is only asked for its health
+    """
+    return {"type": PROBE, "subject": subject, "token": token}
 
 
-def run() -> None:
-    """Ask Airflow's execution API for its health, as a task on this machine would reach it.
+def run(subject: str = "", token: str = "") -> None:
+    """Ask Airflow's execution API for its health, as a task on this machine would reach it, and to start a task.
 
     :raises ConnectionError: it cannot be reached, is slow, or is something else; the message names its URL and what to
         do, which is not the same in these cases
+    :raises ApiRefused: it does not accept the token
     """
     import httpx
     from airflow.configuration import conf
     from airflow.executors.base_executor import get_execution_api_server_url
 
-    from lading.executors.agent.tasks.api_client import client_class
+    from lading.executors.agent.tasks.api_client import JobClient
 
     url, seconds = get_execution_api_server_url(), conf.getfloat("workers", "execution_api_timeout")
     try:
-        with client_class()(base_url=url, token="") as client:
+        with JobClient(base_url=url, token=token, timeout=seconds) as client:
             # Past the client's own method, which would try again for half a minute.
-            answer = httpx.Client.request(client, "GET", "health", timeout=seconds)
+            answer = httpx.Client.request(client, "GET", "health", headers={} if token else NO_TOKEN)
+            problem = f"what answers there is not the execution API (status {answer.status_code})"
+            if not is_healthy(answer):
+                raise ConnectionError(_unwell(url, problem, ""))
+            if token:
+                _present(client, subject)
     except httpx.ConnectTimeout as error:
         raise ConnectionError(_unwell(url, "nothing takes the connection in time", START)) from error
     except httpx.TimeoutException as error:
         raise ConnectionError(_slow(url, seconds)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConnectionError(_unwell(url, str(error) or type(error).__name__, START)) from error
+
+
+def is_healthy(answer: httpx.Response) -> bool:
+    """Whether this is how the execution API says that it is well."""
     try:
         said = answer.json()
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or said.get("status") != "healthy":
-        problem = f"what answers there is not the execution API (status {answer.status_code})"
-        raise ConnectionError(_unwell(url, problem, ""))
+        return False
+    return isinstance(said, dict) and said.get("status") == "healthy"
+
+
+def _present(client: JobClient, subject: str) -> None:
+    """Present the token, as a task that starts does.
+
+    :raises ApiRefused: it is not accepted
+    """
+    from airflow.sdk.api.client import ServerResponseError
+
+    from lading.executors.agent.tasks.api_client import ApiRefused
+
+    try:
+        client.task_instances.start(uuid.UUID(subject), os.getpid(), datetime.now(timezone.utc))
+    except ServerResponseError as error:
+        if error.response.status_code != HTTPStatus.NOT_FOUND:  # that there is no such task is said to those admitted
+            raise ApiRefused(error) from error
 
 
 def shows_more() -> bool:
@@ -63,10 +99,10 @@ def shows_more() -> bool:
     import httpx
     from airflow.executors.base_executor import get_execution_api_server_url
 
-    from lading.executors.agent.tasks.api_client import client_class
+    from lading.executors.agent.tasks.api_client import JobClient
 
     try:
-        with client_class()(base_url=get_execution_api_server_url(), token="") as client:
+        with JobClient(base_url=get_execution_api_server_url(), token="") as client:
             answer = httpx.Client.request(client, "GET", "../api/v2/monitor/health")
     except httpx.HTTPError:  # which a refusal is to this client, too
         return False

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lading.hooks.api_tunnel.address import VARIABLE, Address, endpoint, line
+from lading.hooks.api_tunnel.address import NO_TOKEN, VARIABLE, Address, endpoint, line
 
 URL = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL"
 TIMEOUT = 10.0
@@ -68,7 +68,7 @@ def _health(connection: socket.socket, url: str) -> None:
     parts = urlsplit(url)
     client = http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=TIMEOUT)
     client.sock = connection
-    client.request("GET", f"{parts.path.rstrip('/')}/health", headers={"Connection": "close"})
+    client.request("GET", f"{parts.path.rstrip('/')}/health", headers={"Connection": "close", **NO_TOKEN})
     answer = client.getresponse()
     body = answer.read(100_000)
     if answer.status != 200 or not isinstance(said := json.loads(body), dict) or said.get("status") != "healthy":

@@ -20,7 +20,7 @@ from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, 
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.insight.usage import upper_edge
-from lading.scheduling.reason_codes import CAUSES, remedy_at
+from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
 # The causes that are about a machine, so that each has a group of its own.
@@ -47,7 +47,8 @@ class FailedTask(BaseModel):
 
 
 class FailureGroup(BaseModel):
-    """The jobs that have failed by the same cause; where that is about a machine, there."""
+    """The jobs that have failed by the same cause, and for the same reason where that has a remedy of its own; where it
+    is about a machine, there."""
 
     cause: str
     title: str
@@ -90,7 +91,7 @@ class FailureGroups(BaseModel):
     """How many jobs those have."""
 
 
-Key = tuple[str, str | None, str | None]
+Key = tuple[str, Cause | Code, str | None, str | None]
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     """Why jobs have failed since a time."""
     of_node = JobRow.cause.in_(OF_NODES)
     where = {"site": case((of_node, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
-    names = ("cause", "site", "node", "dag_id", "task_id")
+    names = ("cause", "reason_code", "site", "node", "dag_id", "task_id")
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
     # Not the reasons themselves: MariaDB would have groups with texts on its disk.
     said = case((JobRow.reason.is_not(None), JobRow.token)).label("said")
@@ -142,8 +143,10 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
     groups: dict[Key, FailedJobs] = {}
     for row in rows:
         seen = sight.sees(row.dag_id)
-        groups.setdefault((row.cause or DEFAULT_CAUSE, row.site, row.node), FailedJobs()).add(row, seen)
-    ordered = sorted(groups.items(), key=lambda each: (-each[1].jobs, each[0][0], each[0][1] or "", each[0][2] or ""))
+        cause = row.cause or DEFAULT_CAUSE
+        key = cause, meaning(cause, row.reason_code), row.site, row.node
+        groups.setdefault(key, FailedJobs()).add(row, seen)
+    ordered = sorted(groups.items(), key=_rank)
     shown = ordered[:MOST_GROUPS]
     said_of = reasons(session, [token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)])
     return FailureGroups(
@@ -154,6 +157,18 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         groups_left_out=len(ordered[MOST_GROUPS:]),
         jobs_left_out=sum(each.jobs for _, each in ordered[MOST_GROUPS:]),
     )
+
+
+def meaning(cause: str, code: str | None) -> Cause | Code:
+    """What it means that a job has failed: its reason, where that has a remedy of its own, else its cause."""
+    its, own = CAUSES.get(cause, CAUSES[DEFAULT_CAUSE]), CODES.get(code or "")
+    return its if own is None or own.kind != its.key or own.remedy == its.remedy else own
+
+
+def _rank(group: tuple[Key, FailedJobs]) -> tuple[int, str, str, str, str]:
+    """Most jobs first."""
+    (cause, means, site, node), found = group
+    return -found.jobs, cause, means.key, site or "", node or ""
 
 
 def reasons(session: Session, tokens: Sequence[str]) -> dict[str, str]:
@@ -170,17 +185,16 @@ def model(session: Session, key: Key, found: FailedJobs, said_of: dict[str, str]
 
     :param said_of: what was said, by the token of a job
     """
-    name, site, node = key
+    name, means, site, node = key
     sentences: Counter[str] = Counter()
     for token, jobs in found.said.items():
         if token in said_of:
             sentences[said_of[token]] += jobs
-    cause = CAUSES.get(name, CAUSES[DEFAULT_CAUSE])
     return FailureGroup(
         cause=name,
-        title=cause.title,
-        remedy=remedy_at(cause.remedy, site),
-        actors=[each.value for each in cause.actors],
+        title=means.title,
+        remedy=remedy_at(means.remedy, site),
+        actors=[each.value for each in means.actors],
         site=site,
         node=node,
         jobs=found.jobs,

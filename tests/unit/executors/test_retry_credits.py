@@ -24,7 +24,8 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.retry_credits import EVENT, accept_reported_success, give_back
 from lading.executors.store import JobRow, State
-from lading.scheduling.reasons import free_text
+from lading.operators import resources
+from lading.scheduling.reasons import because, free_text
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
 
@@ -165,6 +166,31 @@ def test_no_more_than_some_are_given_back(session: Session) -> None:
     ended = session.get_one(JobRow, "d")
     assert told(session, ended, most=0) == [], "it was not requested"
     assert told(session, ended, most=3) == [EVENT]
+
+
+@pytest.mark.parametrize(("hint", "option", "given"), [(0, 3, []), (1, 0, [EVENT]), (None, 0, []), (None, 3, [EVENT])])
+def test_the_hint_of_a_task_overrides_the_option(
+    session: Session, hint: int | None, option: int, given: list[str]
+) -> None:
+    """With 0, and no retries, what must not run twice does not."""
+    found = task(session, "a")
+    if hint is not None:
+        found.executor_config = resources(infrastructure_retries=hint)
+    assert told(session, job(session, "a", "node_failure"), option) == given
+    assert (fail(session, found, 0) == TaskInstanceState.FAILED) == (given == [])
+
+
+def test_a_try_in_which_nothing_of_the_task_has_run_is_given_back_whatever_the_hint_says(session: Session) -> None:
+    found = task(session, "d")
+    found.executor_config = resources(infrastructure_retries=0)
+    silent = because("api_silent_at_start", text="ReadTimeout: timed out")
+    for number, token in enumerate("abc", 1):
+        job(session, token, "node_failure", number, given_back=True, reason=silent)
+    assert told(session, job(session, "d", "node_failure", reason=silent), most=0) == [EVENT]
+    found.executor_config = {}
+    found.state, found.external_executor_id = "running", "e"
+    session.flush()
+    assert told(session, job(session, "e", "node_failure"), most=1) == [EVENT], "those before do not count"
 
 
 def test_what_airflow_has_decided_about_stays(session: Session) -> None:

@@ -43,7 +43,7 @@ export function Failures({within, few}: {within: string; few?: number}) {
   ];
   return (
     <Section title={title} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All that failed</Link>}>
-      <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.cause} ${place(group)}`} />
+      <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.title} ${place(group)}`} />
       {found.groups_left_out ? <Muted>{count(found.groups_left_out)} more groups, with {count(found.jobs_left_out)} jobs, are not listed</Muted> : null}
     </Section>
   );

@@ -106,6 +106,20 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
     assert not any("workload" in name or "claimed" in name for name in left), "they hold the JWT"
 
 
+def test_what_it_waits_for_the_api_server_is_not_its_own_time(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("succeed", time_limit=5, answered=str(tmp_path / "answered"))
+    process = cluster.start()
+    # Which is said after ten seconds.
+    assert wait_until(lambda: any(each["event"] == "waiting" for each in cluster.events()), 120, 0.1)
+    (tmp_path / "answered").touch()
+    assert process.wait(180) == 0
+    first, waiting, second, finished = cluster.events()
+    assert (first["event"], second["event"], finished["event"]) == ("started", "started", "finished")
+    assert str(reason_of(waiting["reason"])).endswith("; 1 job waits on this machine")
+    assert second["at"] - first["at"] > 5
+    assert (finished["cause"], finished["started_at"]) == (None, second["at"])
+
+
 @pytest.mark.parametrize(
     ("layout", "said", "told"),
     [

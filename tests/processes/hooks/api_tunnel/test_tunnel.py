@@ -194,12 +194,12 @@ def test_what_jobs_are_given() -> None:
         script = "\n".join([*lines, *(f'printf "%s\\n" "${name}"' for name in names)])
         return subprocess.run(["/bin/bash"], input=script, capture_output=True, text=True, env={}).stdout.splitlines()
 
-    url, retries = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__WORKERS__EXECUTION_API_RETRIES"
+    url, patience = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
     tunnel = {"api": "tunnel", "ssh_conn_id": "x"}
-    assert told(url, VARIABLE, retries) == ["https://airflow.example.org/a path/", "", ""]
-    assert told(url, VARIABLE, retries, **tunnel) == [
+    assert told(url, VARIABLE, patience) == ["https://airflow.example.org/a path/", "", "300"]
+    assert told(url, VARIABLE, patience, **tunnel) == [
         "https://airflow.example.org/a path/",
         "/my work/api_address",
-        "80",
+        "300",
     ]
-    assert told(retries, setup=f"export {retries}=3", **tunnel) == ["3"], "the site's own lines win"
+    assert told(patience, setup=f"export {patience}=900", **tunnel) == ["900"], "the site's own lines win"

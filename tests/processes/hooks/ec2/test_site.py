@@ -15,6 +15,7 @@ from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import prices, registration
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
+from lading.plugin.subcommands import trial
 from lading.plugin.subcommands.check import site_findings
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.reasons import free_text
@@ -287,8 +288,9 @@ def test_machines_that_are_to_stay_when_airflow_stops_stay_without_their_jobs(
 
 
 def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
-    make: Callable[..., Drive], service: FakeEC2
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trial, "mint", lambda: lambda *_: "")
     site = make(instance_types=("m5.large", "m5.xlarge"), terminate_on_shutdown=False).site
     before = len(service.ledger())
     [unasked] = (each for each in site_findings(site, PATIENCE, launch=False) if each.what == "site cloud")

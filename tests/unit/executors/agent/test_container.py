@@ -48,7 +48,7 @@ def test_an_agent_that_was_brought_runs_in_the_container_too(tmp_path: Path, mon
     monkeypatch.setattr(container, "ARCHIVE", f"{agents}/1.zip")
     asked = Envelope("a", {}, Resources(1, 256), None, None, 1, 0.0, 0.0, container="apptainer:///images/x.sif")
     command = container.start(AgentJob("a", spool), asked, "runner", {})
-    inside = ["/images/x.sif", "python", f"{agents}/1.zip", container.INSIDE, str(spool.root), "a", "runner"]
+    inside = ["/images/x.sif", "python", f"{agents}/1.zip", container.INSIDE, str(spool.root), "a", "runner", "0.0"]
     assert command[-len(inside) :] == inside
     assert f"{agents}:{agents}" in command
 

@@ -182,6 +182,18 @@ def test_spot_prices_change_within_minutes(aws: Aws, prices: Callable[..., Price
     assert offered(asked.catalogue(NOW + SPOT_SECONDS), "m5.large") == [("spot", "us-east-1a", 0.05)]
 
 
+def test_spot_prices_that_are_known_again_are_no_trouble(aws: Aws, prices: Callable[..., Prices]) -> None:
+    """Also long before the price list is asked again."""
+    asked = prices(capacity_type="spot")
+    asked.catalogue(NOW)
+    aws.away = True
+    asked.catalogue(NOW + SPOT_SECONDS)
+    assert asked.trouble == "the spot prices could not be asked: no route to host"
+    aws.away = False
+    asked.catalogue(NOW + 2 * SPOT_SECONDS)
+    assert asked.trouble is None
+
+
 def test_one_bad_product_costs_itself_alone() -> None:
     rows = ["{", "[]", "null", product("a", "0"), product("b", "-1"), product("c", "nan"), product("d", None), 7]
     assert dict(priced([*rows, product("m5.large", "0.1")])) == {"m5.large": 0.1}

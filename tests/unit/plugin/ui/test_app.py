@@ -614,6 +614,20 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
     assert client.get("/summary").json()["failed"] == 5
 
 
+def test_a_failure_whose_reason_has_a_remedy_of_its_own_is_no_failed_machine(
+    session: Session, client: TestClient
+) -> None:
+    failed = {"state": State.FAILED, "cause": "node_failure", "node": "n17"}
+    ended(session, "dead", **failed, reason=because("machine_rebooted"))
+    ended(session, "away", **failed, reason=because("api_out_of_reach", text="ReadTimeout: timed out"))
+    session.commit()
+    found = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    api, node = sorted(found, key=lambda each: str(each["title"]))
+    assert (api["title"], api["jobs"]) == ("Airflow's execution API was out of reach", 1)
+    assert "look at api_url of site hpc" in api["remedy"]
+    assert (node["title"], node["jobs"], "exclude the machine" in node["remedy"]) == ("Its machine failed", 1, True)
+
+
 def test_a_job_that_waits_says_when_it_is_expected(session: Session, client: TestClient) -> None:
     now = time.time()  # the time of the module may be half an hour ago; the job would have waited too long
     for number in range(10):

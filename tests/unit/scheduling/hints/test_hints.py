@@ -82,8 +82,8 @@ def test_unknown_hint() -> None:
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, matching, "
         "instance_type, arch, os, features, properties, preferred, capacity_type, container, stage, max_instances, "
-        "max_jobs, max_usd, hurry, finish_by, queue, native, nodes, ppn, threads, gang, partial, spread, on_failure, "
-        "attempts, ahead; did you mean memory?"
+        "max_jobs, max_usd, hurry, finish_by, infrastructure_retries, queue, native, nodes, ppn, threads, gang, "
+        "partial, spread, on_failure, attempts, ahead; did you mean memory?"
     )
 
 

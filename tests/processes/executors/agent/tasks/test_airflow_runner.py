@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
 
-from lading.executors.agent import process_tree
+from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.executors.agent.tasks import airflow_runner
@@ -29,8 +29,8 @@ from tests.services.agent import ROOT, NodeAgent
 from tests.services.execution_api import ExecutionApi, task_workload
 
 DAG = """
-import os, subprocess, sys, time
-from airflow.sdk import DAG, Asset, task
+import os, signal, subprocess, sys, time
+from airflow.sdk import DAG, Asset, Variable, task
 
 with DAG("dag"):
     @task
@@ -48,6 +48,33 @@ with DAG("dag"):
 
     @task
     def vanish(): os._exit(3)
+
+    @task
+    def die(): os.kill(os.getpid(), signal.SIGKILL)
+
+    @task
+    def abort(): os.abort()
+
+    @task
+    def need():
+        try:
+            Variable.get("away")
+        finally:
+            time.sleep(3)  # cleaning up, with heartbeats
+
+    @task
+    def recover():
+        for name in ("away", "there"):
+            try:
+                Variable.get(name)
+            except Exception:
+                pass
+        raise ValueError("no good")
+
+    @task
+    def wait_for_file():
+        while not os.path.exists(f"{os.environ['AIRFLOW_HOME']}/go"):
+            time.sleep(0.05)
 
     @task
     def sleep(): time.sleep(600)
@@ -78,8 +105,8 @@ with DAG("dag"):
         while not os.path.exists(f"{os.environ['AIRFLOW_HOME']}/seen"):
             time.sleep(0.05)
 
-    for each in (leave_zombies, succeed, write, fail, vanish, sleep, bash, allocate, leave_a_daemon):
-        each()
+    succeed(), write(), fail(), vanish(), die(), abort(), need(), recover(), wait_for_file()
+    sleep(), bash(), allocate(), leave_a_daemon(), leave_zombies()
 """
 
 
@@ -102,15 +129,19 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
         made[-1].start(
             runner=airflow_runner.__name__,
             # What is written down late in a test comes after an event, however long a busy machine takes for that.
-            constants={f"{airflow_runner.__name__}.CAUSE_PATIENCE": 60},
+            constants={
+                f"{airflow_runner.__name__}.CAUSE_PATIENCE": 60,
+                "lading.executors.agent.inbox.SECONDS_UNTIL_REPORTED": 0,
+                "lading.executors.agent.running.SECONDS_UNTIL_REPORTED": 0,
+                "lading.executors.agent.running.SECONDS_PER_COUNT": 0.5,
+            },
             AIRFLOW_HOME=str(home),
             AIRFLOW__CORE__EXECUTION_API_SERVER_URL=api.url,
             AIRFLOW__CORE__LOAD_EXAMPLES="False",
             AIRFLOW__WORKERS__EXECUTION_API_RETRIES="1",
-            AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT="60",
             AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL=heartbeat,
             AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="sqlite:////nowhere/at/all.db",
-            **environment,
+            **{"AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60", **environment},
         )
         return made[-1]
 
@@ -124,6 +155,13 @@ def make_node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> It
 @pytest.fixture(scope="module")
 def node(make_node: Callable[..., NodeAgent]) -> NodeAgent:
     return make_node("1")
+
+
+@pytest.fixture(scope="module")
+def hasty(make_node: Callable[..., NodeAgent]) -> NodeAgent:
+    """An agent whose tasks wait for the API server for three seconds, and for one answer of it for one."""
+    timeouts = {"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "4", "WORKERS__EXECUTION_API_TIMEOUT": "1"}
+    return make_node("1", **{f"AIRFLOW__{name}": value for name, value in timeouts.items()})
 
 
 @pytest.fixture(scope="module")
@@ -278,18 +316,27 @@ def test_a_task_that_fails_has_reported_to_airflow_itself(node: NodeAgent, api: 
     assert api.states(token) == ["failed"]
 
 
-def test_a_task_whose_process_vanishes_has_failed(node: NodeAgent, api: ExecutionApi) -> None:
-    token = put(node, "vanish")
+@pytest.mark.parametrize(
+    ("task", "exit_code", "said"),
+    [("vanish", 3, "exit code 3"), ("die", -signal.SIGKILL, "SIGKILL"), ("abort", -signal.SIGABRT, "SIGABRT")],
+)
+def test_a_task_whose_process_dies_leaves_its_failure_to_the_scheduler(
+    node: NodeAgent, api: ExecutionApi, task: str, exit_code: int, said: str
+) -> None:
+    """Which runs the callbacks that the dead process could not."""
+    token = put(node, task)
     finished = node.wait_for(token)
-    assert (finished["cause"], finished["exit_code"]) == ("error", 3)
-    assert "exit code 3" in str(finished["reason"])
-    assert api.states(token) == ["failed"]
+    assert (finished["cause"], finished["exit_code"]) == ("error", exit_code)
+    assert said in str(finished["reason"])
+    assert api.states(token) == []
 
 
 @pytest.mark.parametrize(
     ("status", "detail", "cause", "words"),
     [
         (400, {"reason": "bad_request"}, "error", "answered 400"),
+        (401, "Missing auth token", "error", "refuses the task's token (401: Missing auth token); give it the same"),
+        (403, "Invalid auth token", "error", "refuses the task's token (403: Invalid auth token); give it the same"),
         (409, {"reason": "invalid_state", "previous_state": "running"}, "cancelled", "already running elsewhere"),
         (409, {"reason": "invalid_state", "previous_state": "failed"}, "cancelled", "answered 409"),  # was marked
         (409, {"reason": "invalid_state", "previous_state": None}, "cancelled", "answered 409"),  # was cleared
@@ -297,10 +344,10 @@ def test_a_task_whose_process_vanishes_has_failed(node: NodeAgent, api: Executio
     ],
 )
 def test_a_task_that_the_server_does_not_let_start(
-    node: NodeAgent, api: ExecutionApi, status: int, detail: dict[str, str | None], cause: str, words: str
+    node: NodeAgent, api: ExecutionApi, status: int, detail: dict[str, str | None] | str, cause: str, words: str
 ) -> None:
     api.refusals["/run"] = status
-    api.details["/run"] = {"message": "no", **detail}
+    api.details["/run"] = detail if isinstance(detail, str) else {"message": "no", **detail}
     finished = node.wait_for(put(node, "succeed"))
     assert finished["cause"] == cause
     assert words in str(finished["reason"])
@@ -308,19 +355,112 @@ def test_a_task_that_the_server_does_not_let_start(
 
 
 @pytest.mark.parametrize(
-    ("task", "call", "states"),
-    [("succeed", "/run", []), ("succeed", "/xcoms/dag/run/succeed/return_value", []), ("bash", "/heartbeat", [])],
+    ("task", "call"),
+    [
+        ("succeed", "/xcoms/dag/run/succeed/return_value"),
+        ("succeed", "/state"),
+        ("need", "/away"),
+        ("bash", "/heartbeat"),
+    ],
 )
 def test_a_task_that_cannot_reach_the_api_leaves_its_failure_to_the_scheduler(
-    node: NodeAgent, api: ExecutionApi, task: str, call: str, states: list[str]
+    hasty: NodeAgent, api: ExecutionApi, task: str, call: str
 ) -> None:
-    """Airflow's client has tried for long enough: that uses up no try."""
+    """It has waited for as long as the scheduler can be without its heartbeat: that uses up no try."""
     api.refusals[call] = 503
-    token = put(node, task)
-    finished = node.wait_for(token)
-    assert finished["cause"] == "node_failure"
-    assert "execution API was out of reach from this machine" in str(finished["reason"])
-    assert api.states(token) == states
+    token = put(hasty, task)
+    finished = hasty.wait_for(token)
+    assert (finished["cause"], finished["reason"].code) == ("node_failure", "api_out_of_reach")
+    assert set(api.states(token)) <= {"success"}
+    assert not any("Likely out of memory" in line["event"] for line in log(hasty, token))
+
+
+def test_an_outage_is_over_once_the_task_gets_an_answer(hasty: NodeAgent, api: ExecutionApi) -> None:
+    """What goes wrong later is the task's own fault."""
+    api.refusals["/away"] = 503
+    token = put(hasty, "recover")
+    finished = hasty.wait_for(token)
+    assert (finished["cause"], finished["exit_code"], finished["reason"].code) == ("error", 0, "task_failed")
+    assert api.states(token) == ["failed"]
+
+
+def test_a_task_outlives_an_outage(node: NodeAgent, api: ExecutionApi) -> None:
+    """Airflow's own supervisor ends it after the third heartbeat that is not answered."""
+    token = put(node, "wait_for_file")
+    node.wait(lambda: heartbeats(api, token))
+    api.refusals["/heartbeat"] = 503
+    before = heartbeats(api, token)
+    node.wait(lambda: heartbeats(api, token) > before + 5)
+    del api.refusals["/heartbeat"]
+    (node.spool.root.parent / "go").touch()
+    assert node.wait_for(token)["cause"] is None
+
+
+def heartbeats(api: ExecutionApi, token: str) -> int:
+    return sum(path.endswith(f"/{token}/heartbeat") for _, path, _ in api.requests)
+
+
+def test_jobs_wait_for_an_api_server_that_is_away(node: NodeAgent, api: ExecutionApi) -> None:
+    """One of them asks it, within its own start; the others are held, but for one now and then."""
+    api.refusals["/run"] = 500
+    api.details["/run"] = {"reason": "Database error", "message": "Serious error when handling your request."}
+    first = put(node, "succeed", time_limit=5)
+    folder = node.spool.job(first)
+    node.wait(lambda: job_folder.is_unanswered(folder))
+    tokens = [put(node, "succeed") for _ in range(20)]
+
+    def held() -> set[str]:
+        node.read()
+        return {token for token in tokens if node.events_of(token, "waiting")}
+
+    node.wait(lambda: len(held()) > 10)
+
+    def counts() -> list[object]:
+        reasons = [each["reason"] for token in tokens for each in node.events_of(token, "waiting")]
+        assert {reason.code for reason in reasons} == {"api_away"}
+        return [dict(reason.params)["jobs"] for reason in reasons]
+
+    node.wait(lambda: 21 in counts())
+    node.wait(lambda: node.events_of(first, "waiting"))
+    began = node.events_of(first, "started")[0]["at"]
+    node.wait(lambda: time.time() > began + 6)  # what it waits is not its own time
+    assert len({token for token in tokens if node.events_of(token, "started")}) < 10
+    del api.refusals["/run"]
+    for token in (first, *tokens):
+        assert node.wait_for(token)["cause"] is None
+    assert node.events_of(first, "started")[-1]["at"] > began + 6, "its run has begun with the answer"
+    assert all(api.states(token) == ["success"] for token in (first, *tokens))
+
+
+def test_a_job_waits_for_an_api_server_that_hangs(make_node: Callable[..., NodeAgent], api: ExecutionApi) -> None:
+    """The server has perhaps put the task to running, and knows it again by its process."""
+    node = make_node("1", AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT="1")
+    api.gates["/run"] = threading.Event()
+    token = put(node, "succeed")
+
+    def processes() -> list[int]:
+        return [body["pid"] for _, path, body in api.requests if path.endswith(f"/{token}/run")]
+
+    node.wait(lambda: len(processes()) > 3)
+    api.gates["/run"].set()
+    assert node.wait_for(token)["cause"] is None
+    assert len(set(processes())) == 1
+
+
+def test_a_job_that_waits_too_long_for_its_start_has_not_begun(hasty: NodeAgent, api: ExecutionApi) -> None:
+    api.gates["/run"] = threading.Event()
+    finished = hasty.wait_for(put(hasty, "succeed"))
+    assert (finished["cause"], finished["reason"].code) == ("node_failure", "api_silent_at_start")
+
+
+def test_a_job_that_waits_for_the_api_server_can_be_cancelled(node: NodeAgent, api: ExecutionApi) -> None:
+    api.refusals["/run"] = 503
+    token = put(node, "succeed")
+    node.wait(lambda: job_folder.is_unanswered(node.spool.job(token)))
+    node.spool.ask_to_cancel({token: free_text("not needed")})
+    assert node.wait_for(token)["cause"] == "cancelled"
+    del api.refusals["/run"]
+    assert node.wait_for(put(node, "succeed"))["cause"] is None, "it does not hold others"
 
 
 def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[..., NodeAgent]) -> None:
@@ -333,7 +473,7 @@ def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[..., NodeAgent
 
 def test_resources_are_free_while_the_supervisor_still_reports(node: NodeAgent, api: ExecutionApi) -> None:
     api.gates["/state"] = threading.Event()
-    token = put(node, "vanish")  # its supervisor reports the failure after the end of its process
+    token = put(node, "fail")  # its supervisor reports the failure after the end of its process
     node.wait_for(token, "started")
     node.wait((node.spool.job(token).root / "ended").exists)
     node.wait(lambda: api.states(token))
@@ -411,18 +551,17 @@ def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: Execut
     assert api.states(token) == []
 
 
-@pytest.mark.parametrize("task", ["fail", "vanish"])
 @pytest.mark.parametrize(
     ("status", "detail"),
     [(409, {"reason": "invalid_state", "previous_state": "success"}), (404, {"reason": "not_found"})],
 )
 def test_a_task_whose_end_the_server_has_decided_has_not_failed(
-    node: NodeAgent, api: ExecutionApi, task: str, status: int, detail: dict[str, str]
+    node: NodeAgent, api: ExecutionApi, status: int, detail: dict[str, str]
 ) -> None:
     """It was marked, or deleted, between its last heartbeat and its end."""
     api.refusals["/state"] = status
     api.details["/state"] = {"message": "no", **detail}
-    token = put(node, task)
+    token = put(node, "fail")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("cancelled", 0)
     assert api.states(token), "it was told"

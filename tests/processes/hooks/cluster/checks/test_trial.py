@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.plugin.subcommands import trial
-from lading.plugin.subcommands.trial import trial_jobs, trial_text, try_jobs
+from lading.plugin.subcommands.trial import trial_job, trial_jobs, trial_text, try_jobs
 from tests.clusters.paper import Paper
 from tests.services.execution_api import ExecutionApi
 
@@ -237,6 +238,7 @@ def test_one_of_them_is_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         """Its time is over when all jobs have been seen in the queue."""
         return 100.0 if len(tracked) == 3 and all(job.native is not None for job in list(tracked.values())) else 0.0
 
+    monkeypatch.setattr(trial, "mint", lambda: lambda *_: "")
     monkeypatch.setattr(trial, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time))
     good, told = try_jobs(site, 4.0)
     scripts = sorted((paper.read(f"script.{number}") for number in (1, 2)), key=len)
@@ -255,7 +257,8 @@ def test_no_array_where_there_are_none(tmp_path: Path) -> None:
     assert cluster_kind(SLURM())("hpc", paper.config, tmp_path / "state").trial_sizes() == [1]
     packed = config(mode="allocation")
     assert cluster_kind(SLURM())("hpc", packed, tmp_path / "state").trial_sizes() == [1]
-    assert [job.time_limit for number in range(2) for job in trial_jobs(number, 2)] == [None, None, 300, 300]
+    make = partial(trial_job, jwt=lambda subject, _: f"the JWT of {subject}", seconds=60.0)
+    assert [job.time_limit for number in range(2) for job in trial_jobs(number, 2, make)] == [None, None, 300, 300]
 
 
 def test_jobs_that_are_no_trial_ask_nothing_first(tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 from airflow.sdk.api import client as airflow_client
-from airflow.sdk.execution_time import supervisor
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lading.executors.agent.tasks import airflow_runner, api_client, probe
+from lading.executors.agent.tasks import api_client, probe
 from lading.hooks.api_tunnel.address import VARIABLE, Address
 
 NAME = "airflow.example.org"
@@ -95,7 +94,7 @@ def api(file: Path) -> Iterator[Api]:
 
 
 def ask(url: str) -> int:
-    with api_client.client_class()(base_url=url, token="") as client:
+    with api_client.JobClient(base_url=url, token="") as client:
         return client.get("health").status_code
 
 
@@ -108,7 +107,7 @@ def test_path_and_host_are_those_of_the_api(api: Api, monkeypatch: pytest.Monkey
 
 
 def test_a_tunnel_that_has_moved_is_followed(api: Api, file: Path) -> None:
-    with api_client.client_class()(base_url=f"http://{NAME}/", token="") as client:
+    with api_client.JobClient(base_url=f"http://{NAME}/", token="") as client:
         assert client.get("first").status_code == 200
         other = Api()
         file.write_text(other.address.to_text())
@@ -125,7 +124,7 @@ def test_tls_is_with_the_api(file: Path, certificate: Path, monkeypatch: pytest.
     try:
         assert ask(f"https://{NAME}/execution/") == 200
         with (
-            api_client.client_class()(base_url="https://other.example.org/", token="") as client,
+            api_client.JobClient(base_url="https://other.example.org/", token="") as client,
             pytest.raises(httpx.ConnectError, match=r"other\.example\.org"),
         ):
             httpx.Client.request(client, "GET", "health")
@@ -142,14 +141,3 @@ def test_a_tunnel_that_is_not_there_yet_is_tried_again(file: Path) -> None:
     file.write_text("nonsense")
     with pytest.raises(httpx.ConnectError, match="cannot be read"):
         api_client.lead_through(request)
-
-
-def test_the_supervisor_of_a_task_has_this_client(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with supervisor._ensure_client("http://here/", "token") as client:
-        assert type(client) is airflow_client.Client
-    monkeypatch.setattr(supervisor, "Client", api_client.client_class())
-    with supervisor._ensure_client("http://here/", "token") as client:
-        assert type(client) is api_client.TunnelClient
-    assert airflow_runner.client_class() is api_client.TunnelClient
-    monkeypatch.delenv(VARIABLE)
-    assert airflow_runner.client_class() is airflow_client.Client

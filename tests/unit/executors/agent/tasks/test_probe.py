@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from lading.executors.agent.supervisor import AgentJobFailed
 from lading.executors.agent.tasks import probe
 from lading.hooks.api_tunnel.address import VARIABLE
 from lading.hooks.cluster.checks import early_request
+from tests.services.execution_api import ExecutionApi
 
 START, SLOW = "start the API server", "is up and slow"
 
@@ -80,3 +83,15 @@ def test_the_early_request(
     with server() as port, pytest.raises(early_request.NoAnswerError, match=said) as caught:
         early_request.ask(f"http://127.0.0.1:{port}/execution/", None)
     assert unsaid not in str(caught.value)
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "Missing"), (403, "Invalid")])
+def test_a_token_that_the_server_does_not_accept(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with ExecutionApi() as api:
+        monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
+        api.refusals["/run"], api.details["/run"] = status, f"{said} auth token"
+        with pytest.raises(AgentJobFailed, match=rf"{status}: {said} auth token.*jwt_secret"):
+            probe.run(str(uuid.uuid4()), "a-jwt")
+        api.refusals["/run"], api.details["/run"] = 404, {"reason": "not_found", "message": "no such task"}
+        probe.run(str(uuid.uuid4()), "a-jwt")

@@ -109,7 +109,7 @@ def test_a_trial_job_shows_the_unit(
     site = cluster_kind(LSF())("hpc", config(time="1h", **options), tmp_path)
     assert isinstance(site, ClusterSite)
     monkeypatch.setattr(ShellTransport, "run", run)
-    envelope = trial_job("00000000-0000-4000-8000-000000000000")
+    envelope = trial_job("00000000-0000-4000-8000-000000000000", None, jwt=lambda *_: "", seconds=60.0)
     number = 1408 * (1024 if unit == "K" else 1)
     script = site.script(envelope)
     assert script is not None
@@ -137,6 +137,8 @@ def test_a_trial_that_was_misunderstood_has_not_gone_well(monkeypatch: pytest.Mo
     class Site:
         message: str | None = "it counts in KiB"
 
+        jwt_seconds = 60.0
+
         def trial_sizes(self) -> list[int]:
             return [1]
 
@@ -145,6 +147,7 @@ def test_a_trial_that_was_misunderstood_has_not_gone_well(monkeypatch: pytest.Mo
             return self.message
 
     monkeypatch.setattr(trial, "SiteDriver", Done)
+    monkeypatch.setattr(trial, "mint", lambda: lambda *_: "")
     site: Any = Site()
     assert trial.try_jobs(site, 60.0) == (False, "it counts in KiB")
     Site.message = None
