@@ -63,7 +63,8 @@ def resources(
 
     ``cpus``, ``memory``, ``disk``, ``gpus`` and ``time`` may be expressions that are evaluated for every job:
     ``memory="2 * input_size + 1 GiB"``, ``cpus="min(8, len(samples))"``, ``time="30 min * attempt"``. ``cpus``,
-    ``memory`` and ``time`` may be ``"auto"``: what sufficed for 99 of a hundred earlier tries of the task.
+    ``memory`` and ``time`` may be ``"auto"``: what earlier tries of the task needed, by the size of their inputs;
+    ``"auto(8 GiB)"`` is 8 GiB until a try has ended.
 
     ``cpus``, ``memory``, ``disk`` and ``gpus`` may be ranges: with ``cpus=(4, 16)`` the task gets 16 where that is to
     be had now, or fewer, but never fewer than 4. What it has got is in the environment variable ``LADING_CPUS``.

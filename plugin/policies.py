@@ -212,7 +212,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
     sites = known_sites()[0].values()
     needs_files = any(site.needs_files for site in sites)
     needs_values = any(site.needs_inputs for site in sites) or not set(hints.filters) <= FILTERS.keys()
-    if not (hints.expressions or patterns or needs_files or needs_values):
+    if not (hints.expressions or hints.auto or patterns or needs_files or needs_values):
         return {}
     from lading.operators.scattering import input_sources
 
@@ -238,7 +238,10 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
     every = (
-        needs_files or needs_values or any(expression.uses("input_size") for expression in hints.expressions.values())
+        needs_files
+        or needs_values
+        or bool(hints.auto)
+        or any(expression.uses("input_size") for expression in hints.expressions.values())
     )
     used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
     if hints.expressions or patterns:

@@ -285,7 +285,7 @@ class Estimator:
     def _struck(self, session: Session, busy: Iterable[str]) -> UnsizedJob | None:
         """The next job over which a controller may have died or hung; None: none can be looked at now."""
         found = sizing.unsized_jobs(session, busy, are_struck=True)
-        return next((job for job in found if not job.has_expressions or self._may_hang(job.task[0])), None)
+        return next((job for job in found if not job.measures_inputs or self._may_hang(job.task[0])), None)
 
     def _begin_together(self, session: Session, busy: Iterable[str], dags: list[str]) -> None:
         """Begin with jobs that may be looked at beside each other."""
@@ -318,7 +318,7 @@ def take_next(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJo
     are none.
     """
     for number, jobs in enumerate(waiting):
-        if may_hang or not any(job.has_expressions for job in jobs):
+        if may_hang or not any(job.measures_inputs for job in jobs):
             return waiting.pop(number)
     return None
 

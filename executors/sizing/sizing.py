@@ -32,7 +32,7 @@ from lading.scheduling.hints.hints import AUTO, HintError, Hints, largest_of
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
 from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
-from lading.scheduling.insight.usage import Usage
+from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes, sizes
 from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
@@ -72,10 +72,11 @@ class UnsizedJob:
     team: str | None = None
 
     @property
-    def has_expressions(self) -> bool:
+    def measures_inputs(self) -> bool:
         """Whether it takes a look at inputs to find out what it asks for, which may hang; what is wrong does not."""
         try:
-            return bool(Hints.parse(self.hints).expressions)
+            hints = Hints.parse(self.hints)
+            return bool(hints.expressions or (hints.auto and self.sources))
         except Exception:  # the data is whatever was stored
             return False
 
@@ -203,13 +204,13 @@ class SizingQuestion:
     :param tries: its earlier tries
     :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known;
         or why the job fails without a look at them
-    :param usage: of the task in all its runs, where a hint is ``auto``
+    :param needs: what the tries of the task in all its runs need, where a hint is ``auto``
     """
 
     job: UnsizedJob
     tries: Sequence[JobRow]
     inputs: Sequence[Mapping[str, Any]] | Exception | Reason
-    usage: Usage = field(default_factory=Usage)
+    needs: Sizes = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with open_session() as session:
-        known = usage.merged(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
+        known = sizes(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else NOTHING_KNOWN
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = current.orchestrator().reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
@@ -250,7 +251,7 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
 
 def is_auto(job: UnsizedJob) -> bool:
     """Whether it asks for what earlier tries needed."""
-    return any(str(value).strip().lower() == AUTO for value in job.hints.values())
+    return any(AUTO.fullmatch(str(value)) for value in job.hints.values())
 
 
 def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
@@ -269,7 +270,7 @@ def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] 
 
 def answer(
     question: SizingQuestion,
-    sizes: FileSizes,
+    files: FileSizes,
     settings: Settings,
     largest: Resources | None,
     *,
@@ -286,7 +287,7 @@ def answer(
         if isinstance(question.inputs, Exception):
             raise question.inputs
         values, sized_by, learnt = size_job(
-            job, question.tries, question.inputs, sizes, settings, largest, question.usage
+            job, question.tries, question.inputs, files, settings, largest, question.needs
         )
     except (HintError, ExpressionError) as error:
         return refused(job.token, because("hint_error", text=str(error)), time.time()), []
@@ -335,36 +336,41 @@ def size_job(
     job: UnsizedJob,
     tries: Sequence[JobRow],
     inputs: Sequence[Mapping[str, Any]],
-    sizes: FileSizes,
+    files: FileSizes,
     settings: Settings,
     largest: Resources | None,
-    known: Usage | None = None,
+    needs: Sizes = NOTHING_KNOWN,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """The columns of a job that say what it asks for, and as text what is ``auto`` and what it has learnt.
 
     :param largest: the most of everything that a location has where it may run; None: that is not known
-    :param known: of the task in all its runs
+    :param needs: of the task in all its runs
     :raises HintError: an expression cannot be evaluated, or its result is not valid
     :raises ExpressionError: its inputs are not known
     """
     settings = settings.for_team(job.team)
     hints = Hints.parse(job.hints)
-    hints, message = sized(hints, known or Usage(), largest)
-    measured = {}
+    last = max(tries, key=lambda each: each.try_number, default=None)
+    runtime = 0.0 if last is None else seconds(last)
+    facts = [JobFacts(job.try_number, job.map_index, runtime, values, files) for values in inputs]
+    is_auto_memory = "memory" in hints.auto
+    hints, message = sized(hints, needs, largest, _input_size(facts) if hints.auto and job.sources else None)
     if hints.expressions:
-        last = max(tries, key=lambda each: each.try_number, default=None)
-        runtime = 0.0 if last is None else seconds(last)
-        facts = [JobFacts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
         hints = largest_of([hints.evaluated(each) for each in facts])
-        # What no expression has asked for was not looked up, and is not for this.
-        looked_up = [size for each in facts for size in each.measured]
-        measured = {"input_size": max(looked_up)} if looked_up else {}
+    # Sizes that neither an expression nor auto has asked for were not looked up, and are not for this.
+    looked_up = [size for each in facts for size in each.measured]
+    measured = {"input_size": max(looked_up)} if looked_up else {}
     places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
+    earlier = [as_try(each) for each in tries]
+    factors = settings.retry_factors
+    too_little = max((each.memory for each in earlier if each.cause == "out_of_memory"), default=0)
+    if is_auto_memory and needs.memory is not None and too_little:
+        factors = replace(factors, memory=needs.memory.after(too_little) / too_little)
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
-        [as_try(each) for each in tries],
-        settings.retry_factors,
+        earlier,
+        factors,
         None if largest is None else largest.memory,
         hints.least.get("memory"),
     )
@@ -375,6 +381,14 @@ def size_job(
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
     return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, message, lesson.changes
+
+
+def _input_size(facts: Sequence[JobFacts]) -> int | None:
+    """The bytes of a job's inputs, of several jobs the most; None: not known, and ``auto`` can do without."""
+    try:
+        return max((each.input_size for each in facts), default=None)
+    except ExpressionError:
+        return None
 
 
 def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:

@@ -269,7 +269,7 @@ class UsageRow(Base):
     task_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     # Since the epoch, in UTC.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    # Of their inputs, see lading.scheduling.insight.usage.
+    # What the row keeps, see lading.executors.store.usage.OF_JOBS.
     size_class: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     # Empty: where is not known.
     site: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
@@ -290,7 +290,7 @@ class UsageRow(Base):
     # Of the last of them; None: it has none, or is not known.
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
-    # Counts and histograms as JSON.
+    # Counts and a sample as JSON, see lading.scheduling.insight.usage.
     usage: Mapped[str] = mapped_column(Text)
 
     __table_args__ = (Index("lading_usage_day", "day"),)

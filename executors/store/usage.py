@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, select
@@ -14,7 +13,7 @@ from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.insight.usage import Usage, Use, size_class
+from lading.scheduling.insight.usage import Usage, Use
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -25,16 +24,18 @@ DAYS_KEPT = 366
 MOST_FORGOTTEN = 2000
 # Of each task the youngest tries count; more of them would be of code that is no more.
 MOST_TRIES = 1000
+# The size class of rows that keep jobs; those of bills are lower, those of development versions higher.
+OF_JOBS = -1
 # What ended a try says nothing of what it would have used.
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes,
-    JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"), JobRow.started_at,
-    JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
+    JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"),
+    JobRow.started_at, JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
 # What says what a try has used: thousands are read at a time, and each column of each takes a driver its time.
 OF_USE = (
-    JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.peak_memory, JobRow.cpu_seconds,
+    JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds,
     QUEUED.label("queued_at"), JobRow.started_at, JobRow.ended_at, JobRow.input_size,
 )  # fmt: skip
 
@@ -63,11 +64,11 @@ def forget_ended(session: Session, before: float) -> int:
 def keep(session: Session, rows: Iterable[Any]) -> None:
     """Count jobs that are about to be deleted; what belongs to no task is counted by its kind."""
     alike: dict[tuple[str, str, int, int, str], list[Any]] = {}
-    rows = list(rows)
+    rows = sorted(rows, key=lambda row: float(row.ended_at))
     rest = bills.share_with_forgotten(session, rows)
     for row in rows:
         day = int(row.ended_at // SECONDS_PER_DAY)
-        key = (row.dag_id or "", row.task_id or row.kind, day, size_class(row.input_size), row.site or "")
+        key = (row.dag_id or "", row.task_id or row.kind, day, OF_JOBS, row.site or "")
         alike.setdefault(key, []).append(row)
     for key, jobs in alike.items():
         kept = row_of(session, *key)
@@ -84,7 +85,7 @@ def keep(session: Session, rows: Iterable[Any]) -> None:
 def row_of(session: Session, dag_id: str, task_id: str, day: int, number: int, site: str) -> UsageRow:
     """The row of a key, which is made where there is none.
 
-    :param number: of the class of inputs' size, or what else is kept
+    :param number: :data:`OF_JOBS`, or what else is kept
     """
     row = session.get(UsageRow, (dag_id, task_id, day, number, site))
     if row is None:
@@ -165,7 +166,11 @@ def as_use(job: Any) -> Use | None:
     if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
         return None
     waited = max(job.started_at - job.queued_at, 0.0)
-    return Use(job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited)
+    # The agent looks at memory that has no limit every few seconds only, see lading.executors.agent.limits.
+    return Use(
+        job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited, job.input_size,
+        is_sampled=job.memory_limit is None,
+    )  # fmt: skip
 
 
 def seconds(job: Any) -> float:
@@ -179,77 +184,30 @@ def part_used(job: Any) -> float:
     return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
 
 
-def of_task(session: Session, dag_id: str, task_id: str, most: int | None = None) -> dict[int, Usage]:
-    """What the last tries of a task used, by the class of their inputs' size.
-
-    :param most: so many tries; None: :data:`MOST_TRIES`
-    """
-    most = MOST_TRIES if most is None else most
-    mine = select(*OF_USE).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
-    tries = TaskTries()
-    for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(most)):
-        tries.add(job)
-    kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
-    if tries.number < most:
-        for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class, UsageRow.site)):
-            tries.merge(row)
-            if tries.number >= most:
-                break
-    return tries.classes
+def of_task(session: Session, dag_id: str, task_id: str) -> Usage:
+    """Return what the last tries of a task used, at all sites."""
+    return of_tasks(session, dag_id, [task_id])[task_id]
 
 
-@dataclass(slots=True)
-class TaskTries:
-    """What tries of one task used, by the class of their inputs' size, and how many they are."""
-
-    classes: dict[int, Usage] = field(default_factory=dict)
-    number: int = 0
-
-    def add(self, job: Any) -> None:
-        """Add a job, if its use says anything of its task."""
-        if (use := as_use(job)) is not None:
-            self.of_class(size_class(job.input_size)).add(use)
-            self.number += 1
-
-    def merge(self, row: Any) -> None:
-        """Add the forgotten jobs of a row."""
-        usage = Usage.load(row.usage)
-        self.of_class(row.size_class).merge(usage)
-        self.number += usage.tries
-
-    def of_class(self, number: int) -> Usage:
-        """What tries of one class used, so far."""
-        found = self.classes.get(number)
-        if found is None:
-            found = self.classes[number] = Usage()
-        return found
-
-
-def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, dict[int, Usage]]:
-    """What :func:`of_task` says of each of these tasks, by two queries for every chunk of them."""
-    tries: dict[str, TaskTries] = {task_id: TaskTries() for task_id in task_ids}
-    for chunk in chunks(list(tries)):
+def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, Usage]:
+    """Return what the last tries of some tasks of a Dag used, by two queries for every chunk of them."""
+    usages = {task_id: Usage() for task_id in task_ids}
+    for chunk in chunks(list(usages)):
         mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
         number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc()).label("number")
         numbered = select(JobRow.task_id, *OF_USE, number).where(*mine).subquery()
-        for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
-            tries[job.task_id].add(job)
-        of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.site, UsageRow.usage)
-        latest = (UsageRow.day.desc(), UsageRow.size_class, UsageRow.site)
+        newest = select(numbered).where(numbered.c.number <= MOST_TRIES).order_by(numbered.c.number.desc())
+        for job in session.execute(newest):
+            if (use := as_use(job)) is not None:
+                usages[job.task_id].add(use)
+        of_row = (UsageRow.task_id, UsageRow.day, UsageRow.site, UsageRow.size_class, UsageRow.usage)
+        latest = (UsageRow.day.desc(), UsageRow.site, UsageRow.size_class)
         so_far = func.sum(UsageRow.jobs).over(partition_by=UsageRow.task_id, order_by=latest) - UsageRow.jobs
         kept = select(*of_row, so_far.label("younger")).where(UsageRow.dag_id == dag_id, UsageRow.task_id.in_(chunk))
         rows = kept.subquery()
         # Of a row that has more than are wanted all count, as the row cannot be parted.
         needed = select(rows).where(rows.c.younger < MOST_TRIES)
-        for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.size_class, rows.c.site)):
-            if tries[row.task_id].number < MOST_TRIES:
-                tries[row.task_id].merge(row)
-    return {task_id: each.classes for task_id, each in tries.items()}
-
-
-def merged(classes: dict[int, Usage]) -> Usage:
-    """The usage of all classes together."""
-    found = Usage()
-    for usage in classes.values():
-        found.merge(usage)
-    return found
+        for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.site, rows.c.size_class)):
+            if usages[row.task_id].tries < MOST_TRIES:
+                usages[row.task_id].add_older(Usage.load(row.usage))
+    return usages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +20,8 @@ HINT_KEY = "lading"
 # Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
 INPUTS_KEY = "lading_inputs"
 # What a hint is whose value is what earlier tries of the task needed, and the hints that may be it.
-AUTO = "auto"
+# In brackets may stand the amount that counts until something is known: ``auto(8 GiB)``.
+AUTO = re.compile(r"\s*auto\s*(?:\((?P<until_known>[^()]*)\))?\s*", re.IGNORECASE)
 AUTO_HINTS = ("cpus", "memory", "time")
 # How the processes of a batch job lie on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
@@ -90,7 +92,8 @@ class Hints:
     :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted;
         None: where its start is certain
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
-    :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
+    :param auto: the hints that are what earlier tries of the task needed, by name, which are None above; each with the
+        amount that counts until a try has ended, None: the default
     :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
     """
 
@@ -133,7 +136,7 @@ class Hints:
     ppn: int | None = None
     threads: int | None = None
     expressions: Mapping[str, Expression] = field(default_factory=dict)
-    auto: frozenset[str] = frozenset()
+    auto: Mapping[str, float | int | None] = field(default_factory=dict)
     least: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -143,7 +146,7 @@ class Hints:
         :raises HintError: a name that is not a hint, or a value that is not valid
         """
         values: dict[str, Any] = {}
-        auto: set[str] = set()
+        auto: dict[str, float | int | None] = {}
         errors = []
         gpu_type = None
         if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in PARSERS]:
@@ -152,14 +155,16 @@ class Hints:
             name = ALIASES.get(written, written)
             if name not in PARSERS:
                 continue
-            if name in AUTO_HINTS and isinstance(value, str) and value.strip().lower() == AUTO:
-                auto.add(name)
-            elif value is not None:
-                try:
+            if value is None:
+                continue
+            try:
+                if name in AUTO_HINTS and (match := AUTO.fullmatch(str(value))):
+                    auto[name] = None if match["until_known"] is None else PARSERS[name](match["until_known"])
+                else:
                     amount, gpu_type = split_type(value) if name == "gpus" else (value, gpu_type)
                     values[name] = parse_value(name, amount)
-                except ValueError as error:
-                    errors.append(f"hint {written}: {error}")
+            except ValueError as error:
+                errors.append(f"hint {written}: {error}")
         expressions = {name: value for name, value in values.items() if isinstance(value, Expression)}
         least = {name: value.least for name, value in values.items() if isinstance(value, Range)}
         values = {
@@ -185,7 +190,7 @@ class Hints:
         errors += [*_too_few_machines(values), *_two_places(values), *misplaced(values)]
         if errors:
             raise HintError("; ".join(errors))
-        return cls(**values, expressions=expressions, auto=frozenset(auto), least=least)
+        return cls(**values, expressions=expressions, auto=auto, least=least)
 
     @classmethod
     def from_config(cls, executor_config: object) -> Hints:

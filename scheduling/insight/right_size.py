@@ -1,25 +1,30 @@
-"""Right sizes: the memory, cpus and time that would have sufficed for most tries of a task. Pure.
+"""Right sizes: the memory, cpus and time that the next try of a task should ask for. Pure.
 
-What a try has used is known of those that ended well. One that ran out of memory needed more than it had, one that was
-ended by its time limit longer, and one that failed otherwise might have: such observations are censored, and count as
-what they are, lower bounds (Kaplan and Meier, Nonparametric estimation from incomplete observations, 1958).
+Tasks with the hint ``auto``, the advice of the page and the line to paste all come from here.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from lading.scheduling.insight.usage import STEPS, Histogram, Usage, upper_edge
+from lading.scheduling.insight.envelope import FittedNeed, Point, fit
+from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # With fewer tries nothing is advised.
-FEWEST_TRIES = 20
-# What most tries used is a bound from below: of a job without a limit memory is looked at every five seconds, and the
-# next inputs are others. So much is added.
-HEADROOM = 1.2
-# No job is ended for its use of cpus, so it is the lower edge of a bucket that counts: 1.5 stays 1.5.
-CPU_HEADROOM = 2 ** (-1 / STEPS)
+FEWEST_TRIES = 3
+# Less is noise of interpreters and libraries, MiB: small tasks get up to so much more than they needed.
+SMALL_MEMORY = 32.0
+# Part that is added to peaks that were sampled so seldom that a short one may have been missed.
+SAMPLED_MARGIN = 0.05
+# More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
+MOST_SLOWED = 0.05
+CPU_NOISE = 0.02
+# The same work takes longer on another machine, or beside others.
+TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 64
 SMALLEST_TIME = 60
@@ -27,7 +32,8 @@ SMALLEST_TIME = 60
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What would have sufficed for 95 of a hundred tries (``most``) and for 99 (``nearly_all``), headroom included.
+    """What would have sufficed for 95 of a hundred tries (``most``), and what the next one should ask for
+    (``nearly_all``), whatever its inputs are.
 
     None: that is not known.
     """
@@ -43,8 +49,7 @@ class RightSize:
     :param tries: on how many it rests
     :param short: how many of them had too little memory or time
     :param waited: seconds within which 95 of a hundred began; None: there are no tries
-    :param saved_cpu_hours: what asking for what suffices for 99 of a hundred would have asked less in these tries;
-        negative: it asks for more
+    :param saved_cpu_hours: how much less these tries would have asked for with the advice; negative: more
     :param saved_gib_hours: the same of memory
     :param line: to paste; None: nothing can be advised
     """
@@ -60,63 +65,133 @@ class RightSize:
     line: str | None = None
 
 
-def quantile(values: Histogram, bounds: Histogram, share: float) -> float | None:
-    """The least value that suffices for a share of all, by the estimate of Kaplan and Meier.
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the tries of a task need, over the size of their inputs; None: that is not known.
 
-    Without bounds it is the ordinary quantile: of n values the one at position ceil(share × n).
-
-    :param values: what was needed
-    :param bounds: what was not enough, or might not have been
-    :returns: the upper edge of its bucket; None: no value that was seen suffices
+    :param tries: how many are known
     """
-    left, survive = values.total() + bounds.total(), 1.0
-    for number in sorted(values.keys() | bounds.keys()):
-        if values[number]:
-            survive *= 1 - values[number] / left
-            if survive <= 1 - share + 1e-9:
-                return upper_edge(number)
-        left -= values[number] + bounds[number]
-    return None
+
+    tries: int
+    memory: FittedNeed | None
+    cpus: FittedNeed | None
+    time: FittedNeed | None
+
+    def amount(self, name: str, input_size: float | None) -> float | None:
+        """What a try should ask for, in whole steps: MiB of ``memory``, ``cpus``, or seconds of ``time``.
+
+        :param input_size: bytes; None: not known
+        """
+        envelope: FittedNeed | None = getattr(self, name)
+        return None if envelope is None else ROUNDED[name](envelope.at(input_size))
 
 
-def right_size(usage: Usage) -> RightSize:
-    """What would have sufficed for the tries of a task."""
-    seen = usage.seen
-    memory = size(seen["memory"], seen["memory_bounds"], SMALLEST_MEMORY, HEADROOM)
-    cpus = size(seen["cpus"], Histogram(), SMALLEST_CPUS, CPU_HEADROOM)
-    time = size(seen["time"], seen["time_bounds"], SMALLEST_TIME, HEADROOM)
-    return RightSize(
-        tries=usage.tries,
-        short=usage.short,
-        memory=memory,
-        cpus=cpus,
-        time=time,
-        waited=quantile(seen["wait"], Histogram(), 0.95),
-        saved_cpu_hours=0.0 if cpus.nearly_all is None else usage.cpu_hours - cpus.nearly_all * usage.hours,
-        saved_gib_hours=0.0 if memory.nearly_all is None else usage.gib_hours - memory.nearly_all / 1024 * usage.hours,
-        line=line(memory, cpus, time),
+NOTHING_KNOWN = Sizes(0, None, None, None)
+
+
+def sizes(usage: Usage) -> Sizes:
+    """Fit what the next try needs to what earlier ones used, and to the size of their inputs."""
+    sample, number = usage.sample, usage.tries
+    memory = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
+    too_little = [Point(use.input_size, bound, use.seconds) for use in sample if (bound := use.memory_bound)]
+    cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
+    time = [(use, use.seconds) for use in sample if use.cause is None]
+    too_short = [Point(use.input_size, use.seconds, 1.0) for use in sample if use.cause is not None]
+    sampled = 1 + SAMPLED_MARGIN * any(use.is_sampled for use, _ in memory)
+    return Sizes(
+        number,
+        fit([_point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
+        fit([_point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
+        fit(
+            [Point(use.input_size, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short
+        ),
     )
 
 
-def size(values: Histogram, bounds: Histogram, step: float, headroom: float) -> Size:
-    """What suffices, rounded up to whole steps."""
-    if values.total() + bounds.total() < FEWEST_TRIES:
+def _point(use: Use, value: float) -> Point:
+    return Point(use.input_size, value, use.seconds)
+
+
+def _steps(amount: float, step: float, least: float) -> float:
+    return max(least, math.ceil(amount / step - 1e-9) * step)
+
+
+# How an amount is rounded up.
+ROUNDED: dict[str, Any] = {
+    # Few different amounts keep jobs alike, which are planned together: steps of 64 MiB at 8 GiB.
+    "memory": lambda mib: int(
+        _steps(mib, max(1.0, 2.0 ** (math.floor(math.log2(max(mib, 1.0))) - 7)), SMALLEST_MEMORY)
+    ),
+    "cpus": lambda cpus: _steps(cpus / (1 + CPU_NOISE), SMALLEST_CPUS, SMALLEST_CPUS),
+    "time": lambda seconds: int(_steps(seconds, SMALLEST_TIME, SMALLEST_TIME)),
+}
+
+
+def right_size(usage: Usage) -> RightSize:
+    """Return what the next try of a task should ask for, and what that would have saved."""
+    fitted, sample = sizes(usage), usage.sample
+    if usage.tries < FEWEST_TRIES:
+        fitted = Sizes(usage.tries, None, None, None)
+    fine = [use for use in sample if use.cause is None]
+    values: dict[str, Sequence[float]] = {
+        "memory": [use.peak_memory for use in fine if use.peak_memory is not None],
+        "cpus": [use.busy_cpus for use in fine if use.busy_cpus is not None],
+        "time": [use.seconds for use in fine],
+    }
+    return RightSize(
+        tries=usage.tries,
+        short=usage.short,
+        waited=quantile([use.waited for use in sample], 0.95),
+        saved_cpu_hours=_saved(usage.cpu_hours, sample, fitted, "cpus"),
+        saved_gib_hours=_saved(usage.gib_hours, sample, fitted, "memory"),
+        line=line(fitted),
+        **{name: _size(fitted, name, each) for name, each in values.items()},
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The least of some values that is not exceeded by a share of them; None: there are none."""
+    return sorted(values)[math.ceil(share * len(values) - 1e-6) - 1] if values else None
+
+
+def _size(fitted: Sizes, name: str, values: Sequence[float]) -> Size:
+    nearly_all = fitted.amount(name, None)
+    if nearly_all is None:
         return Size(None, None)
-
-    def with_headroom(share: float) -> float | None:
-        value = quantile(values, bounds, share)
-        return None if value is None else max(step, math.ceil(value * headroom / step - 1e-9) * step)
-
-    return Size(with_headroom(0.95), with_headroom(0.99))
+    most = quantile(values, 0.95)
+    return Size(nearly_all if most is None else min(ROUNDED[name](most), nearly_all), nearly_all)
 
 
-def line(memory: Size, cpus: Size, time: Size) -> str | None:
-    """The hints that suffice for 99 of a hundred tries, as a Dag author writes them; None: nothing is known."""
+def _saved(hours: float, sample: Sequence[Use], fitted: Sizes, name: str) -> float:
+    """How many of some hours would not have been asked for, by the part of the sample."""
+    if getattr(fitted, name) is None:
+        return 0.0
+    asked = sum(float(getattr(use, name)) * use.seconds for use in sample)
+    advised = sum((fitted.amount(name, use.input_size) or 0.0) * use.seconds for use in sample)
+    return hours * (1 - advised / asked) if asked else 0.0
+
+
+def line(fitted: Sizes) -> str | None:
+    """The hints that the next try should have, as a Dag author writes them; None: nothing is known."""
     hints = []
-    if cpus.nearly_all is not None:
-        hints.append(f"cpus={format_count(cpus.nearly_all)}")
-    if memory.nearly_all is not None:
-        hints.append(f'memory="{format_memory(int(memory.nearly_all))}"')
-    if time.nearly_all is not None:
-        hints.append(f'time="{format_time(time.nearly_all)}"')
+    if fitted.cpus is not None:
+        hints.append(f"cpus={format_count(ROUNDED['cpus'](fitted.cpus.constant))}")
+    if fitted.memory is not None:
+        hints.append(f'memory="{_memory(fitted.memory)}"')
+    if fitted.time is not None:
+        hints.append(f'time="{format_time(ROUNDED["time"](fitted.time.constant))}"')
     return f"executor_config=resources({', '.join(hints)})" if hints else None
+
+
+def _memory(envelope: FittedNeed) -> str:
+    """The hint ``memory``: an expression where the size of inputs explains what is needed."""
+    if not envelope.slope:
+        return format_memory(ROUNDED["memory"](envelope.constant))
+    # The slope is MiB per byte, and an expression's input_size is in bytes; it is rounded up in its third digit.
+    slope = envelope.slope * 2**20
+    digits = 2 - math.floor(math.log10(slope))
+    factor = math.ceil(slope * 10**digits) / 10**digits
+    base = math.ceil(envelope.base)
+    sign = "+" if base >= 0 else "-"
+    text = f"{factor:.{max(digits, 0)}f} * input_size {sign} {format_memory(abs(base))}"
+    return f"max({text}, {format_memory(ROUNDED['memory'](envelope.least))})" if base < 0 else text

@@ -1,23 +1,24 @@
-"""Usage: what tries of a task have used, as sums and histograms that can be kept for long and added up. Pure."""
+"""Usage: what tries of a task have used, as sums and a bounded sample that can be kept for long and added up. Pure.
+
+The sample has the newest tries, and of older ones the outermost: the corners of the upper hull of peak memory over the
+size of inputs. So :func:`lading.scheduling.insight.envelope.fit` sees every try that its line could rest on.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
-# Buckets of a histogram for each doubling: a value is known to 2 %.
-STEPS = 32
-# What is smaller is in the lowest bucket.
-LEAST = 2.0**-10
+from lading.scheduling.insight.envelope import upper_hull
+
+# Of this many tries the summary of a task stays below 4 KiB.
+MOST_NEWEST = 48
+MOST_OUTERMOST = 12
 # Of shorter tries nearly all is start-up, and says nothing of how many cpus the work keeps busy.
 SHORTEST_SECONDS = 10.0
-# Those whose names end in _bounds are of tries that might have needed more.
-HISTOGRAMS = ("memory", "memory_bounds", "cpus", "time", "time_bounds", "wait")
 SUMS = ("tries", "short", "hours", "cpu_hours", "gib_hours")
-
-Histogram = Counter[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Use:
     :param cpu_seconds: None: it is not known
     :param cause: why it failed; None: it did not
     :param waited: seconds until it began
+    :param input_size: bytes of its inputs; None: not known
+    :param is_sampled: whether its memory was looked at so seldom that a short peak may have been missed
     """
 
     cpus: float
@@ -38,6 +41,25 @@ class Use:
     cpu_seconds: float | None = None
     cause: str | None = None
     waited: float = 0.0
+    input_size: int | None = None
+    is_sampled: bool = False
+
+    @property
+    def memory_bound(self) -> int | None:
+        """What it needed at least, where it failed; None: it has not, or nothing is known.
+
+        One that ran out of memory needed more than all that it had.
+        """
+        if self.cause == "out_of_memory":
+            return max(self.memory, self.peak_memory or 0)
+        return None if self.cause is None else self.peak_memory
+
+    @property
+    def busy_cpus(self) -> float | None:
+        """How many cpus its work kept busy on average; None: not known."""
+        if self.cause is not None or self.cpu_seconds is None or self.seconds < SHORTEST_SECONDS:
+            return None
+        return self.cpu_seconds / self.seconds
 
 
 @dataclass(slots=True)
@@ -49,7 +71,8 @@ class Usage:
     :param hours: that they ran
     :param cpu_hours: that they asked for while they ran
     :param gib_hours: the same of memory
-    :param seen: a histogram of each of :data:`HISTOGRAMS`
+    :param newest: the last of them, oldest first
+    :param outermost: of the tries before these the corners of the upper hull of memory over the size of inputs
     """
 
     tries: int = 0
@@ -57,71 +80,72 @@ class Usage:
     hours: float = 0.0
     cpu_hours: float = 0.0
     gib_hours: float = 0.0
-    seen: dict[str, Histogram] = field(default_factory=lambda: {name: Counter() for name in HISTOGRAMS})
+    newest: list[Use] = field(default_factory=list)
+    outermost: list[Use] = field(default_factory=list)
+
+    @property
+    def sample(self) -> Sequence[Use]:
+        """The tries of which all is known, the newest last."""
+        return [*self.outermost, *self.newest]
 
     def add(self, use: Use) -> None:
-        """Add one try.
-
-        What it has used is known if it ended well. One that ran out of memory needed more than all that it had, one
-        that failed otherwise might have: what is known of it is a bound.
-        """
+        """Add a try that is younger than all others."""
         hours = use.seconds / 3600
         self.tries += 1
         self.short += use.cause in ("out_of_memory", "time_limit")
         self.hours += hours
         self.cpu_hours += use.cpus * hours
         self.gib_hours += use.memory / 1024 * hours
-        bounds = "" if use.cause is None else "_bounds"
-        if use.cause == "out_of_memory":
-            self._count("memory_bounds", max(use.memory, use.peak_memory or 0))
-        elif use.peak_memory is not None:
-            self._count(f"memory{bounds}", use.peak_memory)
-        if use.cause is None and use.cpu_seconds is not None and use.seconds >= SHORTEST_SECONDS:
-            self._count("cpus", use.cpu_seconds / use.seconds)
-        self._count(f"time{bounds}", use.seconds)
-        self._count("wait", use.waited)
+        self._keep([*self.newest, use], self.outermost)
 
-    def _count(self, name: str, value: float) -> None:
-        self.seen[name][bucket(value)] += 1
-
-    def merge(self, other: Usage) -> None:
-        """Add the tries of another one."""
+    def add_older(self, older: Usage) -> None:
+        """Add tries that are older than all of these."""
         for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in HISTOGRAMS:
-            self.seen[name] += other.seen[name]
+            setattr(self, name, getattr(self, name) + getattr(older, name))
+        self._keep([*older.newest, *self.newest], [*older.outermost, *self.outermost])
+
+    def _keep(self, newest: Sequence[Use], outermost: Sequence[Use]) -> None:
+        self.newest = list(newest[-MOST_NEWEST:])
+        if before := newest[:-MOST_NEWEST]:
+            self.outermost = list(_outermost([*outermost, *before]))
+        elif len(outermost) > len(self.outermost):
+            self.outermost = list(_outermost(outermost))
 
     def dump(self) -> str:
-        """It as JSON, without what is empty."""
+        """It as JSON, amounts to three digits."""
         sums = {name: getattr(self, name) for name in SUMS}
-        return json.dumps({**sums, "seen": {name: histogram for name, histogram in self.seen.items() if histogram}})
+        return json.dumps({**sums, "sample": [_as_list(use) for use in self.sample]}, separators=(",", ":"))
 
     @classmethod
     def load(cls, text: str) -> Usage:
-        """What :meth:`dump` has written."""
+        """What :meth:`dump` has written; of what development versions of 0.1.0 wrote the sums alone count."""
         found = json.loads(text)
-        seen = found.pop("seen")
+        sample = [Use(*each) for each in found.get("sample", ())]
         return cls(
-            **found,
-            seen={name: Counter({int(k): n for k, n in seen.get(name, {}).items()}) for name in HISTOGRAMS},
+            **{name: found[name] for name in SUMS}, outermost=sample[:-MOST_NEWEST], newest=sample[-MOST_NEWEST:]
         )
 
 
-def bucket(value: float) -> int:
-    """The number of the bucket of a value: the least whose upper edge is not below it."""
-    return math.ceil(STEPS * math.log2(max(value, LEAST)) - 1e-6)
+def _outermost(uses: Iterable[Use]) -> Iterator[Use]:
+    """Yield the tries that a line above all of them could rest on, those of larger inputs first if they are many."""
+    by_point = {(float(use.input_size or 0), float(use.memory_bound or use.peak_memory or 0)): use for use in uses}
+    for corner in upper_hull(by_point)[-MOST_OUTERMOST:]:
+        yield by_point[corner]
 
 
-def upper_edge(number: int) -> float:
-    """The largest value of a bucket."""
-    return float(2.0 ** (number / STEPS))
+def _as_list(use: Use) -> list[Any]:
+    rounded = replace(
+        use,
+        cpus=_rounded(use.cpus),
+        seconds=_rounded(use.seconds),
+        cpu_seconds=None if use.cpu_seconds is None else _rounded(use.cpu_seconds),
+        waited=_rounded(use.waited),
+    )
+    values = list(astuple(rounded))
+    while values[-1] is None or values[-1] is False:
+        values.pop()
+    return values
 
 
-def size_class(input_size: int | None) -> int:
-    """The class of tries with inputs of so many bytes, each four times the one before; -1: that is not known."""
-    return -1 if input_size is None else (input_size.bit_length() + 1) // 2
-
-
-def largest_input(number: int) -> int | None:
-    """The bytes below which the inputs of a class are; None: they are not known."""
-    return None if number < 0 else int(4**number)
+def _rounded(amount: float) -> float:
+    return float(f"{amount:.3g}")

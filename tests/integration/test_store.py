@@ -26,6 +26,8 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import UsageRow
+from lading.executors.store.usage import OF_JOBS
+from lading.scheduling.insight.usage import Usage
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Layout
@@ -302,7 +304,8 @@ def test_old_jobs_are_forgotten_when_airflow_has_their_ends(session: Session) ->
     assert store.forget_ended(session, 20.0) == 1
     assert set(store.find(session, ["old", "untold", "young", "live"])) == {"untold", "young", "live"}
     [kept] = session.scalars(select(UsageRow).where(UsageRow.dag_id == "d"))  # beside what no job used on that day
-    assert (kept.jobs, kept.cpu_seconds, kept.usd, kept.size_class) == (1, 5.0, 0.5, 21)
+    assert (kept.jobs, kept.cpu_seconds, kept.usd, kept.size_class) == (1, 5.0, 0.5, OF_JOBS)
+    assert [use.input_size for use in Usage.load(kept.usage).sample] == [2**40]
 
 
 def test_a_long_wait_gets_a_reason_once(session: Session) -> None:

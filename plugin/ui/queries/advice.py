@@ -14,22 +14,21 @@ from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
-from lading.scheduling.insight.usage import Usage, largest_input
+from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size, sizes
+from lading.scheduling.insight.usage import Usage
 
 MOST_TASKS = 200
 # What would be saved is looked at in so many tasks, those that cost most, and named of so many.
 MOST_DEAREST = 60
 MOST_SAVINGS = 10
-# So many of the last tries of each say what would suffice.
-MOST_TRIES = 200
 SECONDS_OF_MONTH = 30 * 86400.0
-# Input sizes explain what a task needs where one class of them needs so many times what another does.
-TELLING = 1.5
+# For so many sizes of inputs it is said what they need, where that depends on them.
+SIZES_SHOWN = 4
 
 
 class InputSizes(BaseModel):
-    """What would have sufficed for tries whose inputs had less than so many bytes, and a quarter of it at least."""
+    """What a try should ask for whose inputs have so many bytes; ``tries`` had that much or less, and more than the
+    row before says."""
 
     bytes: int
     tries: int
@@ -73,7 +72,7 @@ def advice(session: Session, dag_id: str) -> Advice:
     """What each task of a Dag could ask for, those that would save most first."""
     asked = tasks_asked(session, dag_id)
     used = usage.of_tasks(session, dag_id, asked.keys())
-    advised = [advise_task(task_id, asked[task_id], classes) for task_id, classes in used.items()]
+    advised = [advise_task(task_id, asked[task_id], of_task) for task_id, of_task in used.items()]
     advised = [task for task in advised if task.tries]
     advised.sort(key=lambda task: (-task.saved_cpu_hours - task.saved_gib_hours / 4, task.task_id))
     return Advice(fewest=FEWEST_TRIES, tasks=advised)
@@ -93,38 +92,37 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
     return found
 
 
-def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: dict[int, Usage]) -> TaskAdvice:
+def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usage) -> TaskAdvice:
     """What one task could ask for, by what its tries used."""
     cpus, memory = asked
     return TaskAdvice(
         task_id=task_id,
         cpus_asked=cpus,
         memory_asked=memory,
-        by_input=by_input(classes),
-        **asdict(right_size(usage.merged(classes))),
+        by_input=by_input(used),
+        **asdict(right_size(used)),
     )
 
 
-def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
-    """What would have sufficed by the size of the inputs, smallest first; empty: that does not explain it."""
-    known = {number: right_size(each) for number, each in sorted(classes.items()) if number >= 0}
-    by_size = {number: each for number, each in known.items() if each.tries >= FEWEST_TRIES}
-    if not any(
-        is_informative([value for each in by_size.values() if (value := getattr(each, name).nearly_all) is not None])
-        for name in ("memory", "time", "cpus")
-    ):
+def by_input(used: Usage) -> list[InputSizes]:
+    """What tries should ask for by the size of their inputs, smallest first; empty: that does not explain it."""
+    fitted = sizes(used)
+    needs = (fitted.memory, fitted.cpus, fitted.time)
+    known = sorted(use.input_size for use in used.sample if use.input_size is not None)
+    if used.tries < FEWEST_TRIES or not any(need is not None and need.slope for need in needs):
         return []
-    return [
-        InputSizes(
-            bytes=largest_input(number) or 0, tries=size.tries, memory=size.memory, cpus=size.cpus, time=size.time
-        )
-        for number, size in by_size.items()
-    ]
-
-
-def is_informative(values: list[float]) -> bool:
-    """Whether amounts differ by more than chance makes them."""
-    return len(values) > 1 and max(values) >= TELLING * min(values)
+    shown: list[InputSizes] = []
+    before = 0
+    for part in range(1, SIZES_SHOWN + 1):
+        tries = len(known) * part // SIZES_SHOWN
+        size = known[tries - 1]
+        if tries <= before or (shown and shown[-1].bytes == size):
+            continue
+        amounts = {name: fitted.amount(name, size) for name in ("memory", "cpus", "time")}
+        every = {name: Size(amount, amount) for name, amount in amounts.items()}
+        shown.append(InputSizes(bytes=size, tries=tries - before, **every))
+        before = tries
+    return shown
 
 
 class Saving(BaseModel):
@@ -181,7 +179,7 @@ def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> S
 
     :param cost: what it has cost within a month
     """
-    used = usage.merged(usage.of_task(session, dag_id, task_id, MOST_TRIES))
+    used = usage.of_task(session, dag_id, task_id)
     size, asked = right_size(used), cost.used + cost.unused
     if size.line is None or not used.cpu_hours or not asked:
         return None

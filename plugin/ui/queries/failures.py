@@ -19,7 +19,6 @@ from lading.executors.store.jobs import chunks
 from lading.plugin.ui.queries.now import MOST_DAGS, MOST_SENTENCES, WaitingDag, failed_since
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.right_size import right_size
-from lading.scheduling.insight.usage import upper_edge
 from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
@@ -222,12 +221,13 @@ def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str,
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
     is_memory = cause == "out_of_memory"
-    used = usage.merged(usage.of_task(session, dag_id, task_id))
+    used = usage.of_task(session, dag_id, task_id)
     advised = right_size(used)
     enough = (advised.memory if is_memory else advised.time).nearly_all
     said = None if enough is None else f"ask for {format_memory(int(enough)) if is_memory else format_time(enough)}"
-    if said is None and (bounds := used.seen["memory_bounds" if is_memory else "time_bounds"]):
+    bounds = [(use.memory_bound if is_memory else use.seconds) or 0 for use in used.sample if use.cause == cause]
+    if said is None and bounds:
         # None that has got further has been seen: all that is known is what was too little.
-        most = upper_edge(max(bounds))
+        most = max(bounds)
         said = f"ask for clearly more than {format_memory(int(most)) if is_memory else format_time(most)}"
     return {"advice": said, "line": None if enough is None else advised.line}

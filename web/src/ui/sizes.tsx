@@ -22,7 +22,7 @@ export function Sizes({dagId}: {dagId: string}) {
   // In two lines where a column is narrow.
   const wrapped = (text: string) => <div style={{whiteSpace: "normal"}}>{text.split(" / ").map((part, index, all) => <React.Fragment key={index}><span className="line">{part}{index < all.length - 1 ? " /" : ""}</span> </React.Fragment>)}</div>;
   const sum = (name: "saved_cpu_hours" | "saved_gib_hours") => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const what = <Muted>Needed: what 95 / 99 of 100 tries needed, and a fifth more of memory and time. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
+  const what = <Muted>Needed: what 95 of 100 tries needed, and what the next one should request. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, whole: null})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
+from lading.scheduling.insight.right_size import sizes
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
 
@@ -46,7 +48,9 @@ def size(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
     most = None if largest is None else Resources(4, largest)
-    values, sized_by, learnt = size_job(each, tries, inputs.for_job(each.map_index), FileSizes(), SETTINGS, most, known)
+    values, sized_by, learnt = size_job(
+        each, tries, inputs.for_job(each.map_index), FileSizes(), SETTINGS, most, sizes(known or Usage())
+    )
     return values, (*sized_by, *learnt)
 
 
@@ -74,29 +78,63 @@ def usage(count: int, **values: Any) -> Usage:
 
 
 def test_auto_is_what_earlier_tries_needed() -> None:
-    asked = job(memory="auto", cpus=" Auto", time="auto")
+    asked = job(memory="auto", cpus=" Auto", time="auto(2h)")
     values, words = size(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
-    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1216, 1216, 180)
+    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1040, 1040, 180)
     assert words == (
-        "asks for 2 cpus: 99 of 100 of 30 tries needed no more (auto)",
-        "asks for 1216 MiB of memory: 99 of 100 of 30 tries needed no more, to which 20 % were added (auto)",
-        "asks for 3 min: 99 of 100 of 30 tries needed no more, to which 20 % were added (auto)",
+        "requests 2 cpus: sized by 30 tries (auto)",
+        "requests 1040 MiB of memory: sized by 30 tries (auto)",
+        "requests 3 min: sized by 30 tries (auto)",
     )
+
+
+def test_auto_follows_the_size_of_inputs(tmp_path: Path) -> None:
+    known = usage(0)
+    for mib in (100, 200, 300, 400, 500, 600):
+        known.add(Use(1.0, 4096, 100.0, 200 + 2 * mib, None, None, 0.0, mib * 2**20))
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 150 * 2**20)
+    fixed = {"fixed": {"path": {"value": str(tmp_path / "a")}}}
+    values, [words] = size(job(1, fixed, memory="auto"), known=known)
+    assert 500 < values["memory"] < 550
+    assert values["input_size"] == 150 * 2**20, "so this try teaches the next one"
+    assert words.endswith("sized by 6 tries and its input of 150 MiB (auto)")
+    gone = {"fixed": {"path": {"value": str(tmp_path / "b")}}}
+    assert size(job(1, gone, memory="auto"), known=known)[0]["memory"] > 1400, "without a size, what suffices for all"
 
 
 def test_auto_never_asks_for_more_than_there_is() -> None:
     values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
     assert (values["cpus"], values["memory"]) == (4, 1024)
-    assert words[1] == "asks for 1 GiB of memory: 99 of 100 of 30 tries needed more, but it is all that there is (auto)"
+    assert words[1] == "requests 1 GiB of memory, the largest there is: sized by 30 tries (auto)"
 
 
-def test_auto_without_history_is_the_default_and_its_retries_learn_all_the_same() -> None:
-    values, words = size(job(memory="auto"), known=usage(19))
+def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
+    values, words = size(job(memory="auto"))
     assert (values["memory"], values["memory_limit"]) == (512, None)
-    assert words == ("memory is the default: of 19 tries something is known, fewer than 20 (auto)",)
+    assert words == ("requests the default for memory: no try has ended yet (auto)",)
+    values, words = size(job(memory="auto(8 GiB)"))
+    assert (values["memory"], values["memory_limit"]) == (8192, 8192)
+    assert words == ("requests 8 GiB of memory: no try has ended yet (auto)",)
+
+
+def test_a_wrong_amount_for_the_beginning_is_an_error() -> None:
+    with pytest.raises(HintError, match=r"hint memory: .*'8 GiBs'"):
+        Hints.parse({"memory": "auto(8 GiBs)"})
+
+
+def test_after_a_size_of_ours_that_was_too_little_the_largest_that_was_seen_is_next_then_twice_as_much() -> None:
+    known = usage(0)
+    known.add(Use(1.0, 4096, 100.0, 3000))
+    for _ in range(99):
+        known.add(Use(1.0, 4096, 100.0, 1000))
+    assert size(job(memory="auto"), known=known)[0]["memory"] == 1040
     retry = job(2, memory="auto")
-    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1216), known=usage(30), largest=2**20)
-    assert (values["memory"], values["memory_limit"], len(words)) == (2432, 2432, 2)
+    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1040), known=known, largest=2**20)
+    assert (values["memory"], values["memory_limit"]) == (3006, 3006)
+    values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3006), known=known)
+    assert values["memory"] == 6012
+    assert words[1].startswith("asks for 6012 MiB of memory, 2 times as much: try 2 ran out of 3006 MiB")
 
 
 def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
@@ -111,10 +149,10 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
             )  # fmt: skip
         session.commit()
     [question] = sizing.read([job(memory="auto")]).questions
-    assert question.usage.tries == 20
+    assert question.needs.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
-    assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
-    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "no job asks for it"
+    assert (change.values["memory"], lesson.entry().event) == (109, "lading sizes the task")
+    assert sizing.read([job(memory="1 GiB")]).questions[0].needs.tries == 0, "no job asks for it"
 
 
 def test_what_was_found_of_inputs_is_kept(tmp_path: Path) -> None:

@@ -1,0 +1,301 @@
+"""What rules of sizing waste on recorded tries: memory that was reserved and not used, and tries that fell short.
+
+python -m benchmarks.sizing                                   tries that this program makes
+python -m benchmarks.sizing FILE... --history 0.3 --seeds 1 2 3 4 5
+python -m benchmarks.sizing FILE... --history 0 --output json
+
+A file is a CSV table with the columns task, input_bytes, peak_bytes, seconds, asked_bytes, asked_cpus and
+used_cpus, in the order of submission. The protocol is that of Bader et al., Sizey: Memory-Efficient Execution of
+Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34 tries or more is history;
+the others come one after the other and are learnt from. A try with too little memory runs for its whole length and
+is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten seconds or more;
+a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from lading.scheduling.insight.right_size import Sizes, quantile, sizes
+from lading.scheduling.insight.usage import SHORTEST_SECONDS, Usage, Use
+
+MIB = 2**20
+FEWEST = 34
+
+
+@dataclass(frozen=True)
+class RecordedTry:
+    """One try of a task. Memory is bytes."""
+
+    input_bytes: int
+    peak_bytes: int
+    seconds: float
+    asked_bytes: int
+    asked_cpus: float
+    used_cpus: float
+
+
+class Rule(Protocol):
+    """Sizes the tries of one task. Memory is bytes."""
+
+    def first(self, job: RecordedTry) -> float:
+        """Return the memory of a job's first try."""
+
+    def again(self, too_little: float) -> float:
+        """Return the memory of a try that repeats one."""
+
+    def learn(self, job: RecordedTry) -> None:
+        """Take in what a try has used that ended well."""
+
+    def cpus(self, job: RecordedTry) -> float:
+        """Return the cpus that a job is packed by."""
+
+
+class Asked:
+    """What the authors of the workflow ask for."""
+
+    def first(self, job: RecordedTry) -> float:
+        return job.asked_bytes
+
+    def again(self, too_little: float) -> float:
+        return 2 * too_little
+
+    def learn(self, job: RecordedTry) -> None:
+        pass
+
+    def cpus(self, job: RecordedTry) -> float:
+        return job.asked_cpus
+
+
+class Largest(Asked):
+    """The largest peak so far, and five per cent."""
+
+    def __init__(self) -> None:
+        self.largest = 0
+        self.most_cpus = 0.0
+
+    def first(self, job: RecordedTry) -> float:
+        return self.largest * 1.05 or job.asked_bytes
+
+    def learn(self, job: RecordedTry) -> None:
+        self.largest = max(self.largest, job.peak_bytes)
+        self.most_cpus = max(self.most_cpus, job.used_cpus)
+
+    def cpus(self, job: RecordedTry) -> float:
+        return self.most_cpus or job.asked_cpus
+
+
+class Percentile(Asked):
+    """The 99th percentile of all tries so far and a fifth, from the twentieth on; all are kept."""
+
+    def __init__(self) -> None:
+        self.tries: list[RecordedTry] = []
+
+    def first(self, job: RecordedTry) -> float:
+        return self._percentile([each.peak_bytes for each in self.tries]) or job.asked_bytes
+
+    def learn(self, job: RecordedTry) -> None:
+        self.tries.append(job)
+
+    def cpus(self, job: RecordedTry) -> float:
+        return self._percentile([each.used_cpus for each in self.tries]) or job.asked_cpus
+
+    def _percentile(self, values: Sequence[float]) -> float:
+        return 1.2 * (quantile(values, 0.99) or 0.0) if len(values) >= 20 else 0.0
+
+
+class Auto(Asked):
+    """The hint ``auto`` with the authors' amount until a try has ended, with the summary that the store keeps."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._sizes: Sizes | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        if self._sizes is None:
+            self._sizes = sizes(self.usage)
+        return self._sizes
+
+    def first(self, job: RecordedTry) -> float:
+        mib = self.sizes.amount("memory", job.input_bytes)
+        return job.asked_bytes if mib is None else mib * MIB
+
+    def again(self, too_little: float) -> float:
+        return 2 * too_little if self.sizes.memory is None else self.sizes.memory.after(too_little / MIB) * MIB
+
+    def learn(self, job: RecordedTry) -> None:
+        self.usage.add(
+            Use(
+                cpus=job.asked_cpus,
+                memory=math.ceil(job.asked_bytes / MIB),
+                seconds=job.seconds,
+                peak_memory=math.ceil(job.peak_bytes / MIB),
+                cpu_seconds=job.used_cpus * job.seconds,
+                input_size=job.input_bytes,
+            )
+        )
+        self._sizes = None
+
+    def cpus(self, job: RecordedTry) -> float:
+        return self.sizes.amount("cpus", job.input_bytes) or job.asked_cpus
+
+
+RULES: Mapping[str, Callable[[], Rule]] = {
+    "asked": Asked, "largest": Largest, "percentile": Percentile, "auto": Auto,
+}  # fmt: skip
+
+
+@dataclass
+class Total:
+    """What a rule has wasted, of the mean of all seeds.
+
+    :param waste: GB hours that were reserved and not used, of all tries
+    :param short: tries that had too little memory
+    :param packed: cpu hours that tries of ten seconds or more were packed by
+    :param used: cpu hours that they used
+    :param slowed: how many of these got less than they used by over a tenth
+    """
+
+    waste: float = 0.0
+    tries: float = 0
+    short: float = 0
+    packed: float = 0.0
+    used: float = 0.0
+    slowed: float = 0
+    timed: float = field(default=0)
+
+    def add(self, other: Total, part: float = 1.0) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value * part)
+
+
+def tries_of(path: Path) -> dict[str, list[RecordedTry]]:
+    """The tries of each task of a file, by submission."""
+    tasks: dict[str, list[RecordedTry]] = defaultdict(list)
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            tasks[row["task"]].append(
+                RecordedTry(
+                    int(row["input_bytes"]),
+                    int(row["peak_bytes"]),
+                    float(row["seconds"]),
+                    int(row["asked_bytes"]),
+                    float(row.get("asked_cpus") or 1),
+                    float(row.get("used_cpus") or 0),
+                )
+            )
+    return tasks
+
+
+def made(seed: int) -> dict[str, list[RecordedTry]]:
+    """Tries of tasks whose need is constant, follows their inputs, has outliers, or has two levels."""
+    chance = random.Random(seed)
+
+    def job(size: float, gib: float, asked: int) -> RecordedTry:
+        return RecordedTry(
+            int(size), int(gib * 2**30), chance.uniform(30, 3000), asked * 2**30, 4, chance.uniform(0.9, 1.1)
+        )
+
+    def size() -> float:
+        return chance.lognormvariate(22, 0.8)
+
+    needs: Mapping[str, tuple[int, Callable[[float], float]]] = {
+        "index": (72, lambda _: 38 + chance.uniform(0, 0.1)),
+        "sort": (16, lambda size: 0.5 + 1.9 * size / 2**30 * chance.uniform(0.9, 1)),
+        "mark_duplicates": (64, lambda _: 14 + chance.expovariate(0.5) if chance.random() < 0.98 else 45),
+        "call": (16, lambda _: chance.choice([4, 11]) + chance.gauss(0, 0.1)),
+        "report": (6, lambda _: chance.uniform(0.01, 0.02)),
+    }
+    sized = {name: [(each, need(each)) for each in (size() for _ in range(120))] for name, (_, need) in needs.items()}
+    return {name: [job(*each, needs[name][0]) for each in tries] for name, tries in sized.items()}
+
+
+def replay(rule: Rule, tries: Sequence[RecordedTry], history: int) -> Total:
+    """Return what a rule wastes on the tries of a task that are no history."""
+    total = Total()
+    for each in tries[:history]:
+        rule.learn(each)
+    for each in tries[history:]:
+        memory = rule.first(each)
+        while memory < each.peak_bytes:
+            total.waste += memory * each.seconds
+            total.short += 1
+            memory = rule.again(memory)
+        total.waste += (memory - each.peak_bytes) * each.seconds
+        total.tries += 1
+        if each.seconds >= SHORTEST_SECONDS:
+            cpus = rule.cpus(each)
+            total.packed += cpus * each.seconds / 3600
+            total.used += each.used_cpus * each.seconds / 3600
+            total.slowed += each.used_cpus > 1.1 * cpus
+            total.timed += 1
+        rule.learn(each)
+    total.waste /= 3.6e12
+    return total
+
+
+def measure(tasks: Mapping[str, Sequence[RecordedTry]], history: float, seeds: Sequence[int]) -> dict[str, Total]:
+    """Return the totals of each rule, of the mean of all seeds."""
+    totals = {name: Total() for name in RULES}
+    for seed in seeds if history else seeds[:1]:
+        for recorded in (each for each in tasks.values() if len(each) >= FEWEST):
+            tries = list(recorded)
+            if history:
+                random.Random(seed).shuffle(tries)
+            for name, rule in RULES.items():
+                of_task = replay(rule(), tries, int(len(tries) * history))
+                totals[name].add(of_task, 1 / (len(seeds) if history else 1))
+    return totals
+
+
+def rows(totals: Mapping[str, Mapping[str, Total]]) -> Iterator[str]:
+    yield (
+        f"{'':16}{'rule':12}{'GB h wasted':>12}{'short':>8}{'tries':>8}{'short %':>9}{'cpus packed/used':>18}"
+        f"{'slowed %':>10}"
+    )
+    for name, rules in totals.items():
+        for rule, total in rules.items():
+            yield (
+                f"{name:16}{rule:12}{total.waste:12.1f}{total.short:8.0f}{total.tries:8.0f}"
+                f"{100 * total.short / max(total.tries, 1):9.2f}{total.packed / max(total.used, 1e-9):18.3f}"
+                f"{100 * total.slowed / max(total.timed, 1):10.2f}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--history", type=float, default=0.3, help="the part of the tries that are known before, 0 to 1"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    options = parser.parse_args()
+    recordings = {path.stem: tries_of(path) for path in options.files} or {"made": made(1)}
+    totals = {name: measure(tasks, options.history, options.seeds) for name, tasks in recordings.items()}
+    if len(totals) > 1:
+        whole = {rule: Total() for rule in RULES}
+        for rules in totals.values():
+            for rule, total in rules.items():
+                whole[rule].add(total)
+        totals["sum"] = whole
+    if options.output == "json":
+        print(
+            json.dumps({name: {rule: asdict(each) for rule, each in rules.items()} for name, rules in totals.items()})
+        )
+    else:
+        print("\n".join(rows(totals)))
+
+
+if __name__ == "__main__":
+    main()
