@@ -153,9 +153,7 @@ class Hints:
             errors.append(no_such_hints(unknown))
         for written, value in hints.items():
             name = ALIASES.get(written, written)
-            if name not in PARSERS:
-                continue
-            if value is None:
+            if name not in PARSERS or value is None:
                 continue
             try:
                 if name in AUTO_HINTS and (match := AUTO.fullmatch(str(value))):
