@@ -342,7 +342,8 @@ def after_question(
     if record.is_held and not (record.cancelling or facts.cancelled or facts.job or facts.sentinel):
         return record.again()
     # In a state that is not known it is gone since then; the accounting was not asked yet when that is found.
-    was_gone, since = record.gone_since is not None, record.gone_since or record.strange_since or now
+    was_gone = record.gone_since is not None
+    since = next(each for each in (record.gone_since, record.strange_since, now) if each is not None)
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
     ended = decide(
         outcome.Evidence(
