@@ -55,6 +55,7 @@ def test_refusals_are_not_waited_for_again(site: RunSite, cluster: ToyCluster, a
         (fresh,) = advanced(site, [fresh])
     if not accepted:  # the pause after the last refusal is kept
         assert (fresh.attempt, fresh.job_id) == (6, None)
+        site.pressure.clock = lambda: time.monotonic() + 100
         (fresh,) = advanced(site, [fresh], now=time.time() + 100)
     assert (fresh.job_id, cluster.jobs) == ("1", 1)
     site.cancel([fresh])
