@@ -20,7 +20,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.hooks.dags.teams import team_of_triggerer
-from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
 from lading.hooks.job_scripts.look import RunSighting
@@ -308,8 +307,6 @@ async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
 
 
 def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The properties of a script that the record of a run tells: they name its batch job and its output."""
-    output = record.get("output")
-    is_own = output is None or output == f"{record.get('folder')}/{layout.OUTPUT}"
-    told = {"jobname": record.get("given_name"), "time": record.get("time"), "stdout": None if is_own else output}
+    """The properties of a script that the record of a run tells; its output is what lies in the folder of the run."""
+    told = {"jobname": record.get("given_name"), "time": record.get("time")}
     return ((key, value) for key, value in told.items() if value is not None)
