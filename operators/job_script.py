@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -15,13 +14,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.dags.teams import team_of_process
-from lading.hooks.job_scripts import array, layout
+from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, open_site
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
+from lading.hooks.job_scripts.task_run import full_script, new_run, refuse_array, token
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 
@@ -90,7 +90,7 @@ class JobScriptOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(properties, Mapping):
-            _refuse_array(properties.get("array"))
+            refuse_array(properties.get("array"))
             _refuse_range(properties.get("nodes"))
         self.body = body
         self.site = site
@@ -198,7 +198,7 @@ class JobScriptOperator(BaseOperator):
         if left is not None and left["token"] != own:
             self.log.info("An earlier try has not seen the end of its batch job, which is cancelled: %s", left["token"])
             self._end_earlier(site, left)
-        script = admitted(site, asked, self.dag_id, team_of_process())
+        script = full_script(site, asked, self.dag_id, team_of_process())
         self._left = {"site": site.name, "token": own, "jobname": script.request().jobname}
         if left != self._left:
             store.set(RUN, self._left, retention=NEVER_EXPIRE)
@@ -272,7 +272,7 @@ class JobScriptOperator(BaseOperator):
         return last_line
 
     def _run_epilogue(self, site: RunSite, record: RunRecord, who: str) -> None:
-        epilogue = admitted(site, self._asked(), self.dag_id, team_of_process()).render_epilogue()
+        epilogue = full_script(site, self._asked(), self.dag_id, team_of_process()).render_epilogue()
         if epilogue is None or record.job_id is None:
             return
         name = f"{who}.{uuid.uuid4().hex}"
@@ -287,54 +287,12 @@ class JobScriptOperator(BaseOperator):
         return f"\nIts last output:\n{message}" if message else ""
 
 
-def _refuse_array(given: object) -> None:
-    if given:
-        raise JobScriptError(
-            f"array = {given!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
-            "submitted as a job array, each as a task of its own"
-        )
-
-
 def _refuse_range(nodes: object) -> None:
     if isinstance(nodes, (list, tuple)):
         raise JobScriptError(
             f"nodes = {nodes!r}: a job script has a number of nodes, such as 4; only the hint nodes of a task may be a "
             "range, at a batch site with mode = 'job'"
         )
-
-
-def token(ti: Any) -> str:
-    """What identifies a try: a try that a worker repeats has the same one, and no other try can have it."""
-    return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
-
-
-def admitted(site: RunSite, script: JobScript, dag_id: str, team: str | None) -> JobScript:
-    """A task's script over the site's own properties.
-
-    :raises NotAllowed: the site is not open to the Dag, or does not take a directive
-    :raises JobScriptError: it is a job array
-    """
-    full = site.admitted(script, dag_id, team)
-    _refuse_array(full.properties.resources.get("array"))
-    layout.refuse_arrays(full.request(), site.system)
-    return full
-
-
-def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
-    """The run of a try before anything is known of it: worker and triggerer find the same one, with its folder, its
-    output and the name of its batch job, from the task instance, the site that its Dag may use, and the properties.
-
-    :param script: as :func:`admitted` has it; its body does not matter
-    :param ti: as Airflow names it to this process
-    :raises TransportError: the site could not be asked
-    """
-    record = site.new_record(token(ti), script)
-    if ti.map_index is None or ti.map_index < 0:
-        return record
-    shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
-    if shared is None:
-        return record
-    return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
 
 
 def run_left(site: RunSite, left: Mapping[str, Any]) -> RunRecord:

@@ -20,16 +20,15 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.hooks.dags.teams import team_of_triggerer
-from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
 from lading.hooks.job_scripts.look import RunSighting
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, open_site
 from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.task_run import full_script, new_run
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
-from lading.operators.job_script import admitted, new_run
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class SiteWatch:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, name: str, dag_id: str, team: str | None) -> AsyncIterator[SiteWatch]:
+    async def at(cls, name: str, dag_id: str, team: str | None) -> AsyncIterator[SiteWatch]:
         """The watch of a site as a Dag may use it, shared by all triggers in this event loop that use it so.
 
         :param name: as the Dag's author says it
@@ -227,9 +226,9 @@ class JobScriptTrigger(BaseTrigger):
         if (ti := self.task_instance) is None:
             raise ValueError("no task has deferred with this trigger, so there is no run that it could follow")
         dag_id, team = ti.dag_id, team_of_triggerer()
-        async with SiteWatch.of(self.site, dag_id, team) as watch:
+        async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
-                script = admitted(watch.site, JobScript("", **self.properties), dag_id, team)
+                script = full_script(watch.site, JobScript("", **self.properties), dag_id, team)
                 self.record = await _when_reached(new_run, watch.site, script, ti)
             yield watch, self.record
 
@@ -271,14 +270,14 @@ class JobScriptTrigger(BaseTrigger):
         triggerer stops or hands the trigger over, and waits for it for ``[triggerer] on_kill_timeout``; the job is
         cancelled again after that, too, while the batch system shows it.
         """
-        if await self._handed_over():
-            return
         cancelling = contextvars.Context().run(asyncio.create_task, self._cancel())
         CANCELLING.add(cancelling)
         cancelling.add_done_callback(CANCELLING.discard)
         await asyncio.shield(cancelling)
 
     async def _cancel(self) -> None:
+        if await self._handed_over():
+            return
         async with self._own() as (watch, record):
             await watch.cancel(record)
 
@@ -308,8 +307,6 @@ async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
 
 
 def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The properties of a script that the record of a run tells: they name its batch job and its output."""
-    output = record.get("output")
-    is_own = output is None or output == f"{record.get('folder')}/{layout.OUTPUT}"
-    told = {"jobname": record.get("given_name"), "time": record.get("time"), "stdout": None if is_own else output}
+    """The properties of a script that the record of a run tells; its output is what lies in the folder of the run."""
+    told = {"jobname": record.get("given_name"), "time": record.get("time")}
     return ((key, value) for key, value in told.items() if value is not None)

@@ -456,8 +456,8 @@ class Staging:
         sites = {row.site: self.sites[row.site].admission for row in rows}
         open_ones = admission.admitted(sites.items(), reader.dag_id, reader.team)
         roots = tuple(root for root in self.roots if root.startswith("/"))
-        places: list[tuple[bool, Place]] = []
-        elsewhere: dict[str, None] = {}
+        places: list[tuple[int, bool, str, Place]] = []
+        elsewhere: list[str] = []
         for row in rows:
             name = f"{row.site}/{row.location}"
             if row.site not in open_ones:
@@ -469,16 +469,17 @@ class Staging:
             if there is None:
                 continue
             if there.transport.is_here and row.site != site and not roots:
-                elsewhere[
+                elsewhere.append(
                     f"{name} is the controller's own machine, from which files are brought only where [lading] "
                     "input_roots names their folders"
-                ] = None
+                )
                 continue
             is_of_dag = reader.dag_id is not None and row.dag_id == reader.dag_id
             rank = 2 if not is_of_dag else int(reader.run_id is None or row.run_id != reader.run_id)
-            places.append((row.site != site, Place(name, MachineFile(there.transport, path, roots), rank)))
-        places.sort(key=lambda each: (each[1].rank, each[0], each[1].name))
-        return [place for _, place in places], "; ".join(elsewhere)
+            place = Place(name, MachineFile(there.transport, path, roots), rank)
+            places.append((rank, row.site != site, name, place))
+        # A place has one row, so no two are alike before the last.
+        return [place for *_, place in sorted(places)], "; ".join(sorted(elsewhere))
 
     def _begin(self) -> None:
         """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""

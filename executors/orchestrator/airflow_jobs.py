@@ -129,6 +129,7 @@ def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
     return [
         (at.timestamp(), text or "" if event == "lading waits" else f"{event.removeprefix('lading ')}: {text or ''}")
         for at, event, text in reversed(rows)
+        if at is not None
     ]
 
 

@@ -23,6 +23,7 @@ from lading.hooks.job_scripts.result import JobFailed
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, jobname
 from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.task_run import new_run, token
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Parts
 from lading.operators import JobScriptOperator, job_script
@@ -70,11 +71,11 @@ class Try:
 
 def run_of(attempt: Try, **properties: Any) -> RunRecord:
     """The run of a try, as the triggerer knows it."""
-    return job_script.new_run(job_script.open_site("toy", "d", None), JobScript("", **properties), attempt.ti)
+    return new_run(job_script.open_site("toy", "d", None), JobScript("", **properties), attempt.ti)
 
 
 def folder(cluster: ToyCluster, attempt: Try) -> Path:
-    return cluster.folder.parent / "work" / "scripts" / job_script.token(attempt.ti)
+    return cluster.folder.parent / "work" / "scripts" / token(attempt.ti)
 
 
 def operator(body: str, **options: Any) -> JobScriptOperator:
@@ -213,7 +214,7 @@ def test_a_worker_that_is_killed_leaves_a_note_of_the_job_that_it_has_cancelled(
     site = job_script.open_site("toy", "d", None)
     [answer] = site.transport.exchange([canceller.read_notes(site._work_dir)])
     [(name, noted)] = canceller.parse_notes(answer).items()
-    assert (name, noted) == (job_script.token(attempt.ti), Cancellation("1", None, jobname(name)))
+    assert (name, noted) == (token(attempt.ti), Cancellation("1", None, jobname(name)))
     assert noted.is_shown(Toy().statuses(cluster.run([["toy-list"]])[0]))
     cluster.unset("deaf")
     job_script.end_run(site, {"token": name})

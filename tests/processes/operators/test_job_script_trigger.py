@@ -18,10 +18,10 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
+from lading.hooks.job_scripts.task_run import new_run, token
 from lading.hooks.ssh.answer import TransportError
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
-from lading.operators.job_script import new_run, token
 from lading.operators.job_script_trigger import JobScriptTrigger, SiteWatch
 from tests.clusters.toy_batch import Toy, ToyCluster
 

@@ -57,7 +57,9 @@ class Cluster:
     ) -> None:
         """Give a job to the agent, or to one that is to begin where there is a spool."""
         workload = {"function": function, "arguments": more, "token": "secret", "log_path": f"{token}.log"}
-        envelope = Envelope(token, workload, Resources(0.1, 100), memory_limit, time_limit, 0, 0.0, 2e9)
+        envelope = Envelope(
+            token, workload, Resources(0.1 if memory_limit else 1, 100), memory_limit, time_limit, 0, 0.0, 2e9
+        )
         write_atomically(self.spool.envelope(token), envelope.to_json())
 
     def start(self) -> Forked:

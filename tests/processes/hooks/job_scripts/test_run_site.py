@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.batch.system import NativeJob, Profile
 from lading.hooks.job_scripts import run, run_site
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -43,15 +44,18 @@ def test_refusals_are_not_waited_for_again(site: RunSite, cluster: ToyCluster, a
     (fresh,) = [record] = placed(site, "sleep 60")
     cluster.set("refuse", "too many jobs")
     for number in range(5):
+        site.pressure.clock = lambda number=number: 100.0 * number  # type: ignore[misc]
         (record,) = advanced(site, [record], now=time.time() + 100 * number)
     assert record.attempt == 6
     cluster.unset("refuse")
+    site.pressure = BackPressure(1)  # that of another process
     if accepted:
         (record,) = advanced(site, [record], now=time.time() + 1000)
     for _ in range(2):
         (fresh,) = advanced(site, [fresh])
     if not accepted:  # the pause after the last refusal is kept
         assert (fresh.attempt, fresh.job_id) == (6, None)
+        site.pressure.clock = lambda: time.monotonic() + 100
         (fresh,) = advanced(site, [fresh], now=time.time() + 100)
     assert (fresh.job_id, cluster.jobs) == ("1", 1)
     site.cancel([fresh])

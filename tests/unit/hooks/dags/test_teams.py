@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from lading.hooks.dags.teams import VARIABLE, team_of_file
+from lading.hooks.dags.teams import VARIABLE, UnknownTeam, team_of_file, team_of_process, team_of_triggerer
 
 LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
@@ -42,9 +43,46 @@ def test_a_file_is_of_the_innermost_bundle(tmp_path: Path, file: str, team: str 
     assert team_of_file(f"{tmp_path}/{file}") == team
 
 
-def test_a_job_has_the_team_that_the_controller_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_has_the_team_that_the_controller_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "loads")
-    assert team_of_file(f"{tmp_path}/bundle_that_was_sent/a.py") == "loads"
+    assert team_of_process() == "loads"
+
+
+def test_a_task_has_the_team_that_the_api_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert team_of_process() is None, "no task runs here"
+    context = {"dag_run": SimpleNamespace(team_name="genes")}
+    monkeypatch.setattr("airflow.sdk.get_current_context", lambda: context)
+    assert team_of_process() == "genes"
+
+
+def test_at_dag_parse_the_environment_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "loads")
+    assert team_of_file(f"{tmp_path}/genes/a.py") == "genes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "team"),
+    [
+        (["triggerer", "--team-name", "genes"], "genes"),
+        (["triggerer", "--skip-serve-logs", "--team-name=genes"], "genes"),
+        (["triggerer"], None),
+    ],
+)
+def test_the_triggers_of_a_triggerer_are_of_its_team(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], team: str | None
+) -> None:
+    monkeypatch.setenv(VARIABLE, "loads")
+    monkeypatch.setattr("sys.argv", ["airflow", *arguments])
+    assert team_of_triggerer() == team
+
+
+@pytest.mark.parametrize("arguments", [[], ["scheduler"], ["--nonsense"]])
+def test_what_runs_in_no_triggerer_is_of_no_known_team(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["pytest", *arguments])
+    with pytest.raises(UnknownTeam, match="runs only in `airflow triggerer`"):
+        team_of_triggerer()
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "False")
+    assert team_of_triggerer() is None
 
 
 def test_without_teams_no_dag_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_each_account_has_all_of_the_table_but_what_is_its_own() -> None:
 def test_the_first_key_that_fits_says_as_whom_a_dag_runs() -> None:
     found = {name: SiteRules.from_table(each) for name, each in expanded({"hpc": TABLE}).items()}
     open_to = {
-        dag: [name for name, rules in found.items() if rules.takes(*dag)]
+        dag: [name for name, rules in found.items() if rules.admission.takes(*dag)]
         for dag in (("etl_a", None), ("etl_a", "genes"), ("x", "genes"), ("x", "loads"), (None, None), ("", None))
     }
     assert open_to == {
@@ -67,7 +67,7 @@ def test_the_first_key_that_fits_says_as_whom_a_dag_runs() -> None:
 def test_without_a_connection_of_its_own_the_table_is_no_site() -> None:
     found = expanded({"hpc": table(ssh_conn_id=None)})
     assert list(found) == ["hpc@hpc_genes", "hpc@hpc_etl"]
-    assert not any(SiteRules.from_table(each).takes("x", None) for each in found.values())
+    assert not any(SiteRules.from_table(each).admission.takes("x", None) for each in found.values())
 
 
 NAMES = st.sampled_from(["genes", "loads", "etl_a", "x", None])
@@ -79,7 +79,7 @@ KEYS = st.builds(
 @given(st.dictionaries(KEYS, st.sampled_from(["one", "two"]), min_size=1), NAMES, NAMES)
 def test_every_dag_has_one_account_or_none(accounts: dict[str, str], dag: str | None, team: str | None) -> None:
     rules = [SiteRules.from_table(each) for each in expanded({"hpc": table(accounts=accounts)}).values()]
-    takers = [each.run_as for each in rules if each.takes(dag, team)]
+    takers = [each.run_as for each in rules if each.admission.takes(dag, team)]
     assert takers == [account_of(accounts.items(), dag, team)]
     assert takers != [OWN] or not any(key in accounts for key in ("team:*",) if team)
 

@@ -1,0 +1,59 @@
+"""The run of a task's try, as its worker and the triggerer find it alike: all of it follows from the task instance, the
+site that its Dag may use, and the properties of its script."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from lading.hooks.job_scripts import array, layout
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
+
+
+def token(ti: Any) -> str:
+    """What identifies a try: a try that a worker repeats has the same one, and no other try can have it."""
+    return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
+
+
+def full_script(site: RunSite, script: JobScript, dag_id: str, team: str | None) -> JobScript:
+    """A task's script over the site's own properties.
+
+    :raises NotAllowed: the site is not open to the Dag, or does not take a directive
+    :raises JobScriptError: it is a job array
+    """
+    full = site.admitted(script, dag_id, team)
+    refuse_array(full.properties.resources.get("array"))
+    layout.refuse_arrays(full.request(), site.system)
+    return full
+
+
+def new_run(site: RunSite, script: JobScript, ti: Any) -> RunRecord:
+    """The run of a try before anything is known of it: worker and triggerer find the same one, with its folder, its
+    output and the name of its batch job, from the task instance, the site that its Dag may use, and the properties.
+
+    :param script: as :func:`full_script` has it; its body does not matter
+    :param ti: as Airflow names it to this process
+    :raises TransportError: the site could not be asked
+    """
+    record = site.new_record(token(ti), script)
+    if ti.map_index is None or ti.map_index < 0:
+        return record
+    shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
+    if shared is None:
+        return record
+    return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
+
+
+def refuse_array(given: object) -> None:
+    """Refuse the property that makes a script a job array.
+
+    :raises JobScriptError: it is given
+    """
+    if given:
+        raise JobScriptError(
+            f"array = {given!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
+            "submitted as a job array, each as a task of its own"
+        )
