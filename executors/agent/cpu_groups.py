@@ -111,14 +111,14 @@ class CpuGroups:
         try:
             group = self._make(os.getpid(), cpus)
             if os.getpid() not in _processes(group):
-                _write(group / "cgroup.procs", "0")
+                self._join(group)
         except OSError as error:  # there may be too many
             log.warning("the job gets CPU time whatever its cpus: %s", error)
 
     def leave(self) -> None:
         """Return to the agent's cgroup, and remove that of this process."""
         with contextlib.suppress(OSError):  # the agent removes it when what is left there has ended
-            _write(self.home / "cgroup.procs", "0")
+            self._join(self.home)
             os.rmdir(self._group(os.getpid()))
 
     def remove_ended(self, *, at_once: bool = False) -> None:
@@ -145,6 +145,11 @@ class CpuGroups:
         else:
             _write(group / "cpu.shares", str(shares(cpus)))
         return group
+
+    def _join(self, group: Path) -> None:
+        # A supervisor has one thread when it begins. For a thread that moves itself the kernel need not hold up all
+        # forks of the machine, for which it waits up to some hundred ms. Version 2 moves processes alone.
+        _write(group / ("cgroup.procs" if self.is_unified else "tasks"), "0")
 
     def _group(self, pid: int) -> Path:
         return self.base / f"{self.prefix}{pid}"
