@@ -215,7 +215,7 @@ def configuration_finding() -> Check:
 
 def secret_findings() -> Iterator[Check]:
     """Which of Airflow's secrets anybody could guess."""
-    found = conf.as_dict(display_source=True, display_sensitive=True, raw=True)
+    found: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)
     for section, options in found.items():
         for key, (value, source) in options.items():
             what, text = f"[{section}] {key} ({source})", str(value)

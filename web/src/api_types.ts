@@ -581,7 +581,8 @@ export interface components {
         };
         /**
          * FailureGroup
-         * @description The jobs that have failed by the same cause; where that is about a machine, there.
+         * @description The jobs that have failed by the same cause, and for the same reason where that has a remedy of its own; where it
+         *     is about a machine, there.
          */
         FailureGroup: {
             /** Actors */
@@ -723,7 +724,8 @@ export interface components {
         };
         /**
          * InputSizes
-         * @description What would have sufficed for tries whose inputs had less than so many bytes, and a quarter of it at least.
+         * @description What a try should ask for whose inputs have so many bytes; ``tries`` had that much or less, and more than the
+         *     row before says.
          */
         InputSizes: {
             /** Bytes */
@@ -1074,7 +1076,8 @@ export interface components {
         };
         /**
          * Size
-         * @description What would have sufficed for 95 of a hundred tries (``most``) and for 99 (``nearly_all``), headroom included.
+         * @description What would have sufficed for 95 of a hundred tries (``most``), and what the next one should ask for
+         *     (``nearly_all``), whatever its inputs are.
          *
          *     None: that is not known.
          */

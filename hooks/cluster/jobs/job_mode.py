@@ -228,8 +228,8 @@ class JobMode(ClusterPoller):
         if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)
-            waits = job.submission.waits(queue, native, given_up_at=given_up_at)
-            self.event_buffer.add_reason(job, waits, **self._location_of(job))
+            reason = job.submission.waits(queue, native, given_up_at=given_up_at)
+            self.event_buffer.add_reason(job, reason, **self._location_of(job))
             if job.expects(native, time.time()):
                 self.event_buffer.add({"event": "estimated", "token": job.token, "starts_at": job.starts_at})
 

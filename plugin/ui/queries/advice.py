@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict
 
 from pydantic import BaseModel
@@ -111,17 +112,14 @@ def by_input(used: Usage) -> list[InputSizes]:
     known = sorted(use.input_size for use in used.sample if use.input_size is not None)
     if used.tries < FEWEST_TRIES or not any(need is not None and need.slope for need in needs):
         return []
-    shown: list[InputSizes] = []
-    before = 0
-    for part in range(1, SIZES_SHOWN + 1):
-        tries = len(known) * part // SIZES_SHOWN
-        size = known[tries - 1]
-        if tries <= before or (shown and shown[-1].bytes == size):
-            continue
+    cuts = sorted({known[max(0, len(known) * part // SIZES_SHOWN - 1)] for part in range(1, SIZES_SHOWN + 1)})
+    shown, before = list[InputSizes](), 0
+    for size in cuts:
         amounts = {name: fitted.amount(name, size) for name in ("memory", "cpus", "time")}
+        until = bisect_right(known, size)
         every = {name: Size(amount, amount) for name, amount in amounts.items()}
-        shown.append(InputSizes(bytes=size, tries=tries - before, **every))
-        before = tries
+        shown.append(InputSizes(bytes=size, tries=until - before, **every))
+        before = until
     return shown
 
 

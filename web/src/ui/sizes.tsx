@@ -25,7 +25,7 @@ export function Sizes({dagId}: {dagId: string}) {
   const what = <Muted>Needed: what 95 of 100 tries needed, and what the next one should request. It would have saved {sum("saved_cpu_hours")} cpu-hours and {sum("saved_gib_hours")} GiB-hours.</Muted>;
   const rows: Part[] = found.tasks.flatMap((task) => [
     {...task, whole: task},
-    ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, whole: null})),
+    ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),
   ]);
   const line = (task: TaskAdvice | null) =>
     task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>known from {found.fewest} tries on</Muted>;

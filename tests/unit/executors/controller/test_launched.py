@@ -460,7 +460,11 @@ def test_a_prefetched_job_stays_while_its_site_is_paused_or_the_other_room_is_he
     assert site.recalled == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller, "any_wait", lambda: True)
-        patch.setattr(controller, "_together", lambda sites, *_: GangOutcome(GangRoom(sites, held).with_held()))
+        patch.setattr(
+            controller.gangs,
+            "decide",
+            lambda _, __, sites, *___, **____: GangOutcome(GangRoom(sites, held).with_held()),
+        )
         house.tick(2)
     assert site.recalled == []
     house.tick()
