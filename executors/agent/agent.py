@@ -133,7 +133,7 @@ class Agent:
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
         if self.running.cpu_groups is not None:
-            self.running.cpu_groups.remove_ended(at_once=True)
+            self.running.cpu_groups.close()
         self.inbox.rejected.remove(self.spool.shutdown)
         if self.shutdown is None and self.config is not None and self.config.switch_off:
             log.info("this machine is no longer needed: %s", self.config.switch_off)

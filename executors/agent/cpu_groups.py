@@ -1,7 +1,9 @@
-"""Gives each job CPU time by its cpus where the agent may make cgroups: `cpu.weight`, or `cpu.shares` of version 1.
+"""Give each job CPU time by its cpus where the agent may make cgroups: `cpu.weight`, or `cpu.shares` of version 1.
 
-Each supervisor has a cgroup of its own beside the agent's, and whatever its job starts is in it. A supervisor that goes
-on to another job keeps it with that job's weight: to change the cgroup would cost more than to change the weight.
+Each supervisor has a cgroup of its own, and whatever its job starts is in it. A supervisor that goes on to another job
+keeps it with that job's weight: to change the cgroup would cost more than to change the weight. With version 1, where
+the agent's cgroup is often the whole machine's, they are in one cgroup that weighs as much as all processors: jobs are
+weighed against each other, and a small one is not starved by what else runs there.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import logging
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lading.executors.agent import process_tree
@@ -27,6 +29,7 @@ SHARES, LEAST_SHARES, MOST_SHARES = 1024, 2, 2**18
 WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 100, 1, 10_000
 # The name of a cgroup: the agent's spool, hashed, and the pid for which it was made.
 _NAME = re.compile(r"lading-[0-9a-f]{12}-([0-9]{1,9})")
+_PREFIX = f"lading-{'[0-9a-f]' * 12}"
 
 
 class NoCpuGroups(Exception):
@@ -47,7 +50,7 @@ def weight(cpus: float) -> int:
 class CpuGroups:
     """The cgroups of an agent's supervisors.
 
-    :param base: the cgroup in which they are
+    :param base: the cgroup in which they are; with version 1 it is made for them
     :param home: the cgroup of the agent, to which a supervisor returns at its end
     :param prefix: of their names: two agents may have the same base
     :param is_unified: whether the hierarchy is of version 2
@@ -70,7 +73,8 @@ class CpuGroups:
         own = next((each for each in host.groups("cpu", root) if os.getpid() in _processes(each)), None)
         if own is None:
             raise NoCpuGroups("no cgroup with the cpu controller is known")
-        made = cls(own, own, prefix, is_unified=not (own / "cpu.shares").exists())
+        is_unified = not (own / "cpu.shares").exists()
+        made = cls(own if is_unified else own / prefix.rstrip("-"), own, prefix, is_unified)
         try:
             if made.is_unified:
                 made._move_to_leaf()
@@ -81,6 +85,7 @@ class CpuGroups:
             with contextlib.suppress(OSError):
                 os.rmdir(tried)
         made.remove_ended()
+        made._remove_abandoned()
         return made
 
     def _move_to_leaf(self) -> None:
@@ -120,6 +125,7 @@ class CpuGroups:
         with contextlib.suppress(OSError):  # the agent removes it when what is left there has ended
             self._join(self.home)
             os.rmdir(self._group(os.getpid()))
+            self._remove_base()
 
     def remove_ended(self, *, at_once: bool = False) -> None:
         """Remove the cgroups of supervisors that were killed, also under another agent: now and then, or at once."""
@@ -132,14 +138,37 @@ class CpuGroups:
                     with contextlib.suppress(OSError):  # what the job has left is still there
                         os.rmdir(self.base / name)
 
+    def close(self) -> None:
+        """Remove what is left at the agent's end."""
+        self.remove_ended(at_once=True)
+        self._remove_base()
+
+    def _remove_base(self) -> None:
+        """Remove the cgroup that was made for those of the supervisors, after the last of them."""
+        if self.base.parent == self.home:
+            with contextlib.suppress(OSError):  # there are others
+                os.rmdir(self.base)
+
+    def _remove_abandoned(self) -> None:
+        """Remove the cgroups of agents that were killed and do not come back."""
+        for base in () if self.is_unified else self.home.glob(_PREFIX):
+            if base != self.base:
+                other = replace(self, base=base)
+                other.remove_ended(at_once=True)
+                other._remove_base()
+
     def _make(self, pid: int, cpus: float) -> Path:
         """The cgroup that a supervisor has, with the weight of its job.
 
         :raises OSError: that is not possible
         """
         group = self._group(pid)
-        with contextlib.suppress(FileExistsError):
-            group.mkdir()
+        try:
+            group.mkdir(exist_ok=True)
+        except FileNotFoundError:  # it is the first one, or the last one has just removed the cgroup of all
+            self.base.mkdir(exist_ok=True)
+            _write(self.base / "cpu.shares", str(shares(len(os.sched_getaffinity(0)))))
+            group.mkdir(exist_ok=True)
         if self.is_unified:
             _write(group / "cpu.weight", str(weight(cpus)))
         else:

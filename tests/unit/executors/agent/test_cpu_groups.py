@@ -98,6 +98,9 @@ def test_an_agent_that_may_not_delegate_returns_to_its_cgroup(tmp_path: Path) ->
 def test_the_cgroup_is_found_that_has_the_agent(tmp_path: Path, membership: str, mount: str, own: str) -> None:
     files = scope(own, os.getpid()) if mount == "unified" else {f"{own}/cgroup.procs": f"1\n{os.getpid()}\n"}
     if mount != "unified":
-        files |= {f"{own}/cpu.shares": "1024", f"{own}/{OWN}/cpu.shares": "1024"}
+        folder = f"{own}/{OWN.rpartition('-')[0]}"
+        files |= {f"{each}/cpu.shares": "1024" for each in (own, folder, f"{folder}/{OWN}")}
     base = make(tmp_path, membership, files)
-    assert CpuGroups.of_agent(SPOOL, tmp_path).base == base / own
+    found = CpuGroups.of_agent(SPOOL, tmp_path)
+    assert found.home == (found.base / OWN if mount == "unified" else base / own)
+    assert found.base == (base / own if mount == "unified" else base / folder)
