@@ -205,9 +205,11 @@ def mark_unanswered(folder: JobFolder) -> None:
 
 def begin_anew(folder: JobFolder) -> None:
     """Note that the API server has answered the job: from now on it runs."""
-    if (supervisor := Supervisor.read(folder)) is not None:
-        replace(supervisor, at=time.time(), began=host.since_boot()).write(folder)
-    (folder.root / "unanswered").unlink(missing_ok=True)
+    try:
+        if (supervisor := Supervisor.read(folder)) is not None:
+            replace(supervisor, at=time.time(), began=host.since_boot()).write(folder)
+    finally:  # on a full disk, too: while the mark is there the job has no time limit, and others are not started
+        (folder.root / "unanswered").unlink(missing_ok=True)
 
 
 def is_unanswered(folder: JobFolder) -> bool:

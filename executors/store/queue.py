@@ -256,6 +256,15 @@ def as_waiting(
     )
 
 
+def _gang(terms: str | None) -> str | None:
+    """The name of a job's gang; None: it starts alone, or its row cannot be read, as is said where gangs are formed."""
+    try:
+        name: str | None = json.loads(terms or "{}").get("name")
+    except (ValueError, AttributeError):
+        return None
+    return name
+
+
 def given(
     session: Session,
     site: str,
@@ -284,7 +293,7 @@ def given(
             row.started_at,
             None if terms is None else terms(row),
             hours(row),
-            None if row.gang_terms is None else json.loads(row.gang_terms).get("name"),
+            _gang(row.gang_terms),
         )
         for row in session.execute(select(*groups.COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
     ]

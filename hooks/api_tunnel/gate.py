@@ -22,7 +22,7 @@ import math
 import socket
 import threading
 import zlib
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlsplit
@@ -55,8 +55,8 @@ BACKLOG = 1024
 # A client that keeps its connection begins its next request within this; uvicorn itself waits for 5 seconds. Within the
 # same time the API server takes the next part of a body.
 IDLE_TIMEOUT = 60.0
-# A body has arrived within this.
-BODY_TIMEOUT = 600.0
+# A body has arrived within this, and the API server begins its answer within this.
+BODY_TIMEOUT = ANSWER_TIMEOUT = 600.0
 # Any user of the login node could fill the log, so it is warned so often at most.
 WARNING_INTERVAL = 600.0
 # Where others wait, a conversation in which no verified request has been under way for so long makes way.
@@ -155,8 +155,7 @@ class ApiGate:
         # Event loops hold their tasks weakly (Python documentation, asyncio.create_task): one that only waits could go.
         self._conversations: dict[asyncio.Task[None], Conversation] = {}
         self._verify: TokenVerifier | None = None
-        self._is_full = False
-        self._warned_at = -math.inf
+        self._warned_at: dict[str, float] = {}
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -214,17 +213,20 @@ class ApiGate:
     async def _make_room(self) -> None:
         """Wait until another conversation may begin; one in which no verified request is under way makes way for it."""
         while len(self._conversations) >= MOST_CONVERSATIONS:
-            if not self._is_full:  # once: any user of the login node could fill the log
-                log.warning(
-                    "%d clients talk to Airflow's API through the tunnel at once, the limit; further ones wait until "
-                    "one has ended",
-                    MOST_CONVERSATIONS,
-                )
-                self._is_full = True
+            message = (
+                "%d clients talk to Airflow's API through the tunnel at once, the limit; further ones wait until one "
+                "has ended"
+            )
+            self._warn(message, MOST_CONVERSATIONS)
             self._end_longest_unserved(self._conversations.values(), LEAST_IDLE)
             await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
-        if len(self._conversations) < MOST_CONVERSATIONS / 2:
-            self._is_full = False
+
+    def _warn(self, message: str, *values: object) -> None:
+        """Warn of something that any user of the login node can bring about, now and then."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._warned_at.get(message, -math.inf) + WARNING_INTERVAL:
+            self._warned_at[message] = now
+            log.warning(message, *values)
 
     def _end_longest_unserved(self, conversations: Iterable[Conversation], least: float) -> bool:
         """End the conversation without a verified request for the longest time, if at least for so many seconds."""
@@ -250,7 +252,7 @@ class ApiGate:
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
             pass  # one of the two sides has gone, is too slow, or does not speak HTTP
         finally:
-            near.writer.close()
+            await near.close()
 
     async def _answer(self, near: TunnelSide, conversation: Conversation) -> bool:
         """Answer one request; returns whether another may follow it."""
@@ -274,14 +276,16 @@ class ApiGate:
             log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error or "no answer")
             return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
         far = TunnelSide(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
+        far.receiving = Pace(ANSWER_TIMEOUT, LEAST_RATE)
         sending = asyncio.ensure_future(_send(passed_on, near, far, most))
         try:
-            await _respond(far, near)
+            # A stranger who asks again stands in line again.
+            is_last = conversation.unserved_since is not None
+            await _respond(far, near, [(b"Connection", b"close")] if is_last else [])
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            far.writer.close()
-        # A stranger who asks again stands in line again.
+            far.cut()
         return conversation.unserved_since is None and near.next_cycle()
 
     async def _admit(self, request: h11.Request, near: TunnelSide, conversation: Conversation) -> float:
@@ -298,13 +302,10 @@ class ApiGate:
                 raise GateRefusal(403, f"the token of this request is not valid: {error}") from error
             return 0  # the API server has its own words for it, and answers some without
         except TokenUnverifiedError as error:
-            now = asyncio.get_running_loop().time()
-            if now >= self._warned_at + WARNING_INTERVAL:
-                message = (
-                    "A token of a request through the tunnel cannot be verified: %s; bodies of more than %d bytes wait"
-                )
-                log.warning(message, error, UNVERIFIED_BYTES)
-                self._warned_at = now
+            message = (
+                "A token of a request through the tunnel cannot be verified: %s; bodies of more than %d bytes wait"
+            )
+            self._warn(message, error, UNVERIFIED_BYTES)
             if size > UNVERIFIED_BYTES:
                 raise GateRefusal(
                     503, f"its token cannot be verified now, so its body is too large: {error}"
@@ -388,6 +389,21 @@ class TunnelSide:
             await self.send(h11.EndOfMessage())
         return False
 
+    def cut(self) -> None:
+        """End the connection at once, whatever was not taken yet."""
+        self.writer.transport.abort()
+
+    async def close(self) -> None:
+        """End the connection when the other end has taken what was sent, or is too slow: a closed socket with something
+        left to send would stay open for as long as the other end likes."""
+        self.writer.close()
+        try:
+            await self.sending.wait(self.writer.wait_closed())
+        except (OSError, TimeoutError, asyncio.TimeoutError):
+            pass  # it has gone, or is too slow
+        finally:
+            self.cut()
+
     def next_cycle(self) -> bool:
         """Whether both have said all, so that the client may ask again."""
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
@@ -418,15 +434,15 @@ async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide, most: f
         pass  # it is too slow, or has gone in the middle
     except OSError:
         return
-    far.writer.close()
+    far.cut()
 
 
-async def _respond(far: TunnelSide, near: TunnelSide) -> None:
-    """Pass back an answer."""
+async def _respond(far: TunnelSide, near: TunnelSide, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Pass back an answer, with some headers of ours."""
     while True:
         event = await far.next_event()
         if isinstance(event, h11.Response):
-            kept = end_to_end(event.headers)
+            kept = [*end_to_end(event.headers), *headers]
             await near.send(h11.Response(status_code=event.status_code, headers=kept, reason=event.reason))
         elif isinstance(event, h11.Data):
             await near.send(h11.Data(data=event.data))

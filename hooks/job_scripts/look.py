@@ -169,9 +169,10 @@ class RunLook:
             try:
                 self.site.system.submitted(replace(answer, stdout=rest[-1]))
             except SubmitError as error:
-                if count > 1 and lines > 1 and error.is_of_arrays and error.kind != "transient":
+                is_too_large = count > 1 and error.is_of_arrays
+                if is_too_large and lines > 1 and error.kind != "transient":
                     pressure.shrink(count)
-                elif error.kind == "limit":
+                elif error.kind == "limit" and not is_too_large:  # of an array of a script's own nothing is learned
                     pressure.refuse(count, submitted, error.message)
             else:
                 submitted += count

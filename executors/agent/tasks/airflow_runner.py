@@ -382,7 +382,9 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         try:
             super()._handle_request(msg, log, req_id)
         finally:
-            if self.client.asked > asked and self._pending_terminal_state_msg is None:
+            # What a task asks for that is ended over its heartbeats comes too late to be the end of the outage.
+            is_ended = self.failed_heartbeats >= supervisor.MAX_FAILED_HEARTBEATS
+            if self.client.asked > asked and self._pending_terminal_state_msg is None and not is_ended:
                 TaskSupervisor.api_error = self.client.away
 
     def _send_heartbeat_if_needed(self) -> None:

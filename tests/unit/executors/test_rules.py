@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from airflow.models.log import Log
 from sqlalchemy import update
 from sqlalchemy.engine import Engine
@@ -164,3 +165,19 @@ def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflo
         store.apply(session, answers.changes_by_events([started, finished]), "hpc")
         session.expire_all()
         assert (job.state, job.usd) == (State.SUCCEEDED, 6.0), "3 nodes with 2 cpus each for an hour"
+
+
+@pytest.mark.parametrize(
+    ("terms", "name"), [(None, None), ('{"name": null}', None), ('{"name": "g"}', "g"), ("{", None), ("[]", None)]
+)
+def test_one_unreadable_gang_does_not_hide_what_else_a_site_was_given(
+    airflow_database: Engine, terms: str | None, name: str | None
+) -> None:
+    with Session(airflow_database) as session:
+        for token in ("a", "b"):
+            add(session, token)
+        session.get_one(JobRow, "a").gang_terms = terms
+        for job in session.query(JobRow):
+            job.state, job.site = State.PLACED, "hpc"
+        session.flush()
+        assert {each.token: each.gang for each in queue.given(session, "hpc")} == {"a": name, "b": None}

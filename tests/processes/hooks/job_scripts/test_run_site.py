@@ -180,6 +180,16 @@ def test_a_limit_that_is_met_is_no_storm(cluster: ToyCluster) -> None:
     site.cancel([record for record in records if record.job_id])
 
 
+def test_an_array_of_a_script_that_is_too_large_says_nothing_of_other_jobs(site: RunSite, cluster: ToyCluster) -> None:
+    (first,) = advanced(site, placed(site, "sleep 60"))
+    cluster.set("refuse", "too many jobs in one array")
+    _, array = placed(site, "true", 2, array="1-9")
+    _, refused = advanced(site, [first, array])
+    assert refused.cause == "submit_rejected"
+    assert site.pressure.most is None
+    site.cancel([first])
+
+
 @pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_script(site: RunSite, number: int, early: bool) -> None:

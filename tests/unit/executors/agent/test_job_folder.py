@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from lading.executors.agent import job_folder
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
+from lading.scheduling.resources import Resources
 
 ODD = ("claimed.x.y.json", "claimed.1.2.3.json", "claimed.-1.5.json", "claimed..json", f"claimed.{'9' * 99}.1.json")
 
@@ -31,3 +34,15 @@ def test_a_claim_of_a_process_that_lives_is_waited_for(tmp_path: Path, monkeypat
     folder.claim(os.getpid(), host.started(os.getpid())).touch()
     with pytest.raises(TimeoutError, match="has claimed the job"):
         job_folder.owner(folder)
+
+
+def test_a_job_that_begins_on_a_full_disk_is_not_taken_for_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pid = JobFolder(tmp_path), os.getpid()
+    job_folder.Supervisor(pid, host.started(pid), host.boot_id(), 1.0, 1.0, Resources(), None, None).write(folder)
+    job_folder.mark_unanswered(folder)
+    monkeypatch.setattr(job_folder, "write_atomically", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        job_folder.begin_anew(folder)
+    assert not job_folder.is_unanswered(folder)

@@ -83,6 +83,15 @@ with DAG("dag"):
     def bash(): return "sleep 600"
 
     @task
+    def tidy_up():
+        def end(*_):
+            Variable.get("there")
+            os._exit(1)
+
+        signal.signal(signal.SIGTERM, end)
+        time.sleep(600)
+
+    @task
     def allocate():
         block = bytearray(os.urandom(2**20)) * 400
         time.sleep(60)
@@ -106,7 +115,7 @@ with DAG("dag"):
             time.sleep(0.05)
 
     succeed(), write(), fail(), vanish(), die(), abort(), need(), recover(), wait_for_file()
-    sleep(), bash(), allocate(), leave_a_daemon(), leave_zombies()
+    sleep(), bash(), tidy_up(), allocate(), leave_a_daemon(), leave_zombies()
 """
 
 
@@ -361,6 +370,7 @@ def test_a_task_that_the_server_does_not_let_start(
         ("succeed", "/state"),
         ("need", "/away"),
         ("bash", "/heartbeat"),
+        ("tidy_up", "/heartbeat"),  # which gets an answer when it is ended for want of one
     ],
 )
 def test_a_task_that_cannot_reach_the_api_leaves_its_failure_to_the_scheduler(
