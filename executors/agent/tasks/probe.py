@@ -32,8 +32,9 @@ START = "start the API server, or "
 def workload(subject: str = "", token: str = "") -> dict[str, Any]:
     """The workload of a probe, beside those of Airflow.
 
-    :param subject: the id of a task that does not exist
-    :param token: the JWT with which it would introduce itself; empty: the API server is only asked for its health
+    :param subject: the id of a task that does not exist, as which it introduces itself; empty: the API server is only
+        asked for its health
+    :param token: the JWT of that task
     """
     return {"type": PROBE, "subject": subject, "token": token}
 
@@ -59,7 +60,7 @@ def run(subject: str = "", token: str = "") -> None:
             problem = f"what answers there is not the execution API (status {answer.status_code})"
             if not is_healthy(answer):
                 raise ConnectionError(_unwell(url, problem, ""))
-            if token:
+            if subject:
                 _present(client, subject)
     except httpx.ConnectTimeout as error:
         raise ConnectionError(_unwell(url, "nothing takes the connection in time", START)) from error
