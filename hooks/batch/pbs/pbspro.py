@@ -115,15 +115,17 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
-# qselect prints nothing where there are no jobs, as a wrapper that fails silently does: the server has to answer then.
+# qselect prints nothing where there are no jobs, as a wrapper that fails silently does, which may have printed a banner:
+# the server has to answer then.
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
+ids=$(printf '%%s\\n' "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$')
 [ -n "$ids" ] || qstat -B -f | grep -q '^Server: ' || {
-  echo 'qselect has printed nothing, and qstat -B names no server' >&2
+  echo 'qselect has printed no job, and qstat -B names no server' >&2
   exit 1
 }
 set -f
-set -- $(printf '%%s\\n' "$@" "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$' | sort -u)
+set -- $(printf '%%s\\n' "$@" "$ids" | sort -u)
 [ $# -gt 0 ] || { echo '%s'; exit 0; }
 """
 
