@@ -115,8 +115,8 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
-# qselect prints nothing where there are no jobs, as a wrapper that fails silently does, which may have printed a banner:
-# the server has to answer then.
+# qselect prints nothing where there are no jobs, as does a wrapper that fails silently, but for a banner: then the
+# server has to answer.
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
 ids=$(printf '%%s\\n' "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$')
