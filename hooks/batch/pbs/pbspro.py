@@ -228,5 +228,8 @@ class PBSPro(BatchSystem):
             raise CouldNotAsk(f"qstat has said nothing of any job: {answer.message}")
         return found
 
+    def lists_all(self, answer: CommandResult) -> bool:
+        return not answer.cut_line
+
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["qdel", *ids]
