@@ -1,5 +1,7 @@
 """Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
 
+So is one that ran out of the memory that Lading chose for it (``memory="auto"``): the next one gets more.
+
 Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
 raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
 Airflow then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
@@ -17,17 +19,20 @@ from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.sqlalchemy import with_row_locks
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 
 from lading.executors.store import JobRow, LocationRow, State
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
+from lading.scheduling.text.units import format_memory
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 EVENT = "lading gives the try back"
+# The cause of tries that had too little memory.
+TOO_SMALL = "out_of_memory"
 # The code of the reason of tries that have ended before they could begin.
 NOT_BEGUN = "api_silent_at_start"
 # What the states of a task instance are of which Airflow does not know yet that it has failed.
@@ -44,9 +49,16 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
     """
     entries: list[Log] = []
     for job in jobs:
-        if not job.given_back and _is_infrastructure(session, job) and (task := _task(session, job)) is not None:
+        if job.given_back or not (_is_infrastructure(session, job) or _may_be_too_small(job)):
+            continue
+        if (task := _task(session, job)) is not None:
             before, limit = _given_back(session, job), _limit(task, most)
-            if before < limit or not _has_begun(job):
+            if job.cause == TOO_SMALL:
+                if not _is_size_of_ours(session, job, task):
+                    continue
+                _give_back(session, task)
+                job.given_back = True
+            elif before < limit or not _has_begun(job):
                 _give_back(session, task)
                 job.given_back = True
             elif not limit:
@@ -58,11 +70,31 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
 
 def _limit(task: TaskInstance, most: int) -> int:
     """How many tries of a task instance are given back."""
-    try:
-        own = Hints.from_config(task.executor_config).infrastructure_retries
-    except HintError:  # which has failed the task, if anything of it has run
-        own = None
+    own = _hints(task).infrastructure_retries
     return most if own is None else own
+
+
+def _hints(task: TaskInstance) -> Hints:
+    try:
+        return Hints.from_config(task.executor_config)
+    except HintError:  # which has failed the task, if anything of it has run
+        return Hints()
+
+
+def _may_be_too_small(job: JobRow) -> bool:
+    """Whether a job ran out of memory for which it had a limit."""
+    is_short = job.state == State.FAILED and job.kind == "ExecuteTask" and job.cause == TOO_SMALL
+    return is_short and job.memory_limit is not None
+
+
+def _is_size_of_ours(session: Session, job: JobRow, task: TaskInstance) -> bool:
+    """Whether a job that ran out of memory had a limit that Lading chose, and its next try gets more."""
+    hints = _hints(task)
+    if "memory" not in hints.auto or hints.infrastructure_retries == 0 or job.memory_limit == hints.auto["memory"]:
+        return False
+    # Another try that had as much has failed: that is all there is.
+    as_much = _same_instance(job, JobRow.cause == TOO_SMALL, JobRow.memory_limit >= job.memory_limit)
+    return session.scalar(select(func.count()).where(*as_much, JobRow.token != job.token)) == 0
 
 
 def _has_begun(job: JobRow) -> bool:
@@ -114,17 +146,14 @@ def _try(job: JobRow, states: Collection[TaskInstanceState]) -> Select[tuple[Tas
 
 def _given_back(session: Session, job: JobRow) -> int:
     """How many tries of the same task instance were given back."""
-    count = session.scalar(
-        select(func.count()).where(
-            JobRow.dag_id == job.dag_id,
-            JobRow.run_id == job.run_id,
-            JobRow.task_id == job.task_id,
-            JobRow.map_index == job.map_index,
-            JobRow.given_back.is_(True),
-            JobRow.reason_code.is_distinct_from(NOT_BEGUN),
-        )
-    )
-    return count or 0
+    counted = (JobRow.given_back.is_(True), JobRow.reason_code.is_distinct_from(NOT_BEGUN), JobRow.cause != TOO_SMALL)
+    return session.scalar(select(func.count()).where(*_same_instance(job, *counted))) or 0
+
+
+def _same_instance(job: JobRow, *conditions: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+    """The conditions for tries of the same task instance."""
+    names = ("dag_id", "run_id", "task_id", "map_index")
+    return [*(getattr(JobRow, name) == getattr(job, name) for name in names), *conditions]
 
 
 def _give_back(session: Session, task: TaskInstance) -> None:
@@ -137,6 +166,11 @@ def _give_back(session: Session, task: TaskInstance) -> None:
 def _sentence(job: JobRow, before: int, most: int) -> str:
     if not _has_begun(job):
         return "none of the task has run: this try uses up none of its retries"
+    if job.cause == TOO_SMALL:
+        return (
+            f"{format_memory(job.memory_limit or 0)}, which Lading chose, was too little: this try uses up none of its "
+            "retries, and the next one requests more"
+        )
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import ContainerRunner
+from lading.executors.agent.cpu_groups import CpuGroups, NoCpuGroups
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice
 from lading.executors.agent.holds import AgentHolds
@@ -100,6 +101,7 @@ class Agent:
         """Work until a shutdown is asked for and done."""
         self.end_signals.receive()
         child_processes.raise_open_files_limit()
+        self._find_cpu_groups()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():
@@ -115,6 +117,8 @@ class Agent:
                 self.inbox.refresh()
                 self._read_cancels()
                 self.running.collect(self.inbox)
+                if self.running.cpu_groups is not None:
+                    self.running.cpu_groups.remove_ended()
                 pause = self._enforce_limits()
                 self.scratch.expire(self.running.failures)
                 self._hold_room()
@@ -128,10 +132,19 @@ class Agent:
                     return
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
+        if self.running.cpu_groups is not None:
+            self.running.cpu_groups.close()
         self.inbox.rejected.remove(self.spool.shutdown)
         if self.shutdown is None and self.config is not None and self.config.switch_off:
             log.info("this machine is no longer needed: %s", self.config.switch_off)
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
+
+    def _find_cpu_groups(self) -> None:
+        try:
+            self.running.cpu_groups = found = CpuGroups.of_agent(self.spool.root)
+            log.info("jobs get CPU time in proportion to their cpus, by cgroups in %s", found.base)
+        except NoCpuGroups as why:
+            log.info("jobs get CPU time whatever their cpus, because cgroups cannot be used: %s", why)
 
     def _is_the_one(self) -> bool:
         """Whether it has the lock that is there; one that was removed is made again."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lading.executors.agent import cpu_groups
 from lading.executors.agent.scratch import BUNDLES_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
@@ -107,7 +108,8 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
     volumes = [option for each in mounts for option in ("--volume", f"{each}:{each}")]
     # By name alone, for any user may read a command line.
     kept = [option for name in sorted(environment.keys() - OF_THE_IMAGE) for option in ("--env", name)]
-    limits = [f"--cpus={envelope.resources.cpus:g}"] if envelope.resources.cpus else []
+    cpus = envelope.resources.cpus
+    limits = [f"--cpus={cpus:g}", f"--cpu-shares={cpu_groups.shares(cpus)}"] if cpus else []
     limits += [f"--memory={envelope.memory_limit}m"] if envelope.memory_limit else []
     limits += [f'--gpus="device={",".join(job.devices)}"'] if job.devices else []
     options = ["--interactive", "--init", "--network=host", "--workdir=/", f"--name={name_of(job.token)}"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
+from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.inbox import SECONDS_UNTIL_REPORTED, InboxEntry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
@@ -148,6 +149,7 @@ class RunningJobs:
         self.journal = journal
         self.runner = runner
         self.close = close
+        self.cpu_groups: CpuGroups | None = None
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.failures = 0
@@ -221,7 +223,7 @@ class RunningJobs:
             if pid == 0:
                 end.close()
                 self.supervisor_lines.hang_up()
-                supervisor.become(assignment, self.spool, self.runner, line, self.close)
+                supervisor.become(assignment, self.spool, self.runner, line, self.close, self.cpu_groups)
         except OSError:
             end.close()
             raise

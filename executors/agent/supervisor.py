@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import job_folder, process_tree
+from lading.executors.agent.cpu_groups import CpuGroups
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLine
@@ -209,12 +210,18 @@ def load_runner(name: str) -> Any:
 
 
 def become(
-    assignment: HandedOverJob, spool: Spool, runner: Runner, line: SupervisorLine, close: Sequence[int]
+    assignment: HandedOverJob,
+    spool: Spool,
+    runner: Runner,
+    line: SupervisorLine,
+    close: Sequence[int],
+    cpu_groups: CpuGroups | None,
 ) -> NoReturn:
     """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
 
     :param line: to the agent, for the jobs that follow
     :param close: descriptors of the agent that are none of the job's business, first of all its lock
+    :param cpu_groups: where this process has one of its own; None: nowhere
     """
     code = NOT_STARTED
     try:
@@ -227,7 +234,7 @@ def become(
             if following is None:
                 break
             code = NOT_STARTED
-            code, light = _serve(AgentJob(following.token, spool), runner, following)
+            code, light = _serve(AgentJob(following.token, spool), runner, following, cpu_groups)
             if light:
                 _tidy_up(environment)
             spent = number == MOST_JOBS or ProcessUsage().own_peak - birth.own_peak > LIGHT
@@ -238,10 +245,12 @@ def become(
         with contextlib.suppress(BaseException):
             traceback.print_exc()
     finally:
+        if cpu_groups is not None:
+            cpu_groups.leave()
         os._exit(code)
 
 
-def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[int, bool]:
+def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob, cpu_groups: CpuGroups | None) -> tuple[int, bool]:
     """Run one job; its exit code, and whether it has left this process as it was."""
     os.environ[process_tree.MARK] = job.token
     if assignment.gpu_site:
@@ -251,6 +260,8 @@ def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[in
     envelope = _take(job, assignment.devices)
     if envelope is None:
         return NOT_STARTED, False
+    if cpu_groups is not None:
+        cpu_groups.enter(envelope.resources.cpus)
     job.envelope, job.devices, job.expires_at = envelope, list(assignment.devices), envelope.expires_at
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:

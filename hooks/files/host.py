@@ -235,8 +235,8 @@ def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers == "":
-                mount = base
+            if controllers == "":  # where version 1 has controllers as well its folders lie beside
+                mount = base / "unified" if (base / "unified").is_dir() else base
             elif controller in controllers.split(","):
                 mount = base / controllers if (base / controllers).is_dir() else base / controller
             else:

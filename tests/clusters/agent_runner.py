@@ -18,6 +18,7 @@ import numpy
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
+from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.scheduling.reasons import free_text
 
@@ -89,6 +90,26 @@ def until(job: AgentJob, path: str) -> None:
     """Last until there is a file."""
     while not os.path.exists(path):
         time.sleep(0.01)
+
+
+def compete(job: AgentJob, cpu: int, folder: str, rival: str, cpu_seconds: float) -> None:
+    """Spin on one processor against a rival until one of both has had so much of it, and report one's own part."""
+    os.sched_setaffinity(0, {cpu})
+    (Path(folder) / f"{job.token}.here").touch()
+    until(job, str(Path(folder) / f"{rival}.here"))
+    begun = time.process_time()
+    while not (Path(folder) / "over").exists():
+        for _ in range(10_000):
+            pass
+        if time.process_time() - begun >= cpu_seconds:
+            (Path(folder) / "over").touch()
+    write_atomically(Path(folder) / job.token, str(time.process_time() - begun))
+
+
+def cpu_shares(job: AgentJob, path: str) -> None:
+    """Report which cgroup of version 1 the job has, and its weight."""
+    own = next(host.groups("cpu"))
+    write_atomically(Path(path), f"{own} {(own / 'cpu.shares').read_text()}")
 
 
 def sleep_deaf(job: AgentJob, seconds: float, started: str) -> None:

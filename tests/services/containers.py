@@ -21,7 +21,8 @@ if words[0] == "run":
         if name in known:
             known[name].append(rest.pop(0))
         else:
-            assert name[2:] in ("interactive", "init", "network", "workdir", "name", "user", "cpus", "memory"), name
+            harmless = ("interactive", "init", "network", "workdir", "name", "user", "cpus", "cpu-shares", "memory")
+            assert name[2:] in harmless, name
             options[name] = value
     image, *command = rest
     if image == "missing":

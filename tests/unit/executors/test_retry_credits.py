@@ -115,6 +115,36 @@ def test_what_is_not_the_infrastructure_s_uses_up_a_try(session: Session, cause:
     assert fail(session, found, 0) == TaskInstanceState.FAILED
 
 
+def test_a_size_of_ours_that_was_too_little_uses_up_no_try_while_the_next_one_gets_more(session: Session) -> None:
+    found = task(session, "a")
+    found.executor_config = resources(memory="auto(8 GiB)")
+    assert told(session, job(session, "a", "out_of_memory", memory_limit=1040), most=0) == [EVENT]
+    assert (found.max_tries, found.state) == (1, TaskInstanceState.RESTARTING)
+    found.state, found.try_number, found.external_executor_id = "running", 2, "b"
+    assert told(session, job(session, "b", "out_of_memory", 2, memory_limit=2080), most=0) == [EVENT]
+    found.state, found.try_number, found.external_executor_id = "running", 3, "c"
+    assert told(session, job(session, "c", "out_of_memory", 3, memory_limit=2080)) == [], "that is all there is"
+    assert found.max_tries == 2
+
+
+@pytest.mark.parametrize(
+    ("hints", "limit"),
+    [
+        ({"memory": "1 GiB"}, 1024),
+        ({"memory": "auto(8 GiB)"}, 8192),
+        ({"memory": "auto", "infrastructure_retries": 0}, 1040),
+        ({"memory": "auto"}, None),
+    ],
+)
+def test_an_amount_of_the_author_s_that_was_too_little_uses_up_a_try(
+    session: Session, hints: dict[str, Any], limit: int | None
+) -> None:
+    found = task(session, "a")
+    found.executor_config = resources(**hints)
+    assert told(session, job(session, "a", "out_of_memory", memory_limit=limit)) == []
+    assert found.max_tries == 0
+
+
 @pytest.mark.parametrize(
     ("state", "cause", "token", "after"),
     [

@@ -130,7 +130,7 @@ def test_what_the_kernel_has_killed_for_its_memory_is_reported_so(node: NodeAgen
     finished = node.wait_for("a")
     assert finished["cause"] == "out_of_memory"
     assert "more than the task may" in str(finished["reason"])
-    assert {"--cpus=0.5", "--memory=300m"} <= set(calls(commands)[0])
+    assert {"--cpus=0.5", "--cpu-shares=512", "--memory=300m"} <= set(calls(commands)[0])
 
 
 def test_a_container_that_cannot_be_started_fails_the_job_with_a_reason(node: NodeAgent, commands: Path) -> None:
