@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -10,6 +9,7 @@ from contextlib import suppress
 
 from lading.scheduling.machine_traits import IS
 from lading.scheduling.resources import TOLERANCE
+from lading.scheduling.text.nearest import nearest as closest
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
@@ -21,7 +21,7 @@ LONGEST_TYPE = 40
 _TYPE = re.compile(r"[A-Za-z][\w. -]*")
 _BARE_TYPE = re.compile(r"[A-Za-z][A-Za-z-]{0,20}[0-9][\w-]{0,20}")
 # In front of a model's own name: who makes it, and for what. Behind it: its form and its memory.
-_BEFORE = re.compile(r"(?:nvidia|tesla|geforce|quadro|graphics|titan(?=v$))+")
+_BEFORE = re.compile(r"(?:nvidia|tesla|geforce|quadro|graphics)+")
 _BEHIND = re.compile(r"(?:sxm\d*|pcie?|nvl|hbm\d\w*|[0-9]+gi?b|mig|oem)")
 # The nearest that are named where a type is unknown.
 MOST_NAMED = 6
@@ -92,7 +92,7 @@ def nearest(type: str, features: Iterable[str]) -> str:
     :param features: those of all machines
     """
     known = sorted({each.partition(IS)[2] for each in features if each.startswith(f"{PROPERTY}{IS}")})
-    close = difflib.get_close_matches(type, known, n=MOST_NAMED, cutoff=0.0)
+    close = closest(type, known, MOST_NAMED, cutoff=0.0)
     more = f" and {len(known) - len(close)} more" if len(known) > len(close) else ""
     there = f"valid: {', '.join(sorted(close))}{more}" if close else "because no machine says which type its GPUs are"
     return f"{there}; the sites file says it with gpu_type (of a machine) or gpu_types (of a cluster)"

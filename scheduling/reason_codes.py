@@ -720,7 +720,7 @@ _TABLE = (
         "submit_limit",
         "max_jobs",
         _MAX_JOBS[0],
-        "{most} submitted of {most} allowed by {limit}",
+        "{submitted} submitted of {most} allowed by {limit}",
         "Nothing: as many are submitted as end, and one more is tried each minute. The cluster sets this limit.",
         _OPERATOR,
         "{limit}",

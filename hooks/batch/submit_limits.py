@@ -82,20 +82,20 @@ class BackPressure:
             return free
         return 1 if now >= self._next_probe else 0
 
-    def reason(self, system: str) -> Reason:
+    def reason(self, system: str, submitted: int) -> Reason:
         """Why no more are submitted, where there is no room.
 
         :param system: the name of the batch system
+        :param submitted: how many are
         """
-        if self.most and (limit := limit_on_jobs(self._message)) is not None:
-            return because("submit_limit", most=self.most, limit=limit)
+        if self.most is not None and (limit := self.limit) is not None:
+            return because("submit_limit", submitted=submitted, most=self.most, limit=limit)
         return because("site_limit", system=system, text=self._message)
 
     @property
-    def learned(self) -> str | None:
-        """The limit that was met, as a figure and its name; None: none was, or it is none on the number of jobs."""
-        limit = None if not self.most else limit_on_jobs(self._message)
-        return None if limit is None else f"{self.most} ({limit})"
+    def limit(self) -> str | None:
+        """What names the limit on the number of jobs that was met; None: none was, or it is on something else."""
+        return limit_on_jobs(self._message) if self.most else None
 
     def accept(self, count: int, submitted: int) -> None:
         """So many jobs were taken in one submission: a larger one may be taken, too.

@@ -113,7 +113,7 @@ class Batcher:
         another = "it waits to be submitted: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
         room = min(self.site.profile.profile.room(submitted), self.pressure.room(submitted))
-        most, message = min(len(ready), room), held(self.site)
+        most, message = min(len(ready), room), held(self.site, submitted)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)

@@ -103,7 +103,7 @@ class RunLook:
         self.arrays = {} if starting[:room] else dict(islice(self.arrays.items(), 1))
 
     def done(self) -> list[RunSighting]:
-        new = {each.token: replace(each, reason=held(self.site)) for each in self.held}
+        new = {each.token: replace(each, reason=held(self.site, len(self.known))) for each in self.held}
         steps = self._steps()
         if not steps:
             return [RunSighting(new.get(each.token, each)) for each in self.records]
@@ -271,10 +271,13 @@ class RunLook:
         return {each.token: RunSighting(each, content, len(content) >= parts.most) for each, content in read}
 
 
-def held(site: ReachedSite) -> str:
-    """Why a run is not submitted yet, where a site's limit is reached."""
+def held(site: ReachedSite, submitted: int) -> str:
+    """Why a run is not submitted yet, where a site's limit is reached.
+
+    :param submitted: how many are
+    """
     if site.pressure.most is not None:
-        return f"it waits to be submitted: {site.pressure.reason(site.system.name).sentence}"
+        return f"it waits to be submitted: {site.pressure.reason(site.system.name, submitted).sentence}"
     most = site.profile.profile.max_submitted
     return f"it waits to be submitted: as many jobs are submitted as may be, {most} (max_submitted)"
 

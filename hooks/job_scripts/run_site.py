@@ -237,14 +237,13 @@ class RunSite:
         what = f"site {self.name}: jobs that were cancelled are still there"
         self._canceller.ask(due)
         try:
-            ids, _ = self._named_so([unwanted[each] for each in due])
+            ids, gap = self._named_so([unwanted[each] for each in due])
             if ids:
                 (answer,) = self.transport.run([self.system.cancel(ids)])
                 self.system.cancelled(answer)
+            self.trouble.note(what, gap)
         except (CancelError, TransportError) as error:
             self.trouble.begin(what, error)
-        else:
-            self.trouble.end(what)
 
     def _cancel_unrunnable(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
@@ -273,17 +272,22 @@ class RunSite:
         living = self._resolved(living)
         going = [record for record in living if record.job_id is not None and not record.ended]
         ids, gap = self._named_so(going) if going else ([], None)
-        if ids:
-            noted = {each.token: Cancellation(*each.submission, each.name) for each in going if each.job_id in ids}
-            note, order = (
-                canceller.note(self._work_dir, noted),
-                RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT),
+        # Of those of which nothing is said word is left all the same: a controller ends what is shown by that name.
+        noted = {
+            each.token: Cancellation(*each.submission, each.name)
+            for each in going
+            if each.name is not None and (each.job_id in ids or gap is not None)
+        }
+        if noted:
+            orders = [RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT)] if ids else []
+            kept, *answers = self.transport.exchange(
+                [canceller.note(self._work_dir, noted), *orders], TIMEOUT + QUESTION_LIMIT
             )
-            kept, answer = self.transport.exchange([note, order], TIMEOUT + QUESTION_LIMIT)
             fault = None if kept.status == 0 else TransportError(kept.message)
             self.trouble.note(f"site {self.name}: what is cancelled could not be noted", fault)
             self._noted |= noted.keys()
-            self.system.cancelled(answer)
+            for answer in answers:
+                self.system.cancelled(answer)
             self._canceller.ask(ids)
         if gap is not None:
             raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {gap}")
@@ -296,8 +300,6 @@ class RunSite:
         not said of others.
 
         An id that is found in a folder, or that is given anew, may be that of another job, which is left alone.
-
-        :raises CancelError: the batch system did not say how they are called
         """
         user, _ = self.login()
         query = StatusQuery(self.system, user, list(dict.fromkeys(each.submission[0] for each in records)))
@@ -305,7 +307,7 @@ class RunSite:
         try:
             found = query.read(answer)
         except CouldNotAsk as error:
-            raise CancelError(f"site {self.name}: which jobs are to be cancelled is not known: {error}") from error
+            return [], error
         ids = [
             str(each.job_id)
             for each in records

@@ -37,10 +37,9 @@ def sized(
         tries = f"{fitted.tries} tries" if fitted.tries != 1 else "1 try"
         if amount is None:
             values[name] = of_author
-            whose = "the default" if of_author is None else AMOUNTS[name](of_author)
-            decisions.append(
-                f"requests {whose}{f' for {name}' if of_author is None else ''}: no try has ended yet (auto)"
-            )
+            whose = f"the default for {name}" if of_author is None else AMOUNTS[name](of_author)
+            why = f"{tries} did not show what it needs" if fitted.tries else "no try has ended yet"
+            decisions.append(f"requests {whose}: {why} (auto)")
             continue
         most = getattr(largest, name, None)
         is_cut = most is not None and amount > most

@@ -11,6 +11,7 @@ What follows where an answer does not say it all:
 | nothing from qselect | no jobs if ``qstat -B`` names the server, else could not ask | the next answer |
 | an id that two servers have, the server's name written in another way | it is neither's | the exact id |
 | a job that is cut before its state | could not ask | the next answer |
+| a last line without its end | a name that is missing may be there | a whole answer |
 | a state in no table, none, or ``M`` (moved) | runs, ``strange`` | a known state; ``lost_after``, then exit file |
 | ``Unknown Job Id``, also without a history of jobs | gone | ``lost_after``: exit file, else lost |
 | an array without its elements | not known, unless it has ended | its elements |

@@ -115,15 +115,17 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
-# qselect prints nothing where there are no jobs, as a wrapper that fails silently does: the server has to answer then.
+# qselect prints nothing where there are no jobs, as does a wrapper that fails silently, but for a banner: then the
+# server has to answer.
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
+ids=$(printf '%%s\\n' "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$')
 [ -n "$ids" ] || qstat -B -f | grep -q '^Server: ' || {
-  echo 'qselect has printed nothing, and qstat -B names no server' >&2
+  echo 'qselect has printed no job, and qstat -B names no server' >&2
   exit 1
 }
 set -f
-set -- $(printf '%%s\\n' "$@" "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$' | sort -u)
+set -- $(printf '%%s\\n' "$@" "$ids" | sort -u)
 [ $# -gt 0 ] || { echo '%s'; exit 0; }
 """
 
@@ -225,6 +227,9 @@ class PBSPro(BatchSystem):
         if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):
             raise CouldNotAsk(f"qstat has said nothing of any job: {answer.message}")
         return found
+
+    def lists_all(self, answer: CommandResult) -> bool:
+        return not answer.cut_line
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["qdel", *ids]

@@ -67,7 +67,7 @@ class TORQUE(PBSPro):
         return output.jobs(((xml.text_of(job, "Job_Id"), _attributes(job)) for job in jobs), output.TORQUE_EXIT_CODES)
 
     def lists_all(self, answer: CommandResult) -> bool:
-        return not _documents(answer.stdout)[1]
+        return super().lists_all(answer) and not _documents(answer.stdout)[1]
 
 
 def _documents(text: str) -> tuple[list[Element], list[str]]:

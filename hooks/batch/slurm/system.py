@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks.batch.directives import Exclusion, escaped
+from lading.hooks.batch.directives import Exclusion, Unsupported, escaped
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.slurm import output
@@ -125,8 +125,7 @@ class SLURM(BatchSystem):
             "time": request.time and _limit(-(-request.time // self.grain)),
             **_layout(request, profile),
             "exclusive": True if profile.whole_node else None,
-            "gres": request.gpus
-            and ":".join(filter(None, (profile.gpu_resource or "gpu", request.gpu_type, str(request.gpus)))),
+            "gres": request.gpus and _gres(request, profile),
             "output": request.stdout,
             "error": request.stderr,
             "array": request.array,
@@ -189,6 +188,17 @@ class SLURM(BatchSystem):
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.accounted(answer)
+
+
+def _gres(request: BatchJobRequest, profile: Profile) -> str:
+    """The GPUs of each node, as ``name[:type]:count``."""
+    name = profile.gpu_resource or "gpu"
+    if request.gpu_type is not None and ":" in name:
+        raise Unsupported(
+            f"gpus of type {request.gpu_type}: gpu_resource = {name!r} has a type already; leave the type to "
+            f"gpu_types, and set gpu_resource = {name.partition(':')[0]!r}"
+        )
+    return ":".join(filter(None, (name, request.gpu_type, str(request.gpus))))
 
 
 def _layout(request: BatchJobRequest, profile: Profile) -> dict[str, int | str | None]:

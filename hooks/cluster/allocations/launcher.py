@@ -69,8 +69,8 @@ class AllocationLauncher(Submitter):
         """What can be launched now."""
         barred = next(iter(self.barred.reasons().values()), None)
         held = self.trouble or self.pressure.held() or self._starts.reason or self._unexplained() or barred
-        if held is None and not self.pressure.room(self._count_submitted()):
-            held = self.pressure.reason(self.system.name)
+        if held is None and not self.pressure.room(submitted := self._count_submitted()):
+            held = self.pressure.reason(self.system.name, submitted)
         return replace(self.most, held=held)
 
     def _count_submitted(self) -> int:
@@ -343,7 +343,7 @@ class AllocationLauncher(Submitter):
         elif refusal.kind == "permanent":
             reason = because("batch_says", text=refusal.message)
         else:
-            reason = self.pressure.held() or self.pressure.reason(self.system.name)
+            reason = self.pressure.held() or self.pressure.reason(self.system.name, submitted)
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
             self.bar(queue, refusal)
             for_good = False

@@ -109,7 +109,8 @@ class Submitter(ClusterPart):
 
     def _count_submitted(self) -> int:
         """How many batch jobs there are of this site's, of which each counts for a limit of the batch system."""
-        return sum(1 for _ in self.tracker.live())
+        with self.tracker.lock:
+            return sum(1 for _ in self.tracker.live())
 
     def _bring_agent(self, transport: Transport) -> Reason | None:
         """Have the node agent lie there, unless that is installed; returns why it does not.
@@ -166,10 +167,16 @@ class Submitter(ClusterPart):
 
     @property
     def limit(self) -> str | None:
-        """What keeps it from submitting more, as text; None: nothing that was met."""
+        """The limit of the batch system that was met, and how many jobs are submitted, as text; None: none was met.
+
+        What is not a limit on their number says so only for as long as it keeps jobs from being submitted.
+        """
         held = self.pressure.held()
         if held is None and self.pressure.most is not None:
-            held = self.pressure.reason(self.system.name)
+            submitted = self._count_submitted()
+            if self.pressure.limit is None and self.pressure.room(submitted):
+                return None
+            held = self.pressure.reason(self.system.name, submitted)
         return None if held is None else held.sentence
 
     def note_end(self) -> None:
@@ -254,7 +261,7 @@ class Submitter(ClusterPart):
         submitted = self._count_submitted()
         room, learned = self.config.room(submitted), self.pressure.room(submitted)
         if learned < room:
-            room, why = learned, self.pressure.reason(self.system.name)
+            room, why = learned, self.pressure.reason(self.system.name, submitted)
         else:
             why = because("max_submitted", most=self.config.max_submitted)
         self._explain_all(waiting[room:], why)
@@ -290,7 +297,7 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent" and not (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
         elif refusal.kind == "limit":
-            self._explain_all(jobs, self.pressure.held() or self.pressure.reason(self.system.name))
+            self._explain_all(jobs, self.pressure.held() or self.pressure.reason(self.system.name, submitted))
         self.interval.at_once()
         return 0
 

@@ -29,6 +29,8 @@ from lading.scheduling.text.units import UnitError
         ("NVIDIA GeForce RTX 3090", "rtx-3090"),
         ("rtx_3090", "rtx-3090"),
         ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA TITAN V", "titan-v"),
+        ("TITANV", "titanv"),
     ],
 )
 def test_one_type_has_one_name_whoever_writes_it(text: str, type: str) -> None:

@@ -64,7 +64,6 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     assert queue.submitted == LIMIT
     assert queue.refused == 2, "the array of all, and the job after the last that fits"
     assert f"waits: {LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit" in reasons
-    assert queue.paper.poller.submitter.pressure.learned == f"{LIMIT} (AssocMaxSubmitJobLimit)"
     said = f"{LIMIT} submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit"
     assert queue.paper.poller.submitter.limit == said, "which `airflow lading sites` shows"
     refused, began = queue.refused, 1000.0
@@ -77,6 +76,19 @@ def test_a_limit_is_met_once_and_then_filled_as_jobs_end(tmp_path: Path) -> None
     queue.pass_time(8)
     assert not list(queue.paper.poller.tracker.waiting()), "all were submitted"
     assert not list(queue.paper.poller.tracker.live()), "all have run"
+    said = f"0 submitted of {LIMIT} allowed by AssocMaxSubmitJobLimit"
+    assert queue.paper.poller.submitter.limit == said, "what is so now"
+
+
+def test_a_refusal_that_is_of_no_number_of_jobs_is_shown_while_it_keeps_jobs_back(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.paper.give("t1")
+    queue.pass_time(4)
+    submitter = queue.paper.poller.submitter
+    submitter.pressure.refuse(1, 1, "the disk of the controller is full")
+    assert "the disk of the controller is full" in (submitter.limit or "")
+    queue.now += SECONDS_BETWEEN_PROBES
+    assert submitter.limit is None, "jobs are submitted again"
 
 
 def test_a_limit_is_probed_once_a_minute_and_used_when_it_is_higher(tmp_path: Path) -> None:
@@ -90,7 +102,7 @@ def test_a_limit_is_probed_once_a_minute_and_used_when_it_is_higher(tmp_path: Pa
     queue.pass_time(2 * SECONDS_BETWEEN_PROBES + 20)
     assert queue.submitted == 30
     assert queue.refused - before <= 13
-    assert (queue.paper.poller.submitter.pressure.learned or "").startswith("30 ")
+    assert queue.paper.poller.submitter.pressure.most == 30
 
 
 def test_jobs_that_the_batch_system_counts_on_after_their_end_cost_no_slot(tmp_path: Path) -> None:

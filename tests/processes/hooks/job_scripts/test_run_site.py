@@ -66,6 +66,7 @@ def test_a_later_submission_that_runs_is_reported_at_once(site: RunSite, cluster
     cluster.set("refuse", "too many jobs")
     (record,) = advanced(site, [record])
     cluster.unset("refuse")
+    site.pressure.clock = lambda: time.monotonic() + 100
     advanced(site, [record], now=time.time() + 100)
     while not (Path(record.folder) / "job").exists():
         time.sleep(0.05)

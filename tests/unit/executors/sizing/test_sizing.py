@@ -116,6 +116,10 @@ def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
     values, words = size(job(memory="auto(8 GiB)"))
     assert (values["memory"], values["memory_limit"]) == (8192, 8192)
     assert words == ("requests 8 GiB of memory: no try has ended yet (auto)",)
+    short = usage(3, seconds=2.0, cpu_seconds=1.0)
+    values, words = size(job(cpus="auto", memory="auto"), known=short)
+    assert words[0] == "requests the default for cpus: 3 tries did not show what it needs (auto)"
+    assert words[1].endswith("of memory: sized by 3 tries (auto)")
 
 
 def test_a_wrong_amount_for_the_beginning_is_an_error() -> None:

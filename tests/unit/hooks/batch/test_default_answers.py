@@ -137,3 +137,5 @@ def test_an_answer_that_is_cut_anywhere_invents_no_absence(name: str) -> None:
             is_known = found.get((id, None), NAME) is not None or found.is_silent((id, None))
             # Where a line ends, nothing shows that others are missing; of a job that is gone its files decide.
             assert is_known or whole[:length].endswith("\n"), (length, id, whole[:length])
+        is_closed = whole[:length].endswith(("\n", "</Data>", "</job_info>"))
+        assert is_closed or not found.is_whole, "the name of another job may be missing"

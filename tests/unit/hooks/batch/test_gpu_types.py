@@ -116,6 +116,13 @@ def test_a_cluster_that_lacks_the_word_for_types_is_refused_when_it_is_read() ->
     cluster_kind(SYSTEMS["pbspro"]).refuse(config(kind="pbspro", gpu_types=["a100"], gpu_type_resource="gpu_model"))
 
 
+def test_a_resource_of_slurm_that_has_a_type_already_is_refused_with_another_type() -> None:
+    own = config(gpu_types=["a100"], gpu_resource="gpu:a100")
+    with pytest.raises(ValueError, match=r"has a type already; .*set gpu_resource = 'gpu'"):
+        cluster_kind(SYSTEMS["slurm"]).refuse(own)
+    assert "--gres=gpu:a100:2" in SYSTEMS["slurm"].directives(BatchJobRequest(gpus=2), own.profile)
+
+
 def test_a_native_directive_for_gpus_is_refused_with_the_hint_to_use() -> None:
     with pytest.raises(Unsupported, match="use the hint gpus, such as 2, or of a type 'a100:2'"):
         refuse({"gres": "gpu:a100:1"}, SYSTEMS["slurm"], Profile())

@@ -98,7 +98,7 @@ def test_a_learned_limit_falls_when_others_use_it_up() -> None:
     pressure = BackPressure(1, lambda: now)
     assert pressure.room(12) == sys.maxsize
     pressure.refuse(1, 12, ASSOC)
-    assert (pressure.most, pressure.room(12), pressure.learned) == (12, 0, "12 (AssocMaxSubmitJobLimit)")
+    assert (pressure.most, pressure.room(12), pressure.limit) == (12, 0, "AssocMaxSubmitJobLimit")
     pressure.release()
     assert pressure.room(11) == 0, "the batch system counts it out in a moment"
     now += 6

@@ -54,6 +54,8 @@ def test_all_jobs_of_a_user(system: PBSPro, options: str, tmp_path: Path) -> Non
     for silent in (":", "exit 0", "echo Welcome"):
         with pytest.raises(CouldNotAsk, match="qstat -B names no server"):
             system.statuses(_asked(system, tmp_path, silent))
+        with pytest.raises(CouldNotAsk, match="qstat -B names no server"):  # a wrapper that fails after its banner
+            system.statuses(_asked(system, tmp_path, silent, qselect="echo 'Welcome to the cluster!'"))
     banner = f"echo; echo 'Welcome to the cluster!'; {two}; echo 'Maintenance on 24 Dec'"
     assert _asked(system, tmp_path, 'echo "$*"', qselect=banner).stdout == f"{options} 1.pbs1 2[].pbs1\n"
     with pytest.raises(CouldNotAsk, match="cannot connect"):
