@@ -92,16 +92,18 @@ class MachineFile(FileSource):
 
     def version(self) -> FileVersion:
         path = quoted(self.path)
-        look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
+        look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below(path)}"
         answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", VERSION_TIMEOUT)
         if not (reported := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
         return FileVersion(int(reported[1]), reported[2])
 
     def parts(self, size: int) -> Iterator[bytes]:
+        # What is read is what was looked at: a link could lead elsewhere by now.
+        opened = f"exec 3< {quoted(self.path)} || exit {errno.ENOENT}\n{self._is_below('/proc/self/fd/3')}"
         for number in range(-(-size // PART)):
             blocks = PART // 2**20
-            text = f"dd if={quoted(self.path)} bs=1048576 skip={number * blocks} count={blocks} status=none | base64"
+            text = f"{opened}dd bs=1048576 skip={number * blocks} count={blocks} status=none <&3 | base64"
             try:
                 data = base64.b64decode(self._ask(text, PART_TIMEOUT))
             except binascii.Error as error:
@@ -110,13 +112,13 @@ class MachineFile(FileSource):
                 raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes in place of {expected}")
             yield data
 
-    def _is_below(self) -> str:
-        """Shell text that ends where the file is, links followed, below none of the roots."""
+    def _is_below(self, path: str) -> str:
+        """Shell text that ends where a path, links followed, is below none of the roots."""
         if not self.roots:
             return ""
         roots = " ".join(quoted(root) for root in self.roots)
         return (
-            f"real=$(readlink -f -- {quoted(self.path)}) || exit {errno.ENOENT}; below=\n"
+            f"real=$(readlink -f -- {path}) || exit {errno.ENOENT}; below=\n"
             f"for root in {roots}; do\n"
             'root=$(readlink -f -- "$root") || continue\n'
             'case "$real" in "$root" | "${root%/}"/*) below=yes;; esac\n'

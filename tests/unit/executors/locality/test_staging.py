@@ -523,6 +523,21 @@ def test_input_roots_count_for_staging(house: House, tmp_path: Path) -> None:
     assert house.copies("Y") == ["file"]
 
 
+def test_a_link_that_is_turned_after_the_look_leads_to_nothing_else(tmp_path: Path) -> None:
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name.ljust(3))
+    link = tmp_path / "in" / "link"
+    link.symlink_to("file")
+    source = sources.MachineFile(ShellTransport(), str(link), (f"{tmp_path}/in",))
+    size = source.version().size
+    assert b"".join(source.parts(size)) == b"in "
+    link.unlink()
+    link.symlink_to(tmp_path / "out" / "file")
+    with pytest.raises(PermissionError, match="leads out of"):
+        list(source.parts(size))
+
+
 def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, begun = threading.Event(), []
 
