@@ -260,7 +260,7 @@ def test_what_belongs_to_no_task_says_nothing_of_what_tasks_need(engine: Engine)
         for before in (BEGUN, BEGUN + 5 * DAY):
             usage.forget_ended(session, before)
             assert [task.task_id for task in advice(session, "d1").tasks] == ["t1"]
-        assert not usage.of_task(session, "d1", "ExecuteCallback").get(-1, Usage()).tries
+                assert usage.of_task(session, "d1", "ExecuteCallback").tries == 0
         rows = bill_page(session, EVERYTHING, BEGUN, NOW, Period.DAY, "task", NOW).rows
         assert {row.task_id for row in rows if row.kind == "named"} == {"t1", "ExecuteCallback"}
         session.rollback()
