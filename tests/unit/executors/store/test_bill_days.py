@@ -23,7 +23,6 @@ from lading.plugin.ui.queries.bill import bill_page
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.scheduling.insight.bill import PARTS, USD_PARTS, BillParts, total
 from lading.scheduling.insight.periods import Period, periods
-from lading.scheduling.insight.usage import Usage
 
 DAY = 86400.0
 # From the 26th of February to the 4th of March 2025.
@@ -260,7 +259,7 @@ def test_what_belongs_to_no_task_says_nothing_of_what_tasks_need(engine: Engine)
         for before in (BEGUN, BEGUN + 5 * DAY):
             usage.forget_ended(session, before)
             assert [task.task_id for task in advice(session, "d1").tasks] == ["t1"]
-                assert usage.of_task(session, "d1", "ExecuteCallback").tries == 0
+            assert usage.of_task(session, "d1", "ExecuteCallback").tries == 0
         rows = bill_page(session, EVERYTHING, BEGUN, NOW, Period.DAY, "task", NOW).rows
         assert {row.task_id for row in rows if row.kind == "named"} == {"t1", "ExecuteCallback"}
         session.rollback()

@@ -230,7 +230,7 @@ def test_results_that_are_wrong(hints: dict[str, object], words: str) -> None:
 
 def test_auto_is_decided_later_and_a_hint_of_three_only() -> None:
     parsed = Hints.from_config(resources(memory="auto", cpus=" AUTO ", time="1h"))
-    assert parsed == Hints(time=3600, auto=frozenset({"memory", "cpus"}))
+    assert parsed == Hints(time=3600, auto={"memory": None, "cpus": None})
     assert (parsed.resources(DEFAULTS), parsed.limits()) == (DEFAULTS, JobLimits(time=3600))
     for name in ("disk", "gpus"):
         with pytest.raises(HintError, match=f"hint {name}: 'auto'"):
