@@ -16,7 +16,7 @@ from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 
 KIND, ZONE = "m5.large", "us-east-1b"
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 class Drive:

@@ -254,7 +254,7 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
                 since.append(time.monotonic())
             return found == {State.RUNNING.value}
 
-        assert wait_until(all_run, 180, 0.2), (house.jobs(), house.holds())
+        assert wait_until(all_run, 900, 0.2), (house.jobs(), house.holds())
         assert since[-1] - since[0] > BOOT / 2, "one machine only held room meanwhile"
         api.gates[HEALTH].set()
         assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
