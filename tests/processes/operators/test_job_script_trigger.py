@@ -305,7 +305,7 @@ def test_a_record_names_no_other_run(site: RunSite, tmp_path: Path) -> None:
 
     payload = asyncio.run(followed_and_killed())
     assert (payload["last_line"], payload["record"]["token"]) == ("mine", token(task))
-    assert site.transport.run([["toy-list"]])[0].stdout.split()[0] == other.job_id, "it runs on"
+    assert site.transport.listed.split()[0] == other.job_id, "it runs on"
     site.cancel([other])
 
 
