@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_its_peak_is_measured_inside_for_an_agent_that_sees_no_process_of_it(
     spool.job("a").root.mkdir()
     arguments = {"path": str(tmp_path / "array")} if function == "map_file" else {}
     workload = {"function": function, "arguments": {"mebibytes": 128, "seconds": 2, **arguments}}
-    command = [sys.executable, "-m", container.INSIDE, str(spool.root), "a", RUNNER]
+    command = [sys.executable, "-m", container.INSIDE, str(spool.root), "a", RUNNER, str(time.time() + 600)]
     subprocess.run(command, input=json.dumps(workload).encode(), cwd=ROOT, check=True)
     outcome = json.loads(container.path_of(spool.job("a").root).read_text())
     assert counts <= outcome["peak"] // 1024 < counts + 60, "with the interpreter, which the container has to hold too"
