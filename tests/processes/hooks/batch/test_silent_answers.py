@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.batch.pbs.torque import TORQUE
+from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -101,12 +102,17 @@ def test_a_run_of_which_nothing_is_said_goes_on(tmp_path: Path) -> None:
     options = SiteOptions(work_dir=str(tmp_path / "work"), lost_after=0.6)
     site = RunSite("toy", ToyById(), SiteProfile(), options, cluster)
     known, silent = advanced(site, placed(site, "sleep 60", 2))
-    (cluster.folder / "bin/toy-list").write_text(f"#!/bin/sh\necho {known.job_id} {known.jobname}\n")
+    lister = cluster.folder / "bin/toy-list"
+    whole = lister.read_bytes()
+    lister.write_text(f"#!/bin/sh\necho {known.job_id} {known.jobname}\n")
     now = time.time()
     for seconds in (0, 100, 200):
         known, silent = advanced(site, [known, silent], now=now + seconds)
     assert (known.state, silent.ended, silent.gone_since) == ("running", False, None)
-    site.cancel([known, silent])
+    with pytest.raises(CancelError, match="which jobs are to be cancelled is not known"):
+        site.cancel([known, silent])
+    lister.write_bytes(whole)
+    site.cancel([silent])
 
 
 @pytest.mark.parametrize("kind", [Paper, Fleet])
@@ -201,9 +207,12 @@ def test_the_batch_system_s_cause_beats_a_task_s_success(tmp_path: Path) -> None
 
 def test_what_is_not_said_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site, record = placed_at(tmp_path, ToyById())
-    (site.transport.folder / "bin/toy-list").write_text("#!/bin/sh\necho 77 another\n")  # type: ignore[attr-defined]
+    lister = site.transport.folder / "bin/toy-list"  # type: ignore[attr-defined]
+    whole = lister.read_bytes()
+    lister.write_text("#!/bin/sh\necho 77 another\n")
     for _ in range(5):
         (record,) = advanced(site, [record])
+    lister.write_bytes(whole)
     (line,) = [each.getMessage() for each in caplog.records if "has said nothing" in each.getMessage()]
     assert "1 jobs, such as 1" in line
     site.cancel([record])
