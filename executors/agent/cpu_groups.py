@@ -112,7 +112,7 @@ class CpuGroups:
             raise
 
     def enter(self, cpus: float) -> None:
-        """Give this process, a supervisor, and all that it starts the CPU time of so many cpus."""
+        """Weigh this supervisor process and its children by a number of cpus."""
         try:
             group = self._make(os.getpid(), cpus)
             if os.getpid() not in _processes(group):
