@@ -12,6 +12,7 @@ from lading.executors.store import State
 from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.files.addresses import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
+from lading.scheduling.insight import auto
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
 
@@ -65,9 +66,18 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     hints = Hints.from_config(config)
     return {
         **hint_columns(hints, settings),
+        **chosen_columns(workload, hints, settings),
         **workload_sizing_columns(workload, hints),
         **gang_columns(workload, hints),
     }
+
+
+def chosen_columns(workload: ExecutorWorkload, hints: Hints, settings: Settings) -> dict[str, Any]:
+    """What of the amounts of a task its author leaves to Lading."""
+    if workload.type != "ExecuteTask":
+        return {}
+    left = auto.choices(hints, settings.default_resources, is_auto=settings.packs_by_use)
+    return {"chosen": auto.as_text(left)}
 
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:

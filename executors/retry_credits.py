@@ -1,6 +1,6 @@
 """Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
 
-So is one that ran out of the memory that Lading chose for it (``memory="auto"``): the next one gets more.
+So is one that ran out of the memory that Lading chose for it: the next one gets more.
 
 Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
 raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
@@ -23,7 +23,8 @@ from sqlalchemy import ColumnElement, Select, func, select
 
 from lading.executors.store import JobRow, LocationRow, State
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.retries import INFRASTRUCTURE
+from lading.scheduling.hints.retries import INFRASTRUCTURE, OVER_LIMIT
+from lading.scheduling.insight.auto import from_text
 from lading.scheduling.reasons import because
 from lading.scheduling.text.units import format_memory
 
@@ -82,18 +83,20 @@ def _hints(task: TaskInstance) -> Hints:
 
 
 def _may_be_too_small(job: JobRow) -> bool:
-    """Whether a job ran out of memory for which it had a limit."""
+    """Whether a job ran out of memory, and Lading may have chosen how much it had."""
     is_short = job.state == State.FAILED and job.kind == "ExecuteTask" and job.cause == TOO_SMALL
-    return is_short and job.memory_limit is not None
+    return is_short and job.chosen is not None
 
 
 def _is_size_of_ours(session: Session, job: JobRow, task: TaskInstance) -> bool:
-    """Whether a job that ran out of memory had a limit that Lading chose, and its next try gets more."""
-    hints = _hints(task)
-    if "memory" not in hints.auto or hints.infrastructure_retries == 0 or job.memory_limit == hints.auto["memory"]:
+    """Whether a job that ran out of memory had an amount that Lading chose, and its next try gets more."""
+    choice = from_text(job.chosen).get("memory")
+    if choice is None or _hints(task).infrastructure_retries == 0 or job.memory == choice.until_known:
         return False
+    if not choice.is_asked and job.reason_code in OVER_LIMIT:
+        return False  # that is its site's limit, or follows from it
     # Another try that had as much has failed: that is all there is.
-    as_much = _same_instance(job, JobRow.cause == TOO_SMALL, JobRow.memory_limit >= job.memory_limit)
+    as_much = _same_instance(job, JobRow.cause == TOO_SMALL, JobRow.memory >= job.memory)
     return session.scalar(select(func.count()).where(*as_much, JobRow.token != job.token)) == 0
 
 
@@ -168,7 +171,7 @@ def _sentence(job: JobRow, before: int, most: int) -> str:
         return "none of the task has run: this try uses up none of its retries"
     if job.cause == TOO_SMALL:
         return (
-            f"{format_memory(job.memory_limit or 0)}, which Lading chose, was too little: this try uses up none of its "
+            f"{format_memory(job.memory)}, which Lading chose, was too little: this try uses up none of its "
             "retries, and the next one requests more"
         )
     if job.given_back:

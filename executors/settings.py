@@ -24,6 +24,8 @@ SECTION = "lading"
 # The cpus of a task without hints where ``default_cpus`` follows the machine: no more than this.
 AUTO = "auto"
 DEFAULT_CPUS = 0.25
+# Tasks without hints are packed by the defaults alone.
+HINTS = "hints"
 
 # The order by the longest rest of runs.
 CRITICAL_PATH = "critical_path"
@@ -54,6 +56,7 @@ DEFAULTS: dict[str, str | None] = {
     "retry_time_factor": "2",
     "infrastructure_retries": "3",
     "input_roots": None,
+    "sizing": AUTO,
     "order": "priority",
     "fair": "True",
     "share_half_life": "1d",
@@ -113,6 +116,7 @@ class Settings:
     :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
     :param input_roots: the folders, and the beginnings of addresses of object stores, below which the sizes of inputs
         are looked up and from which files are staged; none: everywhere
+    :param packs_by_use: whether tasks without hints of memory or cpus are packed by what earlier tries have used
     :param order: in which jobs of one priority go where nothing is bought: by arrival, or by the longest rest of their
         run
     :param fair: whether shares go in turn; without a table of shares the Dags, of one priority
@@ -129,6 +133,7 @@ class Settings:
     infrastructure_retries: int = 3
     input_roots: tuple[str, ...] = ()
     starts_controller: bool = True
+    packs_by_use: bool = True
     order: Literal["priority", "critical_path"] = "priority"
     fair: bool = True
     share_half_life: float = HALF_LIFE
@@ -161,6 +166,7 @@ class Settings:
             infrastructure_retries=read("infrastructure_retries", _tries),
             input_roots=read("input_roots", _roots) or (),
             starts_controller=read("start_controller", _switch),
+            packs_by_use=read("sizing", _sizing),
             order=read("order", _order),
             fair=read("fair", _switch),
             share_half_life=read("share_half_life", parse_time),
@@ -347,6 +353,12 @@ def _on_shutdown(text: str) -> str:
     if text not in ("leave", "cancel"):
         raise ValueError(f"{shortened(text)} is not a way to stop; valid: leave, cancel")
     return text
+
+
+def _sizing(text: str) -> bool:
+    if text not in (AUTO, HINTS):
+        raise ValueError(f"{shortened(text)} is not a way to size tasks; valid: {AUTO}, {HINTS}")
+    return text == AUTO
 
 
 def _order(text: str) -> str:

@@ -99,6 +99,12 @@ def options() -> dict[str, dict[str, str | None]]:
             "brought from the controller's own machine to another site.",
             example="/data, /scratch, s3://genomes/reads",
         ),
+        "sizing": _option(
+            "What tasks are packed by whose authors give no memory or no cpus. ``auto``: by what earlier tries have "
+            "used, from the third on, without a limit; before that by the defaults; ``hints``: by the defaults alone. "
+            "What an author has written counts in either case.",
+            example="hints",
+        ),
         "order": _option(
             "In which order jobs of one priority weight wait at sites that buy no machines. ``priority``: by arrival; "
             "``critical_path``: by the longest rest of their run, as earlier runs predict it, so runs end earlier. It "

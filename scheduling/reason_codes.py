@@ -1375,6 +1375,12 @@ _TABLE = (
         "the kernel has killed a process of the container: it has used more than the task may",
     ),
     _end(
+        "machine_out_of_memory",
+        "out_of_memory",
+        "the kernel has killed the task's process: its machine, or the group of processes that it runs in, had no "
+        "memory left",
+    ),
+    _end(
         "allocation_over",
         "time_limit",
         "its allocation is over, in which the task had no time limit of its own and at least {least:time}: give it one "

@@ -104,6 +104,16 @@ class NoScratch(AgentJobFailed):
     cause = "node_failure"
 
 
+class MachineOutOfMemory(AgentJobFailed):
+    """A job whose process the kernel has killed, for its machine had no memory left: the job used too much, or others
+    did, which are packed by less than they use."""
+
+    cause = "out_of_memory"
+
+    def __init__(self) -> None:
+        super().__init__(because("machine_out_of_memory"), -signal.SIGKILL)
+
+
 class AgentJob:
     """The job of this process, as the code that runs it sees it."""
 
@@ -347,7 +357,7 @@ def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
 
 def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOverJob) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    before = ProcessUsage()
+    before, killed = ProcessUsage(), host.oom_kills()
     exit_code, reason, cause = 0, None, AgentJobFailed.cause
     try:
         job.scratch = _enter_scratch(job, assignment)
@@ -355,6 +365,8 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     except BaseException as error:
         traceback.print_exc()
         failure = AgentJobFailed.of_error(error)
+        if failure.exit_code == -signal.SIGKILL and job.cause() is None and host.oom_kills() > killed:
+            failure = MachineOutOfMemory()
         exit_code, reason, cause = failure.exit_code, failure.reason, failure.cause
     job.task_has_ended()
     # The end that is recorded is the moment at which the room is given back, not that at which all is reported.

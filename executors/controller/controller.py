@@ -47,6 +47,7 @@ from lading.executors.requests import Requests
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.estimator import Estimator
+from lading.executors.sizing.needs import Needs
 from lading.executors.store import Change, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
@@ -127,6 +128,7 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
+        self.needs = Needs(self.housekeeping.largest)
         self.estimator = Estimator(
             settings,
             self.ring,
@@ -274,6 +276,7 @@ class Controller:
             gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
+            self.needs.note_ends(session, [each.token for each in changes if "ended_at" in each.values])
             self.shares.note_ends(session, [each.token for each in changes if each.values.get("cpu_seconds")])
             short = store.locations(session, site_memory.short(changes, time.time()))
             self.placing.note_events(session, site.name, news, changes)
@@ -307,7 +310,8 @@ class Controller:
         with open_session() as session:
             found, lessons = self.estimator.step(session)
             changes = sizing.stored(session, found)
-            current.orchestrator().note(session, [lesson.entry() for lesson in lessons])
+            notes = [*(lesson.entry() for lesson in lessons), *self.needs.resize(session)]
+            current.orchestrator().note(session, notes)
         self.estimator.start()
         self._publish([change for change in changes if "state" in change.values])
 
@@ -471,9 +475,8 @@ class Controller:
         with open_session() as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
-            open_to = site.name, site.admission
             rests, fair = self.site_plans.rests, self.shares.fair
-            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, open_to, ahead, rests, fair)
+            found, refused = dispatch.to_send(session, ready, self.mint, site, ahead, rests, fair)
         self._publish([*changes, *refused])
         return found
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lading.executors import store
 from lading.executors.controller import launched
@@ -20,13 +20,16 @@ from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gpus import type_of
-from lading.scheduling.matching.admission import Admission, admitted, refusal
+from lading.scheduling.insight.auto import at_least_default, from_text
+from lading.scheduling.matching.admission import admitted, refusal
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -88,37 +91,43 @@ def to_send(
     session: Session,
     placed: Mapping[str, Sequence[str]],
     mint: Callable[[str, float], str],
-    seconds: float,
-    site: tuple[str, Admission],
+    site: Site[Any],
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = queue.NO_RESTS,
     fair: FairTurns | None = None,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
-    """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
+    """Placed jobs as they travel, by location, each with a JWT that is valid as long as the site says; and what was
+    stored.
 
     One whose row cannot be read fails, and it alone; and so does one that has come to a site which is not open to its
-    Dag, by whatever has placed it and whenever that was.
+    Dag, by whatever has placed it and whenever that was. Where a request is a limit, one without hints requests the
+    defaults at least: what would pack it by less would kill it.
 
-    :param site: its name, and whose jobs it takes
+    :param site: where they are placed
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
     :param fair: how shares go in turn; None: they do not
     """
+    seconds, open_to = site.jwt_seconds, [(site.name, site.admission)]
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
     by_token, changes = dict[str, Envelope](), list[Change]()
     for job in jobs:
         # One that is there is given another JWT alone.
-        if job.expires_at is None and not admitted([site], job.dag_id, job.team):
-            changes.append(refused(job.token, refusal([site], job.dag_id, job.team), time.time()))
+        if job.expires_at is None and not admitted(open_to, job.dag_id, job.team):
+            changes.append(refused(job.token, refusal(open_to, job.dag_id, job.team), time.time()))
             continue
         jwt = mint(job.subject, seconds)
         try:
             made = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
             if fair is not None:
                 made = replace(made, turn=fair.turn(job.token), priority=fair.priority(job))
+            values: dict[str, Any] = {"expires_at": expires_at}
+            if site.requests_are_limits and job.chosen is not None:
+                made = replace(made, resources=at_least_default(made.resources, from_text(job.chosen)))
+                values |= {"cpus": made.resources.cpus, "memory": made.resources.memory}
             by_token[job.token] = made
-            changes.append(Change(job.token, {"expires_at": expires_at}))
+            changes.append(Change(job.token, values))
         except Exception as error:  # the data is whatever was stored
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
             log.error("Job %s: %s", job.token, reason, exc_info=error)

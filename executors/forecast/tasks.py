@@ -13,6 +13,7 @@ from lading.executors.store import groups, queue
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.insight.auto import choices
 from lading.scheduling.matching.waiting import WaitingJob
 
 # All that waits comes before what is yet to come.
@@ -80,9 +81,13 @@ def asking_task(
         hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
-    row = coming_row(run, task_id, hints, settings, facts)
+    row, known = coming_row(run, task_id, hints, settings, facts), last.get(task_id)
     if hints.expressions or hints.auto or hints.matching:
-        row = None if (known := last.get(task_id)) is None else as_to_come(known, row)
+        row = None if known is None else as_to_come(known, row)
+    elif known is not None:
+        # What its author leaves to Lading was chosen by what is known of it.
+        for name in choices(hints, settings.default_resources, is_auto=settings.packs_by_use):
+            setattr(row, name, getattr(known, name))
     return AskingTask(
         row,
         None if row is None else queue.as_waiting(row, by_dag),

@@ -28,10 +28,10 @@ from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, strikes, usage
 from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import AUTO, HintError, Hints, largest_of
+from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
-from lading.scheduling.hints.retries import EarlierTry, learn
-from lading.scheduling.insight.auto import sized
+from lading.scheduling.hints.retries import OVER_LIMIT, EarlierTry, learn
+from lading.scheduling.insight import auto
 from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes, sizes
 from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
@@ -58,6 +58,7 @@ class UnsizedJob:
     :param fault: why hints and sources cannot be read; None: they can
     :param text: hints and sources as they are stored
     :param team: that of its executor, whose options count; None: it is for all teams
+    :param chosen: what of its amounts its author leaves to Lading, as it is stored; None: nothing
     """
 
     token: str
@@ -70,6 +71,7 @@ class UnsizedJob:
     fault: Reason | None = None
     text: str = ""
     team: str | None = None
+    chosen: str | None = None
 
     @property
     def measures_inputs(self) -> bool:
@@ -156,6 +158,7 @@ def unsized_jobs(
         JobRow.site_hint,
         JobRow.sizing,
         JobRow.executor_team,
+        JobRow.chosen,
     ).where(
         JobRow.state == State.QUEUED,
         JobRow.sizing.is_not(None),
@@ -167,12 +170,12 @@ def unsized_jobs(
         query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
     )
     jobs = []
-    for token, dag, run_id, task_id, map_index, try_number, site_hint, request, team in rows:
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, request, team, chosen in rows:
         if token not in but:
             task, text = (str(dag), str(run_id), str(task_id)), str(request)
             try:
-                asked = json.loads(text)
-                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text, team=team))
+                asked = {**json.loads(text), "text": text, "team": team, "chosen": chosen}
+                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked))
             except (ValueError, TypeError, RecursionError) as error:
                 fault = because("hints_unreadable", text=f"{type(error).__name__}: {error}")
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text, team))
@@ -204,7 +207,7 @@ class SizingQuestion:
     :param tries: its earlier tries
     :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known;
         or why the job fails without a look at them
-    :param needs: what the tries of the task in all its runs need, where a hint is ``auto``
+    :param needs: what the tries of the task in all its runs need, where its author leaves an amount to Lading
     """
 
     job: UnsizedJob
@@ -229,7 +232,8 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with open_session() as session:
-        known = sizes(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else NOTHING_KNOWN
+        is_chosen = any(job.chosen is not None for job in jobs)
+        known = sizes(usage.of_task(session, dag_id, task_id)) if is_chosen else NOTHING_KNOWN
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = current.orchestrator().reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
@@ -247,11 +251,6 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
                 behind[job.token] = live
         session.expunge_all()
     return StoredFacts(questions, behind)
-
-
-def is_auto(job: UnsizedJob) -> bool:
-    """Whether it asks for what earlier tries needed."""
-    return any(AUTO.fullmatch(str(value)) for value in job.hints.values())
 
 
 def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
@@ -353,8 +352,9 @@ def size_job(
     last = max(tries, key=lambda each: each.try_number, default=None)
     runtime = 0.0 if last is None else seconds(last)
     facts = [JobFacts(job.try_number, job.map_index, runtime, values, files) for values in inputs]
-    is_auto_memory = "memory" in hints.auto
-    hints, message = sized(hints, needs, largest, _input_size(facts) if hints.auto and job.sources else None)
+    left = auto.from_text(job.chosen)
+    input_size = _input_size(facts) if hints.auto and job.sources else None
+    hints, message = auto.sized(hints, needs, largest, input_size)
     if hints.expressions:
         hints = largest_of([hints.evaluated(each) for each in facts])
     # Sizes that neither an expression nor auto has asked for were not looked up, and are not for this.
@@ -364,10 +364,12 @@ def size_job(
     earlier = [as_try(each) for each in tries]
     factors = settings.retry_factors
     too_little = max((each.memory for each in earlier if each.cause == "out_of_memory"), default=0)
-    if is_auto_memory and needs.memory is not None and too_little:
+    if "memory" in left and needs.memory is not None and too_little:
         factors = replace(factors, memory=needs.memory.after(too_little) / too_little)
+    unsaid = {name: each for name, each in left.items() if not each.is_asked}
+    asked = auto.resized(hints.resources(settings.default_resources), unsaid, needs, largest, input_size)
     lesson = learn(
-        hints.resources(settings.default_resources),
+        asked,
         hints.limits(),
         earlier,
         factors,
@@ -375,12 +377,21 @@ def size_job(
         hints.least.get("memory"),
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
+    if lesson.resources.memory > asked.memory and (memory := left.get("memory")) is not None:
+        left = {**left, "memory": replace(memory, least=lesson.resources.memory)}
+    if "memory" in unsaid and not any(each.reason_code in OVER_LIMIT for each in tries):
+        limits["memory_limit"] = None  # no limit has ended it, and what it is packed by is none
+    chosen = {"chosen": auto.as_text(left)} if left else {}
     soft = {}
     if lesson.least_memory is not None:
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
-    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, message, lesson.changes
+    return (
+        {**asdict(lesson.resources), **limits, **chosen, **measured, **soft, **named, **places},
+        message,
+        lesson.changes,
+    )
 
 
 def _input_size(facts: Sequence[JobFacts]) -> int | None:

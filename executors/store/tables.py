@@ -114,6 +114,9 @@ class JobRow(Base):
     gpus: Mapped[float] = mapped_column(Double)
     memory_limit: Mapped[int | None] = mapped_column(Integer)
     time_limit: Mapped[int | None] = mapped_column(Integer)
+    # Which of cpus and memory Lading chooses by what earlier tries have used, as JSON (see
+    # lading.scheduling.insight.auto); None: none.
+    chosen: Mapped[str | None] = mapped_column(Text)
     site_hint: Mapped[str | None] = mapped_column(String(64))
     instance_type: Mapped[str | None] = mapped_column(String(64))
     arch: Mapped[str | None] = mapped_column(String(32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, select
@@ -11,6 +12,7 @@ from sqlalchemy import delete, func, select
 from lading.executors.store import bill_days, bills
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.tables import InstanceRow, JobRow, State, UsageRow
+from lading.scheduling.insight.auto import from_text
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.insight.usage import Usage, Use
@@ -182,6 +184,36 @@ def part_used(job: Any) -> float:
     """The part of the cpus of a job that it used, 0 to 1; all of them where that is not known."""
     asked = seconds(job) * job.cpus * (job.nodes or 1)
     return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
+
+    :param cpus: of the jobs at work; ``gib``: of memory, likewise
+    :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
+    """
+
+    cpus: float
+    gib: float
+    cpu_hours: float
+    gib_hours: float
+
+
+def freed(session: Session, now: float) -> Freed:
+    """What sizing frees now and has freed within a day."""
+    sums = [0.0, 0.0, 0.0, 0.0]
+    ran = func.sum(JobRow.ended_at - JobRow.started_at) / 3600
+    at_work = (JobRow.state.in_((State.PLACED, State.RUNNING)),)
+    ended = (JobRow.ended_at >= now - SECONDS_PER_DAY, JobRow.started_at.is_not(None))
+    alike = JobRow.chosen, JobRow.cpus, JobRow.memory
+    for first, weight, which in ((0, func.count(), at_work), (2, ran, ended)):
+        found = select(*alike, weight).where(JobRow.chosen.is_not(None), *which).group_by(*alike)
+        for text, cpus, memory, amount in session.execute(found):
+            for number, (name, has, unit) in enumerate((("cpus", cpus, 1), ("memory", memory, 1024))):
+                if (choice := from_text(text).get(name)) is not None:
+                    sums[first + number] += (choice.until_known - has) / unit * float(amount or 0.0)
+    return Freed(*sums)
 
 
 def of_task(session: Session, dag_id: str, task_id: str) -> Usage:

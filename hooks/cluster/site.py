@@ -79,6 +79,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.jwt_seconds = float(config.jwt_lifetime)
         self.seconds_ahead = SECONDS_AHEAD
         self.launches = self.holds = config.mode == "allocation"
+        self.requests_are_limits = config.mode == "job"
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None

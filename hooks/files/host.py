@@ -220,12 +220,14 @@ def memory_limits(root: Path = ROOT) -> Iterator[int]:
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """How many processes of this one's cgroup the kernel has killed for its limit of memory."""
-    for group in groups("memory", root):  # in a container the first ones are the host's, which are not there
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError):
-                lines = (group / name).read_text().splitlines()
-                return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    """How many processes of this one's cgroup the kernel has killed for want of memory; of the machine where there is
+    no cgroup that counts them."""
+    # In a container the first ones are the host's, which are not there.
+    counts = [group / name for group in groups("memory", root) for name in ("memory.events", "memory.oom_control")]
+    for count in (*counts, root / "proc/vmstat"):
+        with contextlib.suppress(OSError):
+            lines = count.read_text().splitlines()
+            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
     return 0
 
 

@@ -49,6 +49,8 @@ class Site(ABC, Generic[Config]):
     """Whether a trial job costs money, so that it is run on request alone."""
     launches = False
     """Whether its locations are launched, which an :class:`ElasticSite` can do."""
+    requests_are_limits = False
+    """Whether what a job is packed by is also the most that it gets: its batch system ends one that uses more."""
     holds = False
     """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
     seconds_ahead: float = 0.5

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import tempfile
+import time
 import uuid
 from argparse import Namespace
 from base64 import b64decode
@@ -26,11 +27,13 @@ from airflow.models.team import Team
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.controller.sites_file import budgets_of, shares_of
 from lading.executors.orchestrator import executor_names
 from lading.executors.settings import SECTION, Settings, unknown_options
+from lading.executors.store import usage
 from lading.hooks.files.host import existing
 from lading.hooks.files.version import VERSION, MixedVersions, check_versions
 from lading.hooks.site import Check, Site
@@ -167,6 +170,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield Check("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
     yield here_finding(sites)
     yield default_finding(settings)
+    yield sizing_finding(settings)
     yield from tenant_findings(settings, sites)
     for name in only or sites:
         # Those of all its accounts, where it has several.
@@ -447,6 +451,24 @@ def here_finding(sites: Mapping[str, Site[Any]]) -> Check:
         "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
         "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
         warns=True,
+    )
+
+
+def sizing_finding(settings: Settings) -> Check:
+    """What is free because tasks are packed by what they use."""
+    what = "sizing"
+    if not settings.packs_by_use:
+        return Check(what, True, "tasks without hints are packed by the defaults ([lading] sizing = hints)")
+    try:
+        with create_session(scoped=False) as session:
+            found = usage.freed(session, time.time())
+    except SQLAlchemyError as error:
+        return Check(what, False, f"what it frees cannot be read: {error}")
+    return Check(
+        what,
+        True,
+        f"sizing frees {found.cpus:.2f} cpus and {found.gib:.2f} GiB of the tasks at work; in the last day it has "
+        f"freed {found.cpu_hours:.1f} cpu-hours and {found.gib_hours:.1f} GiB-hours",
     )
 
 

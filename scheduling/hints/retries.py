@@ -12,6 +12,8 @@ from lading.scheduling.text.units import format_count, format_memory, format_tim
 
 # The causes that a job cannot help: they use up none of its tries.
 INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
+# The codes of the reasons of tries that a limit of Lading's has ended; the memory of a machine may run out without one.
+OVER_LIMIT = frozenset({"over_memory", "container_out_of_memory"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""``auto``: hints whose value is what earlier tries of the task needed. Pure."""
+"""What an author leaves to Lading: the hint ``auto``, and the cpus and memory of which no hint speaks. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from lading.scheduling.hints.hints import Hints
@@ -17,6 +18,96 @@ AMOUNTS: Mapping[str, Callable[[Any], str]] = {
     "memory": lambda mib: f"{format_memory(mib)} of memory",
     "time": format_time,
 }
+# What a waiting job asks for changes when what is known of its task does, where it needs more, or by such a part less.
+LEAST_CHANGE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An amount of ``cpus`` or ``memory`` that an author leaves to Lading.
+
+    :param until_known: what a job asks for until tries have shown what it needs: the author's amount, or the default
+    :param is_asked: whether the author asks for it, by ``auto``: a job is held to it. Without a word of it a job is
+        packed by it, and may use more
+    :param least: it asks for no less, for an earlier try of the same job had too little
+    :param most: it is not packed by more, for it takes few machines, which may have no more; None: it may be
+    """
+
+    until_known: float
+    is_asked: bool = False
+    least: float = 0
+    most: float | None = None
+
+    def amount(self, name: str, fitted: Sizes, largest: Resources | None, input_size: float | None) -> float:
+        """What a job asks for.
+
+        :param fitted: to earlier tries
+        :param largest: the most of everything that a location has where it may run; None: that is not known
+        :param input_size: bytes; None: not known
+        """
+        known = fitted.amount(name, input_size) if self.is_asked else fitted.packed(name, input_size, self.until_known)
+        # What an author or an administrator has written counts, whatever there is.
+        found = self.until_known if known is None else _cut(name, known, largest)
+        found = max(found if self.most is None else min(found, self.most), self.least)
+        return float(found) if name == "cpus" else int(found)
+
+
+Choices = Mapping[str, Choice]
+
+
+def choices(hints: Hints, defaults: Resources, *, is_auto: bool) -> Choices:
+    """The amounts of a job that its author leaves to Lading, by name.
+
+    Of the members of a gang only those that ask for it: what each of them needs of the others is not in what one uses.
+
+    :param defaults: what a task without hints is packed by
+    :param is_auto: whether tasks without hints are packed by what they use
+    """
+    asked = {name: amount for name, amount in hints.auto.items() if name != "time"}
+    found = {
+        name: Choice(getattr(defaults, name) if amount is None else amount, is_asked=True)
+        for name, amount in asked.items()
+    }
+    if is_auto and hints.gang is None and hints.attempts is None:
+        said = {"cpus"} if hints.layout is not None else set()
+        said |= {name for name in ("cpus", "memory") if getattr(hints, name) is not None}
+        said |= hints.expressions.keys() | hints.auto.keys()
+        is_picky = hints.instance_type or hints.targets or hints.features or hints.arch or hints.os
+        for name in {"cpus", "memory"} - said:
+            default = getattr(defaults, name)
+            found[name] = Choice(default, most=default if is_picky else None)
+    return found
+
+
+def as_text(some: Choices) -> str | None:
+    """Choices as they are stored; None: there are none."""
+    return json.dumps({name: astuple(each) for name, each in sorted(some.items())}) if some else None
+
+
+def from_text(text: str | None) -> Choices:
+    """Choices that were stored. By what cannot be read nothing is left to Lading: the job asks for what it asks for."""
+    try:
+        return {name: Choice(*values) for name, values in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def resized(
+    asked: Resources, some: Choices, fitted: Sizes, largest: Resources | None, input_size: float | None
+) -> Resources:
+    """What a waiting job asks for, by what is known of its task now; the same if that has hardly changed."""
+    found: dict[str, Any] = {name: each.amount(name, fitted, largest, input_size) for name, each in some.items()}
+    for name, amount in found.items():
+        before = getattr(asked, name)
+        if before * (1 - LEAST_CHANGE) < amount <= before:
+            found[name] = before
+    return replace(asked, **found)
+
+
+def at_least_default(asked: Resources, some: Choices) -> Resources:
+    """What a job asks for where a request is a limit: without a word of its author never less than the default."""
+    unsaid = {name: max(getattr(asked, name), each.until_known) for name, each in some.items() if not each.is_asked}
+    return replace(asked, **unsaid)
 
 
 def sized(
@@ -41,11 +132,22 @@ def sized(
             why = f"{tries} did not show what it needs" if fitted.tries else "no try has ended yet"
             decisions.append(f"requests {whose}: {why} (auto)")
             continue
-        most = getattr(largest, name, None)
-        is_cut = most is not None and amount > most
-        values[name] = most if is_cut else float(amount) if name == "cpus" else int(amount)
-        by_input = getattr(fitted, name).slope and input_size is not None
-        basis = f"{tries} and its input of {format_memory(-(-(input_size or 0) // 2**20))}" if by_input else tries
-        limit = ", the largest there is" if is_cut else ""
-        decisions.append(f"requests {AMOUNTS[name](values[name])}{limit}: sized by {basis} (auto)")
+        values[name] = _cut(name, amount, largest)
+        decisions.append(decision(name, values[name], fitted, input_size))
     return replace(hints, **values, auto={}), tuple(decisions)
+
+
+def decision(name: str, value: float, fitted: Sizes, input_size: int | None) -> str:
+    """What is said of an amount that earlier tries have shown."""
+    tries = f"{fitted.tries} tries" if fitted.tries != 1 else "1 try"
+    by_input = getattr(fitted, name).slope and input_size is not None
+    basis = f"{tries} and its input of {format_memory(-(-(input_size or 0) // 2**20))}" if by_input else tries
+    limit = ", the largest there is" if value < (fitted.amount(name, input_size) or 0.0) else ""
+    return f"requests {AMOUNTS[name](value)}{limit}: sized by {basis} (auto)"
+
+
+def _cut(name: str, amount: float, largest: Resources | None) -> float:
+    """An amount, but no more than the largest location has."""
+    most = getattr(largest, name, None)
+    found = amount if most is None else min(amount, most)
+    return float(found) if name == "cpus" else int(found)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # The part of the tries that may fall short: more cost more in repetitions than they save.
@@ -56,6 +56,7 @@ class FittedNeed:
     :param least: the line never asks for less, which is the least that any try used
     :param farthest: the line ends at inputs of so many bytes
     :param largest: the most that any try used, with the least margin
+    :param tries: how many of the tries that ended well tell of it
     """
 
     constant: float
@@ -64,6 +65,7 @@ class FittedNeed:
     least: float = 0.0
     farthest: float = 0.0
     largest: float = 0.0
+    tries: int = 0
 
     def at(self, size: float | None) -> float:
         """The amount for inputs of so many bytes; None: their size is not known."""
@@ -99,7 +101,7 @@ def fit(
         return FittedNeed(2 * largest, largest=2 * largest) if largest else None
     largest = max(each.value for each in points) * (1 + NOISE)
     constant = _lines(points, floors, number, most_short, [0.0])
-    flat = FittedNeed(constant.base + _padding(constant.base, small), largest=largest)
+    flat = FittedNeed(constant.base + _padding(constant.base, small), largest=largest, tries=len(points))
     sized = [each for each in points if each.size is not None]
     if len(sized) < max(FEWEST_FOR_A_LINE, len(points) / 2):
         return flat
@@ -108,9 +110,8 @@ def fit(
         return flat
     padding = _padding(line.amount, small)
     sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
-    return FittedNeed(
-        flat.constant, line.base + padding, line.slope, min(values) + padding, FARTHEST * max(sizes), largest
-    )
+    least, farthest = min(values) + padding, FARTHEST * max(sizes)
+    return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=farthest)
 
 
 class _Line(NamedTuple):

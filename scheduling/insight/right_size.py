@@ -28,6 +28,12 @@ TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 64
 SMALLEST_TIME = 60
+# What a task without a hint is packed by at least: one that waits for something nearly all the time still starts, and
+# ends, on the machine, and has an interpreter of its own.
+SMALLEST_PACKED_CPUS = 0.02
+SMALLEST_PACKED_MEMORY = 32
+# It is packed by what is known from this many tries that tell of it.
+FEWEST_TO_PACK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,14 @@ class Sizes:
     """What the tries of a task need, over the size of their inputs; None: that is not known.
 
     :param tries: how many are known
+    :param mean_cpus: what they keep busy on average, those included of which nearly all is start-up
     """
 
     tries: int
     memory: FittedNeed | None
     cpus: FittedNeed | None
     time: FittedNeed | None
+    mean_cpus: FittedNeed | None = None
 
     def amount(self, name: str, input_size: float | None) -> float | None:
         """What a try should ask for, in whole steps: MiB of ``memory``, ``cpus``, or seconds of ``time``.
@@ -84,6 +92,21 @@ class Sizes:
         """
         envelope: FittedNeed | None = getattr(self, name)
         return None if envelope is None else ROUNDED[name](envelope.at(input_size))
+
+    def packed(self, name: str, input_size: float | None, default: float) -> float | None:
+        """What a try is packed by whose author says nothing of ``memory`` or ``cpus``; None: too little is known.
+
+        :param input_size: bytes; None: not known
+        :param default: by which it is packed then, and which may be less than the least
+        """
+        envelope: FittedNeed | None = getattr(self, name)
+        if envelope is not None and envelope.tries >= FEWEST_TO_PACK:
+            return float(PACKED[name](envelope.at(input_size), default))
+        # Short tries may show that a task waits, but not that its work needs more: they are the start-up's.
+        brief = self.mean_cpus if name == "cpus" else None
+        if brief is None or brief.tries < FEWEST_TO_PACK:
+            return None
+        return min(default, float(PACKED[name](brief.at(input_size), default)))
 
 
 NOTHING_KNOWN = Sizes(0, None, None, None)
@@ -95,6 +118,7 @@ def sizes(usage: Usage) -> Sizes:
     memory = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
     too_little = [Point(use.input_size, bound, use.seconds) for use in sample if (bound := use.memory_bound)]
     cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
+    mean_cpus = [(use, use.mean_cpus) for use in sample if use.mean_cpus is not None]
     time = [(use, use.seconds) for use in sample if use.cause is None]
     too_short = [Point(use.input_size, use.seconds, 1.0) for use in sample if use.cause is not None]
     sampled = 1 + SAMPLED_MARGIN * any(use.is_sampled for use, _ in memory)
@@ -105,6 +129,9 @@ def sizes(usage: Usage) -> Sizes:
         fit(
             [Point(use.input_size, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short
         ),
+        None
+        if len(cpus) >= FEWEST_TO_PACK
+        else fit([_point(use, mean or 0.0) for use, mean in mean_cpus], number, most_short=MOST_SLOWED),
     )
 
 
@@ -116,14 +143,26 @@ def _steps(amount: float, step: float, least: float) -> float:
     return max(least, math.ceil(amount / step - 1e-9) * step)
 
 
+def _relative_steps(amount: float, steps: int, least: float) -> float:
+    """Round up to one of so many steps between a power of two and the next: few different amounts keep jobs alike,
+    which are planned together."""
+    return _steps(amount, 2.0 ** math.floor(math.log2(max(amount, least))) / steps, least)
+
+
+def _mib(amount: float, least: float) -> int:
+    return math.ceil(_relative_steps(amount, 128, least))  # of 64 MiB at 8 GiB
+
+
 # How an amount is rounded up.
 ROUNDED: dict[str, Any] = {
-    # Few different amounts keep jobs alike, which are planned together: steps of 64 MiB at 8 GiB.
-    "memory": lambda mib: int(
-        _steps(mib, max(1.0, 2.0 ** (math.floor(math.log2(max(mib, 1.0))) - 7)), SMALLEST_MEMORY)
-    ),
+    "memory": lambda mib: _mib(mib, SMALLEST_MEMORY),
     "cpus": lambda cpus: _steps(cpus / (1 + CPU_NOISE), SMALLEST_CPUS, SMALLEST_CPUS),
     "time": lambda seconds: int(_steps(seconds, SMALLEST_TIME, SMALLEST_TIME)),
+}
+# The same of what is packed without a word of its author, who may have a default that is less than the least.
+PACKED: dict[str, Any] = {
+    "memory": lambda mib, default: _mib(mib, min(SMALLEST_PACKED_MEMORY, default)),
+    "cpus": lambda cpus, default: _relative_steps(cpus / (1 + CPU_NOISE), 8, min(SMALLEST_PACKED_CPUS, default)),
 }
 
 

@@ -55,11 +55,16 @@ class Use:
         return None if self.cause is None else self.peak_memory
 
     @property
-    def busy_cpus(self) -> float | None:
-        """How many cpus its work kept busy on average; None: not known."""
-        if self.cause is not None or self.cpu_seconds is None or self.seconds < SHORTEST_SECONDS:
+    def mean_cpus(self) -> float | None:
+        """How many cpus it kept busy on average, start-up and all; None: not known."""
+        if self.cause is not None or self.cpu_seconds is None or self.seconds <= 0:
             return None
         return self.cpu_seconds / self.seconds
+
+    @property
+    def busy_cpus(self) -> float | None:
+        """How many cpus its work kept busy on average; None: not known."""
+        return self.mean_cpus if self.seconds >= SHORTEST_SECONDS else None
 
 
 @dataclass(slots=True)

@@ -634,6 +634,12 @@ export interface components {
             /** Since */
             since: number;
         };
+        Freed: [
+            number,
+            number,
+            number,
+            number
+        ];
         /**
          * GanttTask
          * @description A task of a run.
@@ -1027,6 +1033,7 @@ export interface components {
         Savings: {
             /** Cpu Hours */
             cpu_hours: number;
+            freed: components["schemas"]["Freed"];
             /** Gib Hours */
             gib_hours: number;
             /** Tasks */
@@ -1432,6 +1439,7 @@ export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];
 export type FailureGroups = components['schemas']['FailureGroups'];
+export type Freed = components['schemas']['Freed'];
 export type GanttTask = components['schemas']['GanttTask'];
 export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];

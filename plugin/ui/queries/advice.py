@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
 from lading.executors.store.tables import UsageRow
+from lading.executors.store.usage import Freed
 from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
@@ -147,6 +148,8 @@ class Savings(BaseModel):
     """Those that would save most, most first."""
     tasks_left_out: int
     """How many tasks there are besides those that cost most, of which this is."""
+    freed: Freed
+    """What sizing saves without them."""
 
 
 def savings(session: Session, sight: Sight, now: float) -> Savings:
@@ -169,6 +172,7 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
         gib_hours=sum(each.gib_hours for each in found),
         tasks=found[:MOST_SAVINGS],
         tasks_left_out=max(0, len(dearest) - MOST_DEAREST),
+        freed=usage.freed(session, now),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from uuid6 import uuid7
 
 from lading.executors import LadingExecutor, executor, store
 from lading.executors.store import JobRow, State
+from lading.scheduling.insight.auto import from_text
 from lading.scheduling.reasons import because, free_text
 from tests.clusters.sites import make_settings
 
@@ -158,6 +160,22 @@ def test_a_task_becomes_a_job_with_all_that_its_placement_needs_and_without_its_
     assert (found.cpus, found.memory, found.unreported) == (2.0, 3072, False)
     assert json.loads(found.workload)["token"] == ""
     assert "jwt" not in found.workload
+
+
+def test_what_of_a_task_s_amounts_is_left_to_lading_is_stored(engine: Engine, scheduler: LadingExecutor) -> None:
+    queue(engine, scheduler, "plain", config={"KubernetesExecutor": {"image": "x"}})
+    queue(engine, scheduler, "written", config={"lading": {"cpus": 2, "memory": "3 GiB"}})
+    queue(engine, scheduler, "half", config={"lading": {"memory": "3 GiB"}})
+    default = job(engine, "plain")
+    assert from_text(default.chosen).keys() == {"cpus", "memory"}
+    assert from_text(default.chosen)["memory"].until_known == default.memory == 512
+    assert job(engine, "written").chosen is None
+    assert from_text(job(engine, "half").chosen).keys() == {"cpus"}
+    scheduler._settings = replace(scheduler.settings, packs_by_use=False)
+    queue(engine, scheduler, "as before")
+    queue(engine, scheduler, "auto", config={"lading": {"memory": "auto"}})
+    assert job(engine, "as before").chosen is None
+    assert from_text(job(engine, "auto").chosen).keys() == {"memory"}
 
 
 def test_a_job_is_as_little_there_as_its_task_when_the_scheduler_rolls_back(

@@ -25,7 +25,10 @@ from lading.executors import store
 from lading.executors.retry_credits import EVENT, accept_reported_success, give_back
 from lading.executors.store import JobRow, State
 from lading.operators import resources
+from lading.scheduling.hints.hints import Hints
+from lading.scheduling.insight.auto import as_text, choices
 from lading.scheduling.reasons import because, free_text
+from lading.scheduling.resources import Resources
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
 
@@ -115,33 +118,48 @@ def test_what_is_not_the_infrastructure_s_uses_up_a_try(session: Session, cause:
     assert fail(session, found, 0) == TaskInstanceState.FAILED
 
 
-def test_a_size_of_ours_that_was_too_little_uses_up_no_try_while_the_next_one_gets_more(session: Session) -> None:
+@pytest.mark.parametrize("hints", [{"memory": "auto(8 GiB)"}, {}])
+def test_a_size_of_ours_that_was_too_little_uses_up_no_try_while_the_next_one_gets_more(
+    session: Session, hints: dict[str, Any]
+) -> None:
     found = task(session, "a")
-    found.executor_config = resources(memory="auto(8 GiB)")
-    assert told(session, job(session, "a", "out_of_memory", memory_limit=1040), most=0) == [EVENT]
+    found.executor_config = resources(**hints)
+
+    def short(token: str, number: int, memory: int) -> list[str]:
+        left = as_text(choices(Hints.parse(hints), Resources(0.25, 512), is_auto=True))
+        columns = {"memory": memory, "memory_limit": memory if hints else None, "chosen": left}
+        columns |= {} if hints else {"reason": because("machine_out_of_memory")}
+        return told(session, job(session, token, "out_of_memory", number, **columns), most=0)
+
+    assert short("a", 1, 1040) == [EVENT]
     assert (found.max_tries, found.state) == (1, TaskInstanceState.RESTARTING)
     found.state, found.try_number, found.external_executor_id = "running", 2, "b"
-    assert told(session, job(session, "b", "out_of_memory", 2, memory_limit=2080), most=0) == [EVENT]
+    assert short("b", 2, 2080) == [EVENT]
     found.state, found.try_number, found.external_executor_id = "running", 3, "c"
-    assert told(session, job(session, "c", "out_of_memory", 3, memory_limit=2080)) == [], "that is all there is"
+    assert short("c", 3, 2080) == [], "that is all there is"
     assert found.max_tries == 2
 
 
 @pytest.mark.parametrize(
-    ("hints", "limit"),
+    ("hints", "memory", "reason"),
     [
-        ({"memory": "1 GiB"}, 1024),
-        ({"memory": "auto(8 GiB)"}, 8192),
-        ({"memory": "auto", "infrastructure_retries": 0}, 1040),
-        ({"memory": "auto"}, None),
+        ({"memory": "1 GiB"}, 1024, "over_memory"),
+        ({"memory": "auto(8 GiB)"}, 8192, "over_memory"),
+        ({"memory": "auto", "infrastructure_retries": 0}, 1040, "over_memory"),
+        ({"memory": "auto"}, 512, "machine_out_of_memory"),
+        ({}, 512, "machine_out_of_memory"),
+        ({}, 100, "over_memory"),
     ],
 )
-def test_an_amount_of_the_author_s_that_was_too_little_uses_up_a_try(
-    session: Session, hints: dict[str, Any], limit: int | None
+def test_an_amount_that_lading_has_not_chosen_uses_up_a_try(
+    session: Session, hints: dict[str, Any], memory: int, reason: str
 ) -> None:
     found = task(session, "a")
     found.executor_config = resources(**hints)
-    assert told(session, job(session, "a", "out_of_memory", memory_limit=limit)) == []
+    left = as_text(choices(Hints.parse(hints), Resources(0.25, 512), is_auto=True))
+    values = {"used": 2000, "limit": 1000} if reason == "over_memory" else {}
+    columns = {"memory": memory, "chosen": left, "reason": because(reason, **values)}
+    assert told(session, job(session, "a", "out_of_memory", **columns)) == []
     assert found.max_tries == 0
 
 

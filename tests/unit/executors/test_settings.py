@@ -85,6 +85,15 @@ def test_a_switch_is_on_or_off() -> None:
         Settings.load(Conf(start_controller="no"))
 
 
+def test_what_tasks_without_hints_are_packed_by() -> None:
+    assert Settings.load(Conf(parallelism="32")).packs_by_use
+    assert not Settings.load(Conf(parallelism="32", sizing="hints")).packs_by_use
+    with pytest.raises(
+        AirflowConfigException, match=r"\[lading\] sizing: 'none' is not a way to size tasks; valid: auto, hints"
+    ):
+        Settings.load(Conf(parallelism="32", sizing="none"))
+
+
 def test_the_order_of_jobs() -> None:
     assert Settings.load(Conf(parallelism="32")).order == "priority"
     assert Settings.load(Conf(parallelism="32", order="critical_path")).order == "critical_path"

@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
+import {cost, count, cpuHours, cpusText, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -160,6 +160,7 @@ export function CostPage({chosen, summary}: PageProps) {
           {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
           <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
           {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
+          {savings && Object.values(savings.freed).some((amount) => amount !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
         </Tiles>
         <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
         <Trend bill={bill} inUsd={inUsd} />

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lading.executors.agent import supervisor
+from lading.executors.agent import process_tree, supervisor
 from lading.executors.agent.supervisor import OOM_SCORE
+from lading.hooks.files import host
 from tests.services import forked
+from tests.services.agent import NodeAgent
 
 
 @pytest.mark.parametrize(("inherited", "own"), [(100, OOM_SCORE), (800, 800)])
@@ -24,3 +28,34 @@ def test_the_kernel_ends_jobs_first_but_an_inherited_score_is_not_lowered(
 
     forked.run(job)
     assert int(found.read_text()) == own
+
+
+@pytest.fixture
+def tight(tmp_path: Path) -> Iterator[NodeAgent]:
+    """An agent in a cgroup whose memory is less than its machine's."""
+    own = next((each for each in host.groups("memory") if (each / "memory.limit_in_bytes").exists()), None)
+    if own is None or not os.access(own, os.W_OK):
+        pytest.skip("no cgroup of version 1 for memory can be made here")
+    group = own / f"lading-{os.getpid()}"
+    group.mkdir()
+    node = NodeAgent(tmp_path)
+    try:
+        node.start()
+        assert node.process is not None
+        for each in process_tree.tree(node.process.pid):
+            (group / "cgroup.procs").write_text(str(each.pid))
+        (group / "memory.limit_in_bytes").write_text(str(400 * 2**20))
+        yield node
+    finally:
+        node.stop()
+        NodeAgent.clean_up()
+        group.rmdir()
+
+
+def test_a_job_without_a_limit_that_the_kernel_kills_has_run_out_of_memory(tight: NodeAgent) -> None:
+    tight.put("one", "allocate", mebibytes=2000, seconds=60)
+    finished = tight.wait_for("one")
+    assert (finished["cause"], finished["exit_code"]) == ("out_of_memory", -9)
+    assert finished["reason"].code == "machine_out_of_memory"
+    tight.put("two", "fail")
+    assert tight.wait_for("two")["cause"] == "error"

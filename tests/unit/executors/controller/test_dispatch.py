@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -13,6 +16,7 @@ from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelop
 from lading.executors.store import JobRow, State, metadata, queue
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.insight.auto import Choice, as_text
 from lading.scheduling.location import Location
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.stops import Stop
@@ -114,12 +118,33 @@ def test_a_job_at_a_site_that_is_closed_to_its_dag_is_not_sent_there(tmp_path: P
             session.add(a_row(token, team, expires_at))
         session.flush()
         placed = {"here": ["own", "theft", "there"]}
-        site = "lab", Admission(teams=["genes"])
-        sent, changes = to_send(session, placed, lambda subject, seconds: "jwt", 600.0, site)
+        site: Any = SimpleNamespace(
+            name="lab", admission=Admission(teams=["genes"]), jwt_seconds=600.0, requests_are_limits=False
+        )
+        sent, changes = to_send(session, placed, lambda subject, seconds: "jwt", site)
     assert [each.token for each in sent["here"]] == ["own", "there"], "what is there gets its new JWT"
     [change] = changes
     assert change.token == "theft"
     assert "site 'lab' has allowed_teams = ['genes']" in str(told(change.values["reason"]))
+
+
+@pytest.mark.parametrize(("is_limit", "sent_with"), [(True, Resources(1.0, 512)), (False, Resources(1.0, 100))])
+def test_a_batch_job_without_hints_requests_the_default_at_least(
+    tmp_path: Path, is_limit: bool, sent_with: Resources
+) -> None:
+    """Its batch system would end one that uses more than it is packed by."""
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    metadata.create_all(engine)
+    with Session(engine) as session:
+        row = a_row("t", "genes", None)
+        row.chosen = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+        session.add(row)
+        session.flush()
+        site: Any = SimpleNamespace(name="lab", admission=Admission(), jwt_seconds=600.0, requests_are_limits=is_limit)
+        sent, _ = to_send(session, {"here": ["t"]}, lambda subject, seconds: "jwt", site)
+        session.expire_all()
+        assert [each.resources for each in sent["here"]] == [sent_with]
+        assert row.resources == sent_with, "of which its retry and the bill are told"
 
 
 def a_row(token: str, team: str, expires_at: float | None) -> JobRow:

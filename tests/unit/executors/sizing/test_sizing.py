@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints, largest_of
+from lading.scheduling.insight import auto
 from lading.scheduling.insight.right_size import sizes
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
@@ -35,7 +37,10 @@ SETTINGS = Settings.load(Conf())
 
 
 def job(try_number: int = 1, sources: dict[str, Any] | None = None, map_index: int = -1, **hints: Any) -> UnsizedJob:
-    return UnsizedJob("token", ("d", "r", "t"), map_index, try_number, None, hints, sources or {})
+    left = auto.choices(Hints.parse(hints), SETTINGS.default_resources, is_auto=SETTINGS.packs_by_use)
+    return UnsizedJob(
+        "token", ("d", "r", "t"), map_index, try_number, None, hints, sources or {}, chosen=auto.as_text(left)
+    )
 
 
 def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any) -> JobRow:
@@ -156,7 +161,7 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
     assert question.needs.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (109, "lading sizes the task")
-    assert sizing.read([job(memory="1 GiB")]).questions[0].needs.tries == 0, "no job asks for it"
+    assert sizing.read([job(memory="1 GiB", cpus=1)]).questions[0].needs.tries == 0, "no job asks for it"
 
 
 def test_what_was_found_of_inputs_is_kept(tmp_path: Path) -> None:
@@ -184,9 +189,16 @@ def test_inputs_and_the_attempt(tmp_path: Path) -> None:
 
 
 def test_what_a_try_had_without_a_hint() -> None:
-    values, words = size(job(2), earlier(1, "out_of_memory", peak_memory=700), largest=8192)
-    assert (values["memory"], values["memory_limit"]) == (1400, 1400)
+    short = earlier(1, "out_of_memory", peak_memory=700, reason_code="over_memory")
+    for asked in (job(2), replace(job(2), chosen=None)):
+        values, words = size(asked, short, largest=8192)
+        assert (values["memory"], values["memory_limit"]) == (1400, 1400), "its site has a limit"
+        assert len(words) == 1
+    full = earlier(1, "out_of_memory", peak_memory=700, reason_code="machine_out_of_memory")
+    values, words = size(job(2), full, largest=8192)
+    assert (values["memory"], values["memory_limit"]) == (1400, None)
     assert len(words) == 1
+    assert size(replace(job(2), chosen=None), full, largest=8192)[0]["memory_limit"] == 1400, "sizing = hints"
     values, _ = size(job(2), earlier(1, "time_limit"), largest=8192)
     assert (values["memory_limit"], values["time_limit"]) == (None, 120)
 
@@ -271,3 +283,27 @@ def test_only_a_site_that_has_machines_on_demand_sends_jobs_to_them(
         capacity_type=capacity_type, on_demand_after=after,
     )  # fmt: skip
     assert config.most_preemptions == most
+
+
+def test_a_retry_of_a_task_without_hints_is_packed_by_what_is_known_and_by_what_has_failed() -> None:
+    known = usage(9, peak_memory=100, cpu_seconds=10.0)
+    values, words = size(job(2), earlier(1, "error"), known=known)
+    assert (values["memory"], values["memory_limit"], values["cpus"]) == (104, None, 0.1015625)
+    assert words == ()
+    short = earlier(1, "out_of_memory", memory=104, reason_code="machine_out_of_memory")
+    values, words = size(job(2), short, known=known)
+    assert (values["memory"], values["memory_limit"]) == (208, None)
+    assert words == ("asks for 208 MiB of memory, 2 times as much: try 1 ran out of 104 MiB",)
+    again = auto.from_text(values["chosen"])["memory"]
+    assert again.amount("memory", sizes(known), None, None) == 208, "no resize while it waits takes that back"
+    cut, words = size(job(2), short, known=known, largest=150)
+    assert cut["memory"] == 150
+    assert words[0].endswith("all that there is: try 1 ran out of 104 MiB")
+
+
+def test_what_an_author_wrote_is_not_overruled_by_what_a_task_used() -> None:
+    known = usage(9, peak_memory=100, cpu_seconds=300.0)
+    values, _ = size(job(2, memory="1 GiB"), earlier(1, "error"), known=known)
+    assert (values["memory"], values["memory_limit"], values["cpus"]) == (1024, 1024, 3.0)
+    values, _ = size(job(2, cpus=2), earlier(1, "error"), known=known)
+    assert (values["memory"], values["memory_limit"], values["cpus"]) == (104, None, 2)

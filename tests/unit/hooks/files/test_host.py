@@ -127,6 +127,12 @@ def test_what_the_kernel_has_killed_in_the_own_group_is_counted(tmp_path: Path) 
     assert host.oom_kills(tmp_path) == 3
 
 
+def test_where_no_group_counts_what_the_kernel_has_killed_the_machine_does(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 12\noom_kill 7\noom_other 1\n")
+    assert host.oom_kills(tmp_path) == 7
+
+
 @pytest.mark.parametrize(
     ("variable", "id", "name"),
     [("JOB_ID", "12", "12.3.batch.q"), ("PBS_JOBID", "12[3].pbs1", "pbs.12[3].pbs1"), ("LSB_JOBID", "12", "12.tmpdir")],
