@@ -20,7 +20,7 @@ from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gpus import type_of
-from lading.scheduling.insight.auto import at_least_default, from_text
+from lading.scheduling.insight.auto import at_least_default, from_text, is_limit
 from lading.scheduling.matching.admission import admitted, refusal
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
@@ -123,7 +123,9 @@ def to_send(
             if fair is not None:
                 made = replace(made, turn=fair.turn(job.token), priority=fair.priority(job))
             values: dict[str, Any] = {"expires_at": expires_at}
-            if site.requests_are_limits and job.chosen is not None:
+            if job.chosen is not None and (
+                site.requests_are_limits or is_limit(getattr(site.config, "container", None))
+            ):
                 made = replace(made, resources=at_least_default(made.resources, from_text(job.chosen)))
                 values |= {"cpus": made.resources.cpus, "memory": made.resources.memory}
             by_token[job.token] = made

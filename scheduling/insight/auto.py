@@ -75,8 +75,14 @@ def choices(hints: Hints, defaults: Resources, *, is_auto: bool) -> Choices:
         is_picky = hints.instance_type or hints.targets or hints.features or hints.arch or hints.os
         for name in {"cpus", "memory"} - said:
             default = getattr(defaults, name)
-            found[name] = Choice(default, most=default if is_picky else None)
+            least = default if is_limit(hints.container) else 0
+            found[name] = Choice(default, least=least, most=default if is_picky else None)
     return found
+
+
+def is_limit(container: str | None) -> bool:
+    """Whether what a job in a container is packed by is also the most that it gets: Docker lets it use no more cpus."""
+    return (container or "").startswith("docker:")
 
 
 def as_text(some: Choices) -> str | None:

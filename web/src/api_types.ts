@@ -634,12 +634,23 @@ export interface components {
             /** Since */
             since: number;
         };
-        Freed: [
-            number,
-            number,
-            number,
-            number
-        ];
+        /**
+         * Freed
+         * @description What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
+         *
+         *     :param cpus: of the jobs at work; ``gib``: of memory, likewise
+         *     :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
+         */
+        Freed: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpus */
+            cpus: number;
+            /** Gib */
+            gib: number;
+            /** Gib Hours */
+            gib_hours: number;
+        };
         /**
          * GanttTask
          * @description A task of a run.

@@ -62,7 +62,7 @@ def test_check_says_that_all_is_well(airflow: Airflow) -> None:
     found = {row["check"]: row for row in json.loads(airflow.lading("check", "-o", "json"))}
     first = ["version", "executor", "configuration", "state folder", "store", "tokens", "fernet key"]
     first += ["controller", "throttles", "sites"]
-    assert list(found) == [*first, "this machine", "tasks without hints", "site local"]
+    assert list(found) == [*first, "this machine", "tasks without hints", "sizing", "site local"]
     throttles = found.pop("throttles")
     assert {row["result"] for row in found.values()} == {"ok"}
     assert throttles["result"] == "warning"

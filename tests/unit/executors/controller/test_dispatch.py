@@ -128,9 +128,16 @@ def test_a_job_at_a_site_that_is_closed_to_its_dag_is_not_sent_there(tmp_path: P
     assert "site 'lab' has allowed_teams = ['genes']" in str(told(change.values["reason"]))
 
 
-@pytest.mark.parametrize(("is_limit", "sent_with"), [(True, Resources(1.0, 512)), (False, Resources(1.0, 100))])
+@pytest.mark.parametrize(
+    ("is_limit", "container", "sent_with"),
+    [
+        (True, "", Resources(1.0, 512)),
+        (False, "docker://python", Resources(1.0, 512)),
+        (False, "", Resources(1.0, 100)),
+    ],
+)
 def test_a_batch_job_without_hints_requests_the_default_at_least(
-    tmp_path: Path, is_limit: bool, sent_with: Resources
+    tmp_path: Path, is_limit: bool, container: str, sent_with: Resources
 ) -> None:
     """Its batch system would end one that uses more than it is packed by."""
     engine = create_engine(f"sqlite:///{tmp_path}/store.db")
@@ -140,7 +147,13 @@ def test_a_batch_job_without_hints_requests_the_default_at_least(
         row.chosen = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
         session.add(row)
         session.flush()
-        site: Any = SimpleNamespace(name="lab", admission=Admission(), jwt_seconds=600.0, requests_are_limits=is_limit)
+        site: Any = SimpleNamespace(
+            name="lab",
+            admission=Admission(),
+            jwt_seconds=600.0,
+            requests_are_limits=is_limit,
+            config=SimpleNamespace(container=container),
+        )
         sent, _ = to_send(session, {"here": ["t"]}, lambda subject, seconds: "jwt", site)
         session.expire_all()
         assert [each.resources for each in sent["here"]] == [sent_with]

@@ -22,6 +22,7 @@ from lading.executors.host import answer
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
+from lading.executors.store.usage import Freed
 from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
 from lading.hooks.site import Check
@@ -259,6 +260,15 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
     found = list(check.findings(["hpc", "hpc@genes", "hpc@none"], 1.0))
     assert [each.what for each in found if "no such site" in each.message] == ["site hpc@none"]
     assert looked_at == ["hpc", "hpc@genes", "hpc@genes"]
+
+
+def test_what_sizing_frees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(tmp_path)
+    monkeypatch.setattr(check.usage, "freed", lambda session, now: Freed(3.5, 12.25, 84.0, 290.0))
+    found = check.sizing_finding(settings)
+    assert found.good
+    assert found.message.startswith("sizing frees 3.50 cpus and 12.25 GiB of the tasks at work; in the last day it has")
+    assert "sizing = hints" in check.sizing_finding(replace(settings, packs_by_use=False)).message
 
 
 TENANTS = """

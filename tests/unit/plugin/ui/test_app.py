@@ -41,6 +41,7 @@ from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
 from lading.executors.store.share_rows import BudgetRow
 from lading.executors.store.tables import RequestRow
+from lading.scheduling.insight.auto import Choice, as_text
 from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
 from tests.services.processes import wait_until
@@ -682,6 +683,15 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     assert (task["dag_id"], task["task_id"], found["tasks_left_out"]) == ("mine", "big", 0)
     assert task["usd"] == found["usd"] == pytest.approx(25 * 3 / 4, rel=0.03)
     assert task["line"].startswith("executor_config=resources(cpus=1")
+
+
+def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> None:
+    assert client.get("/savings").json()["freed"] == {"cpus": 0, "gib": 0, "cpu_hours": 0, "gib_hours": 0}
+    left = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+    ended(session, "sized", cpus=0.05, memory=256, chosen=left)
+    session.commit()
+    freed = client.get("/savings").json()["freed"]
+    assert freed["cpu_hours"] == pytest.approx(0.8 * freed["gib_hours"])
 
 
 def test_budgets_of_dags_are_shown_to_who_may_read_one_of_them(session: Session, client: TestClient) -> None:

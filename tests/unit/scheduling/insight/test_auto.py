@@ -84,6 +84,13 @@ def test_one_that_takes_few_machines_is_not_packed_by_more_than_they_may_have() 
     assert resized(DEFAULTS, left, known(*tries(9)), None, None).memory < 120
 
 
+def test_one_in_docker_is_not_packed_by_less_than_the_default() -> None:
+    """It would get no more cpus than that."""
+    left = choices(Hints.parse({"container": "docker://python"}), DEFAULTS, is_auto=True)
+    assert resized(DEFAULTS, left, known(*tries(9, 20, 1.0)), None, None) == DEFAULTS
+    assert resized(DEFAULTS, left, known(*tries(9, 20, 100.0)), None, None).cpus == 1.0
+
+
 def test_packed_cpus_follow_the_size_of_inputs() -> None:
     used = [Use(1.0, 512, 100.0, 100, 100.0 * n, input_size=n * 2**30) for n in range(1, 9)]
     left = choices(Hints(), DEFAULTS, is_auto=True)
