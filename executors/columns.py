@@ -76,8 +76,7 @@ def chosen_columns(workload: ExecutorWorkload, hints: Hints, settings: Settings)
     """What of the amounts of a task its author leaves to Lading."""
     if workload.type != "ExecuteTask":
         return {}
-    left = auto.choices(hints, settings.default_resources, is_auto=settings.packs_by_use)
-    return {"chosen": auto.as_text(left)}
+    return {"chosen": auto.as_text(settings.choices(hints))}
 
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from typing import Any, Literal, Protocol
 from lading.hooks.files import host
 from lading.hooks.files.addresses import scheme_of
 from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
+from lading.scheduling.hints.hints import Hints
 from lading.scheduling.hints.retries import Factors
+from lading.scheduling.insight.auto import Choices, choices
 from lading.scheduling.resources import Resources, cpus_of_one
 from lading.scheduling.shares.table import HALF_LIFE
 from lading.scheduling.text.nearest import nearest, nearest_first
@@ -116,6 +118,8 @@ class Settings:
     :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
     :param input_roots: the folders, and the beginnings of addresses of object stores, below which the sizes of inputs
         are looked up and from which files are staged; none: everywhere
+    :param shares_machine: whether the default for cpus is small so that as many tasks as Airflow allows share this
+        machine, which alone takes those without hints
     :param packs_by_use: whether tasks without hints of memory or cpus are packed by what earlier tries have used
     :param order: in which jobs of one priority go where nothing is bought: by arrival, or by the longest rest of their
         run
@@ -133,6 +137,7 @@ class Settings:
     infrastructure_retries: int = 3
     input_roots: tuple[str, ...] = ()
     starts_controller: bool = True
+    shares_machine: bool = False
     packs_by_use: bool = True
     order: Literal["priority", "critical_path"] = "priority"
     fair: bool = True
@@ -148,9 +153,10 @@ class Settings:
         from airflow.configuration import conf as airflow_conf
 
         read, sites_file = partial(_read, conf or airflow_conf), _read(conf or airflow_conf, "sites_file", _path)
+        here = 0.0
         if (default_cpus := read("default_cpus", _cpus)) is None:
-            parallelism = (conf or airflow_conf).get("core", "parallelism", fallback="32")
-            default_cpus = cpus_of_one(cpus_here(sites_file), int(parallelism), DEFAULT_CPUS)
+            parallelism, here = (conf or airflow_conf).get("core", "parallelism", fallback="32"), cpus_here(sites_file)
+            default_cpus = cpus_of_one(here, int(parallelism), DEFAULT_CPUS)
         return cls(
             sites_file=sites_file,
             state_folder=read("state_folder", _path),
@@ -166,6 +172,7 @@ class Settings:
             infrastructure_retries=read("infrastructure_retries", _tries),
             input_roots=read("input_roots", _roots) or (),
             starts_controller=read("start_controller", _switch),
+            shares_machine=here > 0 and default_cpus < DEFAULT_CPUS,
             packs_by_use=read("sizing", _sizing),
             order=read("order", _order),
             fair=read("fair", _switch),
@@ -196,6 +203,11 @@ class Settings:
         :param team: None: the executor is for all teams
         """
         return self if team is None else replace(self, **_of_team(team))
+
+    def choices(self, hints: Hints) -> Choices:
+        """The amounts of a task that its author leaves to Lading."""
+        is_auto, shares = self.packs_by_use, self.shares_machine
+        return choices(hints, self.default_resources, is_auto=is_auto, shares_machine=shares)
 
     @property
     def controller_log(self) -> Path:

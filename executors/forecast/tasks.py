@@ -13,7 +13,6 @@ from lading.executors.store import groups, queue
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.insight.auto import choices
 from lading.scheduling.matching.waiting import WaitingJob
 
 # All that waits comes before what is yet to come.
@@ -86,7 +85,7 @@ def asking_task(
         row = None if known is None else as_to_come(known, row)
     elif known is not None:
         # What its author leaves to Lading was chosen by what is known of it.
-        for name in choices(hints, settings.default_resources, is_auto=settings.packs_by_use):
+        for name in settings.choices(hints):
             setattr(row, name, getattr(known, name))
     return AskingTask(
         row,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from lading.executors import store
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
@@ -31,8 +31,9 @@ SECONDS_KNOWN = 3600.0
 MOST_TASKS = 2000
 # In one tick the jobs of tasks are brought up to date for so long, seconds, those first that were not for longest.
 SECONDS_PER_TICK = 0.02
-# The jobs that wait are looked at again after so many times as long as that takes: a hundred thousand may wait.
-PAUSE_BETWEEN_LOOKS = 10.0
+# All jobs that wait are looked at again after so many times as long as that takes, for a hundred thousand may wait. The
+# new ones are looked at in each tick; one may be stored so much later than it says that it was queued, seconds.
+PAUSE_BETWEEN_LOOKS, SECONDS_LATE = 10.0, 10.0
 # None of them has ended, by which the index of a task's history leads to them.
 WAITING = (*groups.CAN_BE_PLACED, JobRow.chosen.is_not(None), JobRow.ended_at.is_(None))
 ALIKE = (
@@ -63,7 +64,7 @@ class Needs:
     def __init__(self, largest: Callable[[str | None], Resources | None]) -> None:
         self.largest = largest
         self.known: dict[tuple[str, str], KnownTask] = {}
-        self.due_at = -math.inf
+        self.due_at = self.newest = -math.inf
 
     def note_ends(self, session: Session, tokens: Iterable[str]) -> None:
         """Learn from jobs that have ended."""
@@ -81,12 +82,14 @@ class Needs:
     def resize(self, session: Session) -> list[TaskNote]:
         """Let jobs that wait ask for what is known now; returns what event logs say of those that ask for ``auto``."""
         begun = time.monotonic()
-        if begun < self.due_at:
-            return []
+        are_all = begun >= self.due_at
+        new = () if are_all else (JobRow.queued_at > self.newest - SECONDS_LATE,)
         largest, notes = lru_cache(maxsize=None)(self.largest), list[TaskNote]()
         alike: dict[tuple[str, str], list[Any]] = {}
-        for row in session.execute(select(*ALIKE).where(*WAITING).distinct()):
+        newest = func.max(JobRow.queued_at).label("newest")
+        for row in session.execute(select(*ALIKE, newest).where(*WAITING, *new).group_by(*ALIKE)):
             alike.setdefault((str(row.dag_id), str(row.task_id)), []).append(row)
+            self.newest = max(self.newest, row.newest)
         until = begun + SECONDS_PER_TICK
         for number, task in enumerate(sorted(alike, key=self._looked_at)):
             if number and time.monotonic() > until:
@@ -94,8 +97,9 @@ class Needs:
             fitted = self._fitted(session, task)
             for row in alike[task]:
                 notes += self._resize(session, row, fitted, largest(row.site_hint))
-        now = time.monotonic()
-        self.due_at = now + PAUSE_BETWEEN_LOOKS * (now - begun)
+        if are_all:
+            now = time.monotonic()
+            self.due_at = now + PAUSE_BETWEEN_LOOKS * (now - begun)
         return notes
 
     def _looked_at(self, task: tuple[str, str]) -> float:
@@ -128,11 +132,14 @@ class Needs:
             groups.equals_or_null(column, getattr(row, column.key)) for column in ALIKE if column is not JobRow.cpus
         ]
         notes = []
-        if asks := [name for name, each in left.items() if each.is_asked and getattr(fitted, name) is not None]:
-            said = "; ".join(auto.decision(name, getattr(found, name), fitted, row.input_size) for name in sorted(asks))
-            key = (JobRow.dag_id, JobRow.task_id, JobRow.run_id, JobRow.try_number, JobRow.map_index)
-            tries = session.execute(select(*key).where(*WAITING, *alike))
-            notes = [TaskNote(EVENT, TaskTry(*map(str, each[:3]), *each[3:]), said) for each in tries]
+        new = {name: amount for name in sorted(left) if (amount := getattr(found, name)) != getattr(asked, name)}
+        if asks := [name for name in new if left[name].is_asked and getattr(fitted, name) is not None]:
+            said = "; ".join(auto.decision(name, new[name], fitted, row.input_size) for name in asks)
+            tries = session.execute(select(JobRow.run_id, JobRow.try_number, JobRow.map_index).where(*WAITING, *alike))
+            notes = [
+                TaskNote(EVENT, TaskTry(row.dag_id, row.task_id, str(run_id), number, index), said)
+                for run_id, number, index in tries
+            ]
         session.execute(
             update(JobRow).where(*WAITING, *alike).values(cpus=found.cpus, memory=found.memory, memory_limit=limit),
             execution_options={"synchronize_session": False},

@@ -55,13 +55,15 @@ class Choice:
 Choices = Mapping[str, Choice]
 
 
-def choices(hints: Hints, defaults: Resources, *, is_auto: bool) -> Choices:
+def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine: bool = False) -> Choices:
     """The amounts of a job that its author leaves to Lading, by name.
 
     Of the members of a gang only those that ask for it: what each of them needs of the others is not in what one uses.
 
     :param defaults: what a task without hints is packed by
     :param is_auto: whether tasks without hints are packed by what they use
+    :param shares_machine: whether the default for cpus lets as many of them share one machine as Airflow allows: then
+        none is packed by more, and two that work for hours do not keep all others from starting
     """
     asked = {name: amount for name, amount in hints.auto.items() if name != "time"}
     found = {
@@ -76,7 +78,8 @@ def choices(hints: Hints, defaults: Resources, *, is_auto: bool) -> Choices:
         for name in {"cpus", "memory"} - said:
             default = getattr(defaults, name)
             least = default if is_limit(hints.container) else 0
-            found[name] = Choice(default, least=least, most=default if is_picky else None)
+            is_most = is_picky or (shares_machine and name == "cpus")
+            found[name] = Choice(default, least=least, most=default if is_most else None)
     return found
 
 

@@ -74,4 +74,5 @@ def test_the_second_run_of_a_dag_without_hints_has_more_at_once(
     for job in jobs(engine, second):
         assert (job.cause, job.memory_limit, job.try_number) == (None, None, 1), "nothing could end it"
         assert job.memory < 512 / 1.5
+        assert job.cpus < 0.25 / 1.5
         assert from_text(job.chosen)["memory"].until_known == 512

@@ -85,6 +85,15 @@ def test_a_switch_is_on_or_off() -> None:
         Settings.load(Conf(start_controller="no"))
 
 
+@pytest.mark.parametrize(("cpus", "shares"), [(2.0, True), (64.0, False)])
+def test_whether_tasks_without_hints_share_a_small_machine(
+    monkeypatch: pytest.MonkeyPatch, cpus: float, shares: bool
+) -> None:
+    monkeypatch.setattr(host, "usable_cpus", lambda: cpus)
+    assert Settings.load(Conf(parallelism="32")).shares_machine == shares
+    assert not Settings.load(Conf(parallelism="32", default_cpus="0.01")).shares_machine, "somebody has decided so"
+
+
 def test_what_tasks_without_hints_are_packed_by() -> None:
     assert Settings.load(Conf(parallelism="32")).packs_by_use
     assert not Settings.load(Conf(parallelism="32", sizing="hints")).packs_by_use

@@ -21,6 +21,11 @@ UNSAID = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
 ASKED = as_text({"memory": Choice(8192, is_asked=True)})
 
 
+@pytest.fixture(autouse=True)
+def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "SECONDS_PER_TICK", 600.0)
+
+
 @pytest.fixture
 def session() -> Iterator[Session]:
     engine = create_engine("sqlite://")
@@ -73,6 +78,18 @@ def test_siblings_that_wait_are_packed_by_what_the_first_have_used(session: Sess
     cpus, memory, limit = asked(session, "waits")
     assert (0.1 < cpus < 0.12, 100 < memory < 125, limit) == (True, True, None)
     assert asked(session, "other") == (0.25, 512, None)
+
+
+def test_new_jobs_are_packed_by_what_is_known_before_they_can_be_placed(session: Session) -> None:
+    for token in "abc":
+        add_ended(session, token)
+    add(session, "old", "u", queued_at=100.0)
+    known = book()
+    known.resize(session)
+    known.due_at = float("inf")
+    add(session, "new", queued_at=120.0)
+    assert known.resize(session) == []
+    assert asked(session, "new")[1] < 125
 
 
 def test_what_was_written_or_is_not_to_be_packed_by_use_stays(session: Session) -> None:

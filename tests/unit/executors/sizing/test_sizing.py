@@ -33,11 +33,12 @@ class Conf:
         return fallback
 
 
-SETTINGS = Settings.load(Conf())
+# Whatever machine runs the tests.
+SETTINGS = replace(Settings.load(Conf()), default_resources=Resources(0.25, 512), shares_machine=False)
 
 
 def job(try_number: int = 1, sources: dict[str, Any] | None = None, map_index: int = -1, **hints: Any) -> UnsizedJob:
-    left = auto.choices(Hints.parse(hints), SETTINGS.default_resources, is_auto=SETTINGS.packs_by_use)
+    left = SETTINGS.choices(Hints.parse(hints))
     return UnsizedJob(
         "token", ("d", "r", "t"), map_index, try_number, None, hints, sources or {}, chosen=auto.as_text(left)
     )

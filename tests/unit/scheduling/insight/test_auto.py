@@ -66,7 +66,7 @@ def test_a_task_without_hints_is_packed_by_its_use_from_its_third_try_on() -> No
     assert after(*tries(9, 9000, 900.0), largest=Resources(4, 8192)) == Resources(4.0, 8192)
 
 
-@pytest.mark.parametrize(("cpu_seconds", "cpus"), [(0.25, 0.0546875), (4.0, 0.0625)])
+@pytest.mark.parametrize(("cpu_seconds", "cpus"), [(0.25, 0.05078125), (4.0, 0.0625)])
 def test_short_tries_may_show_that_a_task_waits_but_not_that_it_works(cpu_seconds: float, cpus: float) -> None:
     short = [Use(0.0625, 512, 5.0, 100, cpu_seconds)] * 9
     assert resized(DEFAULTS, choices(Hints(), DEFAULTS, is_auto=True), known(*short), None, None).cpus == cpus
@@ -82,6 +82,13 @@ def test_one_that_takes_few_machines_is_not_packed_by_more_than_they_may_have() 
     left = choices(Hints.parse({"instance_type": "t3.small"}), DEFAULTS, is_auto=True)
     assert resized(DEFAULTS, left, known(*tries(9, 9000, 900.0)), None, None) == DEFAULTS
     assert resized(DEFAULTS, left, known(*tries(9)), None, None).memory < 120
+
+
+def test_where_tasks_share_one_machine_none_is_packed_by_more_cpus_than_the_default() -> None:
+    left = choices(Hints(), DEFAULTS, is_auto=True, shares_machine=True)
+    found = resized(DEFAULTS, left, known(*tries(9, 900, 100.0)), None, None)
+    assert (found.cpus, found.memory > 900) == (DEFAULTS.cpus, True)
+    assert resized(DEFAULTS, left, known(*tries(9, 900, 2.0)), None, None).cpus < 0.03
 
 
 def test_one_in_docker_is_not_packed_by_less_than_the_default() -> None:
