@@ -310,8 +310,7 @@ class Controller:
         with open_session() as session:
             found, lessons = self.estimator.step(session)
             changes = sizing.stored(session, found)
-            notes = [*(lesson.entry() for lesson in lessons), *self.needs.resize(session)]
-            current.orchestrator().note(session, notes)
+            current.orchestrator().note(session, [lesson.entry() for lesson in lessons])
         self.estimator.start()
         self._publish([change for change in changes if "state" in change.values])
 
@@ -388,8 +387,9 @@ class Controller:
         return known
 
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
-        """The jobs that wait, and those at work whose machines count for them."""
+        """The jobs that wait, by what is known of their tasks now, and those at work whose machines count for them."""
         with open_session() as session:
+            current.orchestrator().note(session, self.needs.resize(session))
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             ahead = self.leadership.database_ahead
             found = queue.waiting(
