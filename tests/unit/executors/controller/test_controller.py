@@ -37,6 +37,7 @@ from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
 from lading.scheduling import location
+from lading.scheduling.insight.auto import Choice, as_text
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
@@ -353,6 +354,32 @@ def test_jobs_go_by_arrival_or_by_the_rest_of_their_run(
     here.controller.act(decision)
     here.rest()
     assert site.jobs[first].rest == (500.0 if order == "critical_path" else 0.0), "it travels to the agent"
+
+
+def test_siblings_without_hints_are_packed_by_what_the_first_have_used(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    used = {"peak_memory": 100, "cpu_seconds": 20.0, "started_at": 1000.0, "at": 2000.0, "cause": None, "exit_code": 0}
+    site = FakeSite("a", tmp_path)
+    names = [f"sibling{number}" for number in range(60)]
+    here = house(engine, settings, [site], dict.fromkeys(["first", "second", *names], "a"))
+    with Session(engine) as session:
+        for job in session.scalars(select(JobRow)):
+            job.dag_id, job.run_id, job.task_id = "d", "r", "t"
+            job.chosen = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+            job.cpus = 0.25
+            if job.token in names:
+                job.state, job.site, job.location, job.queued_at = State.QUEUED, None, None, time.time()
+        session.commit()
+
+    def placed() -> int:
+        here.controller.needs.due_at = 0.0
+        return len(here.controller.decide(here.observe(), any_wait=True).placed["a"]["here"])
+
+    by_default = placed()
+    site.events = [{**FINISHED, **used, "token": token} for token in ("first", "second")]
+    assert placed() >= 1.5 * (by_default + 2)
+    assert all(here.job(name).memory_limit is None for name in names)
 
 
 @pytest.mark.parametrize(("burst_after", "goes"), [(3600, False), (0, True)])
