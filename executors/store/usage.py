@@ -187,7 +187,7 @@ def part_used(job: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class FreedAmounts:
     """What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
 
     :param cpus: of the jobs at work; ``gib``: of memory, likewise
@@ -200,7 +200,7 @@ class Freed:
     gib_hours: float
 
 
-def freed(session: Session, now: float) -> Freed:
+def freed(session: Session, now: float) -> FreedAmounts:
     """What sizing frees now and has freed within a day."""
     sums = [0.0, 0.0, 0.0, 0.0]
     ran = func.sum(JobRow.ended_at - JobRow.started_at) / 3600
@@ -213,7 +213,7 @@ def freed(session: Session, now: float) -> Freed:
             for number, (name, has, unit) in enumerate((("cpus", cpus, 1), ("memory", memory, 1024))):
                 if (choice := from_text(text).get(name)) is not None:
                     sums[first + number] += (choice.until_known - has) / unit * float(amount or 0.0)
-    return Freed(*sums)
+    return FreedAmounts(*sums)
 
 
 def of_task(session: Session, dag_id: str, task_id: str) -> Usage:

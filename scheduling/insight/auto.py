@@ -23,7 +23,7 @@ LEAST_CHANGE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SizeChoice:
     """An amount of ``cpus`` or ``memory`` that an author leaves to Lading.
 
     :param until_known: what a job asks for until tries have shown what it needs: the author's amount, or the default
@@ -52,7 +52,7 @@ class Choice:
         return float(found) if name == "cpus" else int(found)
 
 
-Choices = Mapping[str, Choice]
+Choices = Mapping[str, SizeChoice]
 
 
 def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine: bool = False) -> Choices:
@@ -67,7 +67,7 @@ def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine:
     """
     asked = {name: amount for name, amount in hints.auto.items() if name != "time"}
     found = {
-        name: Choice(getattr(defaults, name) if amount is None else amount, is_asked=True)
+        name: SizeChoice(getattr(defaults, name) if amount is None else amount, is_asked=True)
         for name, amount in asked.items()
     }
     if is_auto and hints.gang is None and hints.attempts is None:
@@ -79,7 +79,7 @@ def choices(hints: Hints, defaults: Resources, *, is_auto: bool, shares_machine:
             default = getattr(defaults, name)
             least = default if is_limit(hints.container) else 0
             is_most = is_picky or (shares_machine and name == "cpus")
-            found[name] = Choice(default, least=least, most=default if is_most else None)
+            found[name] = SizeChoice(default, least=least, most=default if is_most else None)
     return found
 
 
@@ -96,7 +96,7 @@ def as_text(some: Choices) -> str | None:
 def from_text(text: str | None) -> Choices:
     """Choices that were stored. By what cannot be read nothing is left to Lading: the job asks for what it asks for."""
     try:
-        return {name: Choice(*values) for name, values in json.loads(text or "{}").items()}
+        return {name: SizeChoice(*values) for name, values in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 

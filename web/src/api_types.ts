@@ -635,13 +635,13 @@ export interface components {
             since: number;
         };
         /**
-         * Freed
+         * FreedAmounts
          * @description What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
          *
          *     :param cpus: of the jobs at work; ``gib``: of memory, likewise
          *     :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
          */
-        Freed: {
+        FreedAmounts: {
             /** Cpu Hours */
             cpu_hours: number;
             /** Cpus */
@@ -1044,7 +1044,7 @@ export interface components {
         Savings: {
             /** Cpu Hours */
             cpu_hours: number;
-            freed: components["schemas"]["Freed"];
+            freed: components["schemas"]["FreedAmounts"];
             /** Gib Hours */
             gib_hours: number;
             /** Tasks */
@@ -1450,7 +1450,7 @@ export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];
 export type FailureGroups = components['schemas']['FailureGroups'];
-export type Freed = components['schemas']['Freed'];
+export type FreedAmounts = components['schemas']['FreedAmounts'];
 export type GanttTask = components['schemas']['GanttTask'];
 export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];

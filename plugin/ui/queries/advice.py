@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
 from lading.executors.store.tables import UsageRow
-from lading.executors.store.usage import Freed
+from lading.executors.store.usage import FreedAmounts
 from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
@@ -148,7 +148,7 @@ class Savings(BaseModel):
     """Those that would save most, most first."""
     tasks_left_out: int
     """How many tasks there are besides those that cost most, of which this is."""
-    freed: Freed
+    freed: FreedAmounts
     """What sizing saves without them."""
 
 

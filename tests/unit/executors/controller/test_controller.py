@@ -37,7 +37,7 @@ from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
 from lading.scheduling import location
-from lading.scheduling.insight.auto import Choice, as_text
+from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
@@ -366,7 +366,7 @@ def test_siblings_without_hints_are_packed_by_what_the_first_have_used(
     with Session(engine) as session:
         for job in session.scalars(select(JobRow)):
             job.dag_id, job.run_id, job.task_id = "d", "r", "t"
-            job.chosen = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+            job.chosen = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
             job.cpus = 0.25
             if job.token in names:
                 job.state, job.site, job.location, job.queued_at = State.QUEUED, None, None, time.time()

@@ -16,7 +16,7 @@ from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelop
 from lading.executors.store import JobRow, State, metadata, queue
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.insight.auto import Choice, as_text
+from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.location import Location
 from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.stops import Stop
@@ -144,7 +144,7 @@ def test_a_batch_job_without_hints_requests_the_default_at_least(
     metadata.create_all(engine)
     with Session(engine) as session:
         row = a_row("t", "genes", None)
-        row.chosen = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+        row.chosen = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
         session.add(row)
         session.flush()
         site: Any = SimpleNamespace(

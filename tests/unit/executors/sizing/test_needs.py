@@ -14,11 +14,11 @@ from lading.executors import store
 from lading.executors.sizing import needs
 from lading.executors.sizing.needs import Needs
 from lading.executors.store import JobRow, State, usage
-from lading.scheduling.insight.auto import Choice, as_text
+from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.resources import Resources
 
-UNSAID = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
-ASKED = as_text({"memory": Choice(8192, is_asked=True)})
+UNSAID = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
+ASKED = as_text({"memory": SizeChoice(8192, is_asked=True)})
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_new_jobs_are_packed_by_what_is_known_before_they_can_be_placed(session:
 def test_what_was_written_or_is_not_to_be_packed_by_use_stays(session: Session) -> None:
     for token in "abc":
         add_ended(session, token)
-    add(session, "written", chosen=as_text({"cpus": Choice(0.25)}), memory=2048, memory_limit=2048)
+    add(session, "written", chosen=as_text({"cpus": SizeChoice(0.25)}), memory=2048, memory_limit=2048)
     add(session, "hints", chosen=None)
     add(session, "gang", gang="g", gang_terms="{}")
     add(session, "runs", state=State.RUNNING)

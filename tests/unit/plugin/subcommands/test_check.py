@@ -22,7 +22,7 @@ from lading.executors.host import answer
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
-from lading.executors.store.usage import Freed
+from lading.executors.store.usage import FreedAmounts
 from lading.hooks.ec2.account import connection_checks
 from lading.hooks.files import host, version
 from lading.hooks.site import Check
@@ -264,7 +264,7 @@ def test_a_cluster_is_checked_with_all_its_accounts(tmp_path: Path, monkeypatch:
 
 def test_what_sizing_frees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings(tmp_path)
-    monkeypatch.setattr(check.usage, "freed", lambda session, now: Freed(3.5, 12.25, 84.0, 290.0))
+    monkeypatch.setattr(check.usage, "freed", lambda session, now: FreedAmounts(3.5, 12.25, 84.0, 290.0))
     found = check.sizing_finding(settings)
     assert found.good
     assert found.message.startswith("sizing frees 3.50 cpus and 12.25 GiB of the tasks at work; in the last day it has")

@@ -41,7 +41,7 @@ from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
 from lading.executors.store.share_rows import BudgetRow
 from lading.executors.store.tables import RequestRow
-from lading.scheduling.insight.auto import Choice, as_text
+from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
 from tests.services.processes import wait_until
@@ -687,7 +687,7 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
 
 def test_what_sizing_frees_is_shown(session: Session, client: TestClient) -> None:
     assert client.get("/savings").json()["freed"] == {"cpus": 0, "gib": 0, "cpu_hours": 0, "gib_hours": 0}
-    left = as_text({"cpus": Choice(0.25), "memory": Choice(512)})
+    left = as_text({"cpus": SizeChoice(0.25), "memory": SizeChoice(512)})
     ended(session, "sized", cpus=0.05, memory=256, chosen=left)
     session.commit()
     freed = client.get("/savings").json()["freed"]

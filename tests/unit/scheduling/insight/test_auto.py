@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.auto import Choice, as_text, at_least_default, choices, from_text, resized
+from lading.scheduling.insight.auto import SizeChoice, as_text, at_least_default, choices, from_text, resized
 from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes, sizes
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
@@ -46,7 +46,7 @@ def test_what_an_author_wrote_is_not_left_to_lading(hints: dict[str, Any], names
 def test_with_hints_alone_only_what_is_auto_is_left_to_lading() -> None:
     assert choices(Hints(), DEFAULTS, is_auto=False) == {}
     found = choices(Hints.parse({"memory": "auto(8 GiB)", "cpus": "auto"}), DEFAULTS, is_auto=False)
-    assert found == {"cpus": Choice(0.0625, is_asked=True), "memory": Choice(8192, is_asked=True)}
+    assert found == {"cpus": SizeChoice(0.0625, is_asked=True), "memory": SizeChoice(8192, is_asked=True)}
     assert from_text(as_text(found)) == found
     assert (as_text({}), from_text(None)) == (None, {})
 
@@ -106,7 +106,7 @@ def test_packed_cpus_follow_the_size_of_inputs() -> None:
 
 
 def test_what_has_hardly_changed_stays_as_it_is() -> None:
-    left = {"memory": Choice(8192, is_asked=True)}
+    left = {"memory": SizeChoice(8192, is_asked=True)}
     fitted = known(*tries(30, 1000))
     assert resized(Resources(1, 1041), left, fitted, None, None).memory == 1041
     assert resized(Resources(1, 1200), left, fitted, None, None).memory == 1040
