@@ -26,7 +26,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,7 +41,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.sized_tries import SizedTries
+from lading.scheduling.simulation.sized_tries import SHORT, SizedTries
 from lading.scheduling.simulation.trace import Arrival
 
 MIB = 2**20
@@ -79,8 +79,8 @@ class Rule(Protocol):
     def first(self, job: RecordedTry) -> float:
         """Return the memory of a job's first try."""
 
-    def again(self, too_little: float) -> float:
-        """Return the memory of a try that repeats one."""
+    def again(self, job: RecordedTry, too_little: float) -> float:
+        """Return the memory of a try that repeats one which fell short."""
 
     def learn(self, job: RecordedTry) -> None:
         """Take in what a try has used that ended well."""
@@ -95,7 +95,7 @@ class Asked:
     def first(self, job: RecordedTry) -> float:
         return job.asked_bytes
 
-    def again(self, too_little: float) -> float:
+    def again(self, job: RecordedTry, too_little: float) -> float:
         return 2 * too_little
 
     def learn(self, job: RecordedTry) -> None:
@@ -159,11 +159,16 @@ class Auto(Asked):
         mib = self.sizes.amount("memory", job.input_bytes)
         return job.asked_bytes if mib is None else mib * MIB
 
-    def again(self, too_little: float) -> float:
-        return 2 * too_little if self.sizes.memory is None else self.sizes.memory.after(too_little / MIB) * MIB
+    def again(self, job: RecordedTry, too_little: float) -> float:
+        self._add(replace(job.use, memory=int(too_little / MIB), peak_memory=int(too_little / MIB), cause=SHORT))
+        assert self.sizes.memory is not None
+        return self.sizes.memory.after(too_little / MIB) * MIB
 
     def learn(self, job: RecordedTry) -> None:
-        self.usage.add(job.use)
+        self._add(job.use)
+
+    def _add(self, use: Use) -> None:
+        self.usage.add(use)
         self._sizes = None
 
     def cpus(self, job: RecordedTry) -> float:
@@ -251,7 +256,7 @@ def replay(rule: Rule, tries: Sequence[RecordedTry], history: int) -> Total:
         while memory < each.peak_bytes:
             total.waste += memory * each.seconds
             total.short += 1
-            memory = rule.again(memory)
+            memory = rule.again(each, memory)
         total.waste += (memory - each.peak_bytes) * each.seconds
         total.tries += 1
         if each.seconds >= SHORTEST_SECONDS:

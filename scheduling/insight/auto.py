@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.right_size import Sizes
+from lading.scheduling.insight.right_size import Sizes, measure
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
@@ -28,7 +29,7 @@ def sized(
 
     :param fitted: to earlier tries
     :param largest: the most of everything that a location has where it may run; None: that is not known
-    :param input_size: bytes; None: not known
+    :param input_size: of its inputs, as :class:`lading.scheduling.insight.usage.Use` has it
     """
     values: dict[str, Any] = {}
     decisions = []
@@ -44,8 +45,15 @@ def sized(
         most = getattr(largest, name, None)
         is_cut = most is not None and amount > most
         values[name] = most if is_cut else float(amount) if name == "cpus" else int(amount)
-        by_input = getattr(fitted, name).slope and input_size is not None
-        basis = f"{tries} and its input of {format_memory(-(-(input_size or 0) // 2**20))}" if by_input else tries
+        size = measure(input_size, by_length=fitted.by_length)
+        by_input = getattr(fitted, name).slope and size is not None
+        basis = f"{tries} and {_inputs(size or 0, fitted.by_length)}" if by_input else tries
         limit = ", the largest there is" if is_cut else ""
         decisions.append(f"requests {AMOUNTS[name](values[name])}{limit}: sized by {basis} (auto)")
     return replace(hints, **values, auto={}), tuple(decisions)
+
+
+def _inputs(size: float, by_length: bool) -> str:
+    if by_length:
+        return f"its lists of {size:,.0f} elements"
+    return f"its input of {format_memory(math.ceil(size / 2**20))}"

@@ -29,6 +29,8 @@ LONE_MARGIN = 0.15
 NOISE = 0.002
 # Added besides, as a part, up to an absolute amount: it costs little and saves small tasks most repetitions.
 SMALL_MARGIN = 0.03
+# Added to the most that a try used, for one that repeats a try which fell short: there is something new about it.
+AGAIN_MARGIN = 0.05
 # A line ends at this many times the largest input seen: nothing is known beyond.
 FARTHEST = 2.0
 
@@ -73,7 +75,7 @@ class FittedNeed:
 
     def after(self, too_little: float) -> float:
         """The amount for a try that repeats one which had too little."""
-        return self.largest if too_little < self.largest else 2 * too_little
+        return self.largest * (1 + AGAIN_MARGIN) if too_little < self.largest else 2 * too_little
 
 
 def fit(

@@ -52,6 +52,9 @@ class RightSize:
     :param saved_cpu_hours: how much less these tries would have asked for with the advice; negative: more
     :param saved_gib_hours: the same of memory
     :param line: to paste; None: nothing can be advised
+    :param wasted: of the last tries, GiB-hours that they requested and did not use, with all of those that ran
+        out; None: no peak is known
+    :param wasted_by_line: the same with what the line says
     """
 
     tries: int
@@ -63,6 +66,8 @@ class RightSize:
     saved_cpu_hours: float = 0.0
     saved_gib_hours: float = 0.0
     line: str | None = None
+    wasted: float | None = None
+    wasted_by_line: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +75,58 @@ class Sizes:
     """What the tries of a task need, over the size of their inputs; None: that is not known.
 
     :param tries: how many are known
+    :param by_length: whether the size of inputs is the number of elements in their lists, as they name no files
     """
 
     tries: int
     memory: FittedNeed | None
     cpus: FittedNeed | None
     time: FittedNeed | None
+    by_length: bool = False
 
     def amount(self, name: str, input_size: float | None) -> float | None:
         """What a try should ask for, in whole steps: MiB of ``memory``, ``cpus``, or seconds of ``time``.
 
-        :param input_size: bytes; None: not known
+        :param input_size: as :class:`Use` has it
         """
         envelope: FittedNeed | None = getattr(self, name)
-        return None if envelope is None else ROUNDED[name](envelope.at(input_size))
+        return None if envelope is None else ROUNDED[name](envelope.at(measure(input_size, by_length=self.by_length)))
 
 
 NOTHING_KNOWN = Sizes(0, None, None, None)
 
 
+def measure(input_size: float | None, *, by_length: bool) -> float | None:
+    """How large inputs are, in bytes or in elements of lists; None: not known so.
+
+    :param input_size: as :class:`Use` has it
+    """
+    if input_size is None or (input_size and (input_size < 0) != by_length):
+        return None
+    return abs(input_size)
+
+
 def sizes(usage: Usage) -> Sizes:
     """Fit what the next try needs to what earlier ones used, and to the size of their inputs."""
     sample, number = usage.sample, usage.tries
+    by_length = next((use.input_size < 0 for use in reversed(sample) if use.input_size), False)
+
+    def point(use: Use, value: float, seconds: float | None = None) -> Point:
+        return Point(measure(use.input_size, by_length=by_length), value, use.seconds if seconds is None else seconds)
+
     memory = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
-    too_little = [Point(use.input_size, bound, use.seconds) for use in sample if (bound := use.memory_bound)]
+    too_little = [point(use, bound) for use in sample if (bound := use.memory_bound)]
     cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
     time = [(use, use.seconds) for use in sample if use.cause is None]
-    too_short = [Point(use.input_size, use.seconds, 1.0) for use in sample if use.cause is not None]
+    too_short = [point(use, use.seconds, 1.0) for use in sample if use.cause is not None]
     sampled = 1 + SAMPLED_MARGIN * any(use.is_sampled for use, _ in memory)
     return Sizes(
         number,
-        fit([_point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
-        fit([_point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
-        fit(
-            [Point(use.input_size, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short
-        ),
+        fit([point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
+        fit([point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
+        fit([point(use, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short),
+        by_length,
     )
-
-
-def _point(use: Use, value: float) -> Point:
-    return Point(use.input_size, value, use.seconds)
 
 
 def _steps(amount: float, step: float, least: float) -> float:
@@ -145,6 +162,8 @@ def right_size(usage: Usage) -> RightSize:
         saved_cpu_hours=_saved(usage.cpu_hours, sample, fitted, "cpus"),
         saved_gib_hours=_saved(usage.gib_hours, sample, fitted, "memory"),
         line=line(fitted),
+        wasted=_wasted(sample),
+        wasted_by_line=None if fitted.memory is None else _wasted(sample, fitted),
         **{name: _size(fitted, name, each) for name, each in values.items()},
     )
 
@@ -171,27 +190,48 @@ def _saved(hours: float, sample: Sequence[Use], fitted: Sizes, name: str) -> flo
     return hours * (1 - advised / asked) if asked else 0.0
 
 
+def _wasted(sample: Sequence[Use], fitted: Sizes | None = None) -> float | None:
+    """GiB-hours that tries would have wasted, all that one has which falls short.
+
+    :param fitted: what they request; None: what they did
+    """
+    found = 0.0
+    ended = [use for use in sample if use.cause is None and use.peak_memory is not None]
+    for use in ended:
+        memory, needed = float(use.memory), use.peak_memory or 0
+        if fitted is not None and fitted.memory is not None:
+            memory = fitted.amount("memory", use.input_size) or 0.0
+            if memory < needed:
+                found += memory * use.seconds
+                memory = fitted.memory.after(memory)
+        found += max(0.0, memory - needed) * use.seconds
+    if fitted is None:
+        found += sum(use.memory * use.seconds for use in sample if use.cause == "out_of_memory")
+    return found / 1024 / 3600 if ended else None
+
+
 def line(fitted: Sizes) -> str | None:
     """The hints that the next try should have, as a Dag author writes them; None: nothing is known."""
     hints = []
     if fitted.cpus is not None:
         hints.append(f"cpus={format_count(ROUNDED['cpus'](fitted.cpus.constant))}")
     if fitted.memory is not None:
-        hints.append(f'memory="{_memory(fitted.memory)}"')
+        hints.append(f'memory="{_memory(fitted.memory, by_length=fitted.by_length)}"')
     if fitted.time is not None:
         hints.append(f'time="{format_time(ROUNDED["time"](fitted.time.constant))}"')
     return f"executor_config=resources({', '.join(hints)})" if hints else None
 
 
-def _memory(envelope: FittedNeed) -> str:
+def _memory(envelope: FittedNeed, *, by_length: bool) -> str:
     """The hint ``memory``: an expression where the size of inputs explains what is needed."""
     if not envelope.slope:
         return format_memory(ROUNDED["memory"](envelope.constant))
     # The slope is MiB per byte, and an expression's input_size is in bytes; it is rounded up in its third digit.
-    slope = envelope.slope * 2**20
+    slope = envelope.slope * (1 if by_length else 2**20)
     digits = 2 - math.floor(math.log10(slope))
     factor = math.ceil(slope * 10**digits) / 10**digits
     base = math.ceil(envelope.base)
     sign = "+" if base >= 0 else "-"
-    text = f"{factor:.{max(digits, 0)}f} * input_size {sign} {format_memory(abs(base))}"
+    rising = "MiB * input_length" if by_length else "* input_size"
+    text = f"{factor:.{max(digits, 0)}f} {rising} {sign} {format_memory(abs(base))}"
     return f"max({text}, {format_memory(ROUNDED['memory'](envelope.least))})" if base < 0 else text
