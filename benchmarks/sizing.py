@@ -13,7 +13,7 @@ is repeated. Without history, tries come in the order of submission. Cpus are th
 a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
 
 With --usd, half of the tries of each task, by chance, are a first run; the others are the second one, whose jobs arrive
-as they were recorded (column submitted) and are simulated on EC2 machines (policy hours) as asked, with what auto has
+as they were recorded (column submitted) and are simulated on EC2 machines (policy greedy) as asked, with what auto has
 learnt from the first run and learns in the second, and with exactly what each used.
 """
 
@@ -35,7 +35,7 @@ from lading.scheduling.insight.right_size import Sizes, quantile, sizes
 from lading.scheduling.insight.usage import SHORTEST_SECONDS, Usage, Use
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_traits import DEFAULT_ARCH
-from lading.scheduling.placing.policies import HOURS
+from lading.scheduling.placing.policies import GREEDY
 from lading.scheduling.plan import ASKED, SIZES
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.conditions import Conditions
@@ -303,7 +303,7 @@ def second_run(tasks: Mapping[str, Sequence[RecordedTry]], seed: int) -> dict[st
     for how in SIZES:
         before = {task: Usage.load(usage.dump()) for task, usage in known.items()}
         tries = SizedTries(trace, how, catalogue, before)
-        found[how] = simulate(trace, catalogue, policy=HOURS, tries=tries, conditions=Conditions(boot_seconds=60.0))
+        found[how] = simulate(trace, catalogue, policy=GREEDY, tries=tries, conditions=Conditions(boot_seconds=60.0))
     return found
 
 

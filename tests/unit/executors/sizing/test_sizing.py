@@ -103,6 +103,36 @@ def test_auto_follows_the_size_of_inputs(tmp_path: Path) -> None:
     assert size(job(1, gone, memory="auto"), known=known)[0]["memory"] > 1400, "without a size, what suffices for all"
 
 
+def test_auto_follows_the_lengths_of_lists_where_inputs_have_no_files(tmp_path: Path) -> None:
+    known = usage(0)
+    for length in (10, 20, 30, 40, 50, 60) * 3:
+        known.add(Use(1.0, 65536, 100.0, peak_memory=500 + 20 * length, input_size=-length))
+    (tmp_path / "empty").touch()
+
+    def sized(*inputs: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+        sources = {"fixed": {f"x{number}": {"value": value} for number, value in enumerate(inputs)}}
+        return size(job(sources=sources, memory="auto"), known=known)
+
+    values, [said] = sized(list(range(20)), "text", 7, {"a": 1})
+    assert values["input_size"] == -20
+    assert 900 < values["memory"] < 950
+    assert said.endswith("sized by 18 tries and its lists of 20 elements (auto)")
+    assert sized([1] * 15, [str(tmp_path / "empty")] * 5)[0]["input_size"] == -20
+    assert sized("text")[0]["input_size"] == 0
+    file = tmp_path / "full"
+    file.write_bytes(b"12345")
+    assert sized([1] * 15, str(file))[0]["input_size"] == 5
+
+
+def test_expressions_know_the_lengths_of_lists() -> None:
+    sources = {"fixed": {"x": {"value": [1, 2, 3]}, "y": {"value": [4]}}}
+    values, _ = size(job(sources=sources, memory="100 MiB * input_length + 1 GiB"))
+    assert values["memory"] == 1424
+    unknown = {"fixed": {"x": {"unknown": "a template"}}}
+    with pytest.raises(HintError, match="input 'x' is not known: a template"):
+        size(job(sources=unknown, memory="100 MiB * input_length"))
+
+
 def test_auto_never_asks_for_more_than_there_is() -> None:
     values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
     assert (values["cpus"], values["memory"]) == (4, 1024)
@@ -135,10 +165,10 @@ def test_after_a_size_of_ours_that_was_too_little_the_largest_that_was_seen_is_n
     assert size(job(memory="auto"), known=known)[0]["memory"] == 1040
     retry = job(2, memory="auto")
     values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1040), known=known, largest=2**20)
-    assert (values["memory"], values["memory_limit"]) == (3006, 3006)
-    values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3006), known=known)
-    assert values["memory"] == 6012
-    assert words[1].startswith("asks for 6012 MiB of memory, 2 times as much: try 2 ran out of 3006 MiB")
+    assert (values["memory"], values["memory_limit"]) == (3157, 3157), "and some more"
+    values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3157), known=known)
+    assert values["memory"] == 6314
+    assert words[1].startswith("asks for 6314 MiB of memory, 2 times as much: try 2 ran out of 3157 MiB")
 
 
 def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
