@@ -5,8 +5,8 @@ python -m benchmarks.sizing FILE... --history 0.3 --seeds 1 2 3 4 5
 python -m benchmarks.sizing FILE... --history 0 --output json
 python -m benchmarks.sizing FILE... --usd                     what a second run costs on EC2, on paper
 
-A file is a CSV table with the columns task, input_bytes, peak_bytes, seconds, asked_bytes, asked_cpus and
-used_cpus, in the order of submission. The protocol is that of Bader et al., Sizey: Memory-Efficient Execution of
+A file is a CSV table with the columns task, peak_bytes, seconds and asked_bytes, and if they are known input_bytes,
+asked_cpus, used_cpus and submitted (seconds), in the order of submission. The protocol is that of Bader et al., Sizey: Memory-Efficient Execution of
 Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34 tries or more is history;
 the others come one after the other and are learnt from. A try with too little memory runs for its whole length and
 is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten seconds or more;
@@ -46,13 +46,14 @@ from lading.scheduling.simulation.trace import Arrival
 
 MIB = 2**20
 FEWEST = 34
+REQUIRED = ("task", "peak_bytes", "seconds", "asked_bytes")
 
 
 @dataclass(frozen=True)
 class RecordedTry:
     """One try of a task. Memory is bytes."""
 
-    input_bytes: int
+    input_bytes: int | None
     peak_bytes: int
     seconds: float
     asked_bytes: int
@@ -96,7 +97,7 @@ class Asked:
         return job.asked_bytes
 
     def again(self, job: RecordedTry, too_little: float) -> float:
-        return 2 * too_little
+        return max(2 * too_little, MIB)
 
     def learn(self, job: RecordedTry) -> None:
         pass
@@ -160,7 +161,8 @@ class Auto(Asked):
         return job.asked_bytes if mib is None else mib * MIB
 
     def again(self, job: RecordedTry, too_little: float) -> float:
-        self._add(replace(job.use, memory=int(too_little / MIB), peak_memory=int(too_little / MIB), cause=SHORT))
+        had = max(1, math.ceil(too_little / MIB))
+        self._add(replace(job.use, memory=had, peak_memory=had, cause=SHORT))
         assert self.sizes.memory is not None
         return self.sizes.memory.after(too_little / MIB) * MIB
 
@@ -208,13 +210,16 @@ def tries_of(path: Path) -> dict[str, list[RecordedTry]]:
     """The tries of each task of a file, by submission."""
     tasks: dict[str, list[RecordedTry]] = defaultdict(list)
     with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
+        reader = csv.DictReader(file)
+        if missing := [name for name in REQUIRED if name not in (reader.fieldnames or ())]:
+            raise SystemExit(f"{path}: there is no column {missing[0]}; it needs {', '.join(REQUIRED)}")
+        for row in reader:
             tasks[row["task"]].append(
                 RecordedTry(
-                    int(row["input_bytes"]),
-                    int(row["peak_bytes"]),
+                    int(float(row["input_bytes"])) if row.get("input_bytes") else None,
+                    int(float(row["peak_bytes"])),
                     float(row["seconds"]),
-                    int(row["asked_bytes"]),
+                    int(float(row["asked_bytes"])),
                     float(row.get("asked_cpus") or 1),
                     float(row.get("used_cpus") or 0),
                     float(row["submitted"]) if row.get("submitted") else None,

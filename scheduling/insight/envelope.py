@@ -98,7 +98,7 @@ def fit(
     if not points:
         # Each of the failed tries needed more than it had.
         largest = max((each.value for each in floors), default=0.0)
-        return FittedNeed(2 * largest, largest=2 * largest) if largest else None
+        return FittedNeed(2 * largest, largest=largest) if largest else None
     largest = max(each.value for each in points) * (1 + NOISE)
     constant = _lines(points, floors, number, most_short, [0.0])
     flat = FittedNeed(constant.base + _padding(constant.base, small), largest=largest)
