@@ -6,11 +6,11 @@ python -m benchmarks.sizing FILE... --history 0 --output json
 python -m benchmarks.sizing FILE... --usd                     what a second run costs on EC2, on paper
 
 A file is a CSV table with the columns task, peak_bytes, seconds and asked_bytes, and if they are known input_bytes,
-asked_cpus, used_cpus and submitted (seconds), in the order of submission. The protocol is that of Bader et al., Sizey: Memory-Efficient Execution of
-Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34 tries or more is history;
-the others come one after the other and are learnt from. A try with too little memory runs for its whole length and
-is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten seconds or more;
-a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
+asked_cpus, used_cpus and submitted (seconds), in the order of submission. The protocol is that of Bader et al., Sizey:
+Memory-Efficient Execution of Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34
+tries or more is history; the others come one after the other and are learnt from. A try with too little memory runs for
+its whole length and is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten
+seconds or more; a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
 
 With --usd, half of the tries of each task, by chance, are a first run; the others are the second one, whose jobs arrive
 as they were recorded (column submitted) and are simulated on EC2 machines (policy greedy) as asked, with what auto has

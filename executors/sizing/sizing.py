@@ -363,8 +363,8 @@ def size_job(
     if hints.expressions:
         hints = largest_of([hints.evaluated(each) for each in facts])
     # Sizes that neither an expression nor auto has asked for were not looked up, and are not for this.
-    is_looked_up = any(each.measured for each in facts)
-    measured = {"input_size": size} if is_looked_up and (size := _input_size(facts)) is not None else {}
+    looked_up = [each for each in facts if each.measured]
+    measured = {"input_size": size} if (size := _input_size(looked_up)) is not None else {}
     places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
     earlier = [as_try(each) for each in tries]
     factors = settings.retry_factors

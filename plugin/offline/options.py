@@ -224,7 +224,8 @@ SIMULATE_OPTIONS = (
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST})",
+        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST}, with --sizes "
+        f"{FORECAST})",
     ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
     *SITE_OPTIONS,

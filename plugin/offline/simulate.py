@@ -304,7 +304,7 @@ def runs_of(
     return SimulationInputs(
         arrivals,
         limits,
-        args.compare or ("greedy", "hours", FORECAST),
+        args.compare or ((FORECAST,) if args.sizes else ("greedy", "hours", FORECAST)),
         args.tick_seconds or TICK,
         boot,
         expected_lengths(arrivals, args.lengths or "task"),
