@@ -28,7 +28,7 @@ LONE_MARGIN = 0.15
 # Measurements vary by this part from one try to the next.
 NOISE = 0.002
 # Added besides, as a part, up to an absolute amount: it costs little and saves small tasks most repetitions.
-SMALL_MARGIN = 0.03
+SMALL_MARGIN = 0.015
 # Added to the most that a try used, for one that repeats a try which fell short: there is something new about it.
 AGAIN_MARGIN = 0.05
 # A line ends at this many times the largest input seen: nothing is known beyond.

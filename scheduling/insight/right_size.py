@@ -17,7 +17,7 @@ from lading.scheduling.text.units import format_count, format_memory, format_tim
 # With fewer tries nothing is advised.
 FEWEST_TRIES = 3
 # Less is noise of interpreters and libraries, MiB: small tasks get up to so much more than they needed.
-SMALL_MEMORY = 32.0
+SMALL_MEMORY = 16.0
 # Part that is added to peaks that were sampled so seldom that a short one may have been missed.
 SAMPLED_MARGIN = 0.05
 # More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
@@ -26,7 +26,7 @@ CPU_NOISE = 0.02
 # The same work takes longer on another machine, or beside others.
 TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
-SMALLEST_MEMORY = 64
+SMALLEST_MEMORY = 8
 SMALLEST_TIME = 60
 
 
