@@ -80,10 +80,10 @@ def usage(count: int, **values: Any) -> Usage:
 def test_auto_is_what_earlier_tries_needed() -> None:
     asked = job(memory="auto", cpus=" Auto", time="auto(2h)")
     values, words = size(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
-    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1040, 1040, 180)
+    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1020, 1020, 180)
     assert words == (
         "requests 2 cpus: sized by 30 tries (auto)",
-        "requests 1040 MiB of memory: sized by 30 tries (auto)",
+        "requests 1020 MiB of memory: sized by 30 tries (auto)",
         "requests 3 min: sized by 30 tries (auto)",
     )
 
@@ -134,9 +134,9 @@ def test_expressions_know_the_lengths_of_lists() -> None:
 
 
 def test_auto_never_asks_for_more_than_there_is() -> None:
-    values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
-    assert (values["cpus"], values["memory"]) == (4, 1024)
-    assert words[1] == "requests 1 GiB of memory, the largest there is: sized by 30 tries (auto)"
+    values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1008)
+    assert (values["cpus"], values["memory"]) == (4, 1008)
+    assert words[1] == "requests 1008 MiB of memory, the largest there is: sized by 30 tries (auto)"
 
 
 def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
@@ -162,9 +162,9 @@ def test_after_a_size_of_ours_that_was_too_little_the_largest_that_was_seen_is_n
     known.add(Use(1.0, 4096, 100.0, 3000))
     for _ in range(99):
         known.add(Use(1.0, 4096, 100.0, 1000))
-    assert size(job(memory="auto"), known=known)[0]["memory"] == 1040
+    assert size(job(memory="auto"), known=known)[0]["memory"] == 1020
     retry = job(2, memory="auto")
-    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1040), known=known, largest=2**20)
+    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1020), known=known, largest=2**20)
     assert (values["memory"], values["memory_limit"]) == (3157, 3157), "and some more"
     values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3157), known=known)
     assert values["memory"] == 6314
@@ -185,7 +185,7 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
     [question] = sizing.read([job(memory="auto")]).questions
     assert question.needs.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
-    assert (change.values["memory"], lesson.entry().event) == (109, "lading sizes the task")
+    assert (change.values["memory"], lesson.entry().event) == (107, "lading sizes the task")
     assert sizing.read([job(memory="1 GiB")]).questions[0].needs.tries == 0, "no job asks for it"
 
 

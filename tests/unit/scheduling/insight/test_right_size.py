@@ -97,15 +97,15 @@ def test_few_tries_are_no_ground_for_advice(number: int, known: bool) -> None:
 
 def test_what_would_have_been_saved() -> None:
     found = right_size([Use(4, 8192, 3600, peak_memory=1600, cpu_seconds=5400) for _ in range(20)])
-    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1640, 4380)
+    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1624, 4380)
     assert found.saved_cpu_hours == pytest.approx(20 * 2.5)
-    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1640) / 1024)
-    assert found.line == 'executor_config=resources(cpus=1.5, memory="1640 MiB", time="1 h 13 min")'
+    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1624) / 1024)
+    assert found.line == 'executor_config=resources(cpus=1.5, memory="1624 MiB", time="1 h 13 min")'
 
 
 def test_peaks_that_were_sampled_seldom_get_a_larger_margin() -> None:
     seldom = [Use(1, 8192, 3600, peak_memory=1600, is_sampled=True)] * 20
-    assert (right_size(seldom).memory.nearly_all or 0) >= 1.04 * 1640
+    assert (right_size(seldom).memory.nearly_all or 0) >= 1.04 * 1624
 
 
 def test_where_inputs_explain_the_need_the_line_is_an_expression_that_suffices() -> None:
@@ -127,7 +127,7 @@ def test_what_the_line_would_have_wasted_is_beside_what_was_wasted() -> None:
     uses = [Use(4, 8192, 3600, peak_memory=1600) for _ in range(20)]
     found = right_size(uses)
     assert found.wasted == pytest.approx(20 * (8192 - 1600) / 1024)
-    assert found.wasted_by_line == pytest.approx(20 * (1640 - 1600) / 1024)
+    assert found.wasted_by_line == pytest.approx(20 * (1624 - 1600) / 1024)
     # A try that ran out has wasted all that it had; with the line one that needs more than it says is repeated.
     failed = right_size([*uses, Use(4, 1024, 3600, peak_memory=1024, cause="out_of_memory")])
     assert failed.wasted == pytest.approx((found.wasted or 0) + 1)
