@@ -106,10 +106,11 @@ def fit(
     if len(sized) < max(FEWEST_FOR_A_LINE, len(points) / 2):
         return flat
     line = _lines(sized, [each for each in floors if each.size is not None], number, most_short, [0.0, *_slopes(sized)])
-    if not line.slope:
+    sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
+    # Where a try failed beyond the end of the line, that says nothing of what such inputs need.
+    if not line.slope or any((each.size or 0.0) > FARTHEST * max(sizes) for each in floors):
         return flat
     padding = _padding(line.amount, small)
-    sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
     return FittedNeed(
         flat.constant, line.base + padding, line.slope, min(values) + padding, FARTHEST * max(sizes), largest
     )
