@@ -3,13 +3,18 @@
 python -m benchmarks.sizing                                   tries that this program makes
 python -m benchmarks.sizing FILE... --history 0.3 --seeds 1 2 3 4 5
 python -m benchmarks.sizing FILE... --history 0 --output json
+python -m benchmarks.sizing FILE... --usd                     what a second run costs on EC2, on paper
 
-A file is a CSV table with the columns task, input_bytes, peak_bytes, seconds, asked_bytes, asked_cpus and
-used_cpus, in the order of submission. The protocol is that of Bader et al., Sizey: Memory-Efficient Execution of
-Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34 tries or more is history;
-the others come one after the other and are learnt from. A try with too little memory runs for its whole length and
-is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten seconds or more;
-a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
+A file is a CSV table with the columns task, peak_bytes, seconds and asked_bytes, and if they are known input_bytes,
+asked_cpus, used_cpus and submitted (seconds), in the order of submission. The protocol is that of Bader et al., Sizey:
+Memory-Efficient Execution of Scientific Workflow Tasks (CLUSTER 2024): a random part of the tries of each task with 34
+tries or more is history; the others come one after the other and are learnt from. A try with too little memory runs for
+its whole length and is repeated. Without history, tries come in the order of submission. Cpus are those of tries of ten
+seconds or more; a try counts as slowed if it used more than 1.1 times the cpus that it was packed by.
+
+With --usd, half of the tries of each task, by chance, are a first run; the others are the second one, whose jobs arrive
+as they were recorded (column submitted) and are simulated on EC2 machines (policy greedy) as asked, with what auto has
+learnt from the first run and learns in the second, and with exactly what each used.
 """
 
 from __future__ import annotations
@@ -21,27 +26,52 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.workflows import goods
 from lading.scheduling.insight.right_size import Sizes, quantile, sizes
 from lading.scheduling.insight.usage import SHORTEST_SECONDS, Usage, Use
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.machine_traits import DEFAULT_ARCH
+from lading.scheduling.placing.policies import GREEDY
+from lading.scheduling.plan import ASKED, SIZES
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.report import Report
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.sized_tries import SHORT, SizedTries
+from lading.scheduling.simulation.trace import Arrival
 
 MIB = 2**20
 FEWEST = 34
+REQUIRED = ("task", "peak_bytes", "seconds", "asked_bytes")
 
 
 @dataclass(frozen=True)
 class RecordedTry:
     """One try of a task. Memory is bytes."""
 
-    input_bytes: int
+    input_bytes: int | None
     peak_bytes: int
     seconds: float
     asked_bytes: int
     asked_cpus: float
     used_cpus: float
+    submitted: float | None = None
+
+    @property
+    def use(self) -> Use:
+        """The same as Lading keeps it."""
+        return Use(
+            cpus=self.asked_cpus,
+            memory=math.ceil(self.asked_bytes / MIB),
+            seconds=self.seconds,
+            peak_memory=math.ceil(self.peak_bytes / MIB),
+            cpu_seconds=self.used_cpus * self.seconds,
+            input_size=self.input_bytes,
+        )
 
 
 class Rule(Protocol):
@@ -50,8 +80,8 @@ class Rule(Protocol):
     def first(self, job: RecordedTry) -> float:
         """Return the memory of a job's first try."""
 
-    def again(self, too_little: float) -> float:
-        """Return the memory of a try that repeats one."""
+    def again(self, job: RecordedTry, too_little: float) -> float:
+        """Return the memory of a try that repeats one which fell short."""
 
     def learn(self, job: RecordedTry) -> None:
         """Take in what a try has used that ended well."""
@@ -66,8 +96,8 @@ class Asked:
     def first(self, job: RecordedTry) -> float:
         return job.asked_bytes
 
-    def again(self, too_little: float) -> float:
-        return 2 * too_little
+    def again(self, job: RecordedTry, too_little: float) -> float:
+        return max(2 * too_little, MIB)
 
     def learn(self, job: RecordedTry) -> None:
         pass
@@ -130,20 +160,17 @@ class Auto(Asked):
         mib = self.sizes.amount("memory", job.input_bytes)
         return job.asked_bytes if mib is None else mib * MIB
 
-    def again(self, too_little: float) -> float:
-        return 2 * too_little if self.sizes.memory is None else self.sizes.memory.after(too_little / MIB) * MIB
+    def again(self, job: RecordedTry, too_little: float) -> float:
+        had = max(1, math.ceil(too_little / MIB))
+        self._add(replace(job.use, memory=had, peak_memory=had, cause=SHORT))
+        assert self.sizes.memory is not None
+        return self.sizes.memory.after(too_little / MIB) * MIB
 
     def learn(self, job: RecordedTry) -> None:
-        self.usage.add(
-            Use(
-                cpus=job.asked_cpus,
-                memory=math.ceil(job.asked_bytes / MIB),
-                seconds=job.seconds,
-                peak_memory=math.ceil(job.peak_bytes / MIB),
-                cpu_seconds=job.used_cpus * job.seconds,
-                input_size=job.input_bytes,
-            )
-        )
+        self._add(job.use)
+
+    def _add(self, use: Use) -> None:
+        self.usage.add(use)
         self._sizes = None
 
     def cpus(self, job: RecordedTry) -> float:
@@ -183,15 +210,19 @@ def tries_of(path: Path) -> dict[str, list[RecordedTry]]:
     """The tries of each task of a file, by submission."""
     tasks: dict[str, list[RecordedTry]] = defaultdict(list)
     with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
+        reader = csv.DictReader(file)
+        if missing := [name for name in REQUIRED if name not in (reader.fieldnames or ())]:
+            raise SystemExit(f"{path}: there is no column {missing[0]}; it needs {', '.join(REQUIRED)}")
+        for row in reader:
             tasks[row["task"]].append(
                 RecordedTry(
-                    int(row["input_bytes"]),
-                    int(row["peak_bytes"]),
+                    int(float(row["input_bytes"])) if row.get("input_bytes") else None,
+                    int(float(row["peak_bytes"])),
                     float(row["seconds"]),
-                    int(row["asked_bytes"]),
+                    int(float(row["asked_bytes"])),
                     float(row.get("asked_cpus") or 1),
                     float(row.get("used_cpus") or 0),
+                    float(row["submitted"]) if row.get("submitted") else None,
                 )
             )
     return tasks
@@ -230,7 +261,7 @@ def replay(rule: Rule, tries: Sequence[RecordedTry], history: int) -> Total:
         while memory < each.peak_bytes:
             total.waste += memory * each.seconds
             total.short += 1
-            memory = rule.again(memory)
+            memory = rule.again(each, memory)
         total.waste += (memory - each.peak_bytes) * each.seconds
         total.tries += 1
         if each.seconds >= SHORTEST_SECONDS:
@@ -258,6 +289,47 @@ def measure(tasks: Mapping[str, Sequence[RecordedTry]], history: float, seeds: S
     return totals
 
 
+def second_run(tasks: Mapping[str, Sequence[RecordedTry]], seed: int) -> dict[str, Report]:
+    """Return what the second half of the tries of each task costs by what its jobs request."""
+    chance, known, trace = random.Random(seed), defaultdict[str, Usage](Usage), list[Arrival]()
+    for task, recorded in tasks.items():
+        first = set(chance.sample(range(len(recorded)), len(recorded) // 2))
+        for number, each in enumerate(recorded):
+            if number in first:
+                known[task].add(each.use)
+                continue
+            if each.submitted is None:
+                raise SystemExit("--usd: the column submitted is missing, which says when each try arrived, in seconds")
+            asked = Resources(each.asked_cpus, each.use.memory)
+            job = PlannedJob(f"{task} {number}", asked, arch=DEFAULT_ARCH, task=task)
+            trace.append(Arrival(job, each.submitted, max(each.seconds, 0.1), used=each.use))
+    trace.sort(key=lambda each: each.arrival)
+    catalogue, found = goods(), {}
+    for how in SIZES:
+        before = {task: Usage.load(usage.dump()) for task, usage in known.items()}
+        tries = SizedTries(trace, how, catalogue, before)
+        found[how] = simulate(trace, catalogue, policy=GREEDY, tries=tries, conditions=Conditions(boot_seconds=60.0))
+    return found
+
+
+def print_second_runs(recordings: Mapping[str, Mapping[str, Sequence[RecordedTry]]], seed: int) -> None:
+    print(f"{'':16}{'sizes':8}{'USD':>10}{'factor':>8}{'seconds':>10}{'factor':>8}{'short':>7}{'jobs':>7}")
+    sums: dict[str, float] = defaultdict(float)
+    for name, tasks in recordings.items():
+        found = second_run(tasks, seed)
+        asked = found[ASKED]
+        for how, each in found.items():
+            sums[how] += each.cost
+            print(
+                f"{name:16}{how:8}{each.cost:10.2f}{each.cost / asked.cost:8.3f}{each.makespan:10.0f}"
+                f"{each.makespan / asked.makespan:8.3f}{each.short:7}{each.jobs:7}",
+                flush=True,
+            )
+    if len(recordings) > 1:
+        for how, usd in sums.items():
+            print(f"{'sum':16}{how:8}{usd:10.2f}{usd / sums[ASKED]:8.3f}")
+
+
 def rows(totals: Mapping[str, Mapping[str, Total]]) -> Iterator[str]:
     yield (
         f"{'':16}{'rule':12}{'GB h wasted':>12}{'short':>8}{'tries':>8}{'short %':>9}{'cpus packed/used':>18}"
@@ -280,8 +352,12 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument("--usd", action="store_true", help="what a second run costs on EC2, by what its jobs request")
     options = parser.parse_args()
     recordings = {path.stem: tries_of(path) for path in options.files} or {"made": made(1)}
+    if options.usd:
+        print_second_runs(recordings, options.seeds[0])
+        return
     totals = {name: measure(tasks, options.history, options.seeds) for name, tasks in recordings.items()}
     if len(totals) > 1:
         whole = {rule: Total() for rule in RULES}

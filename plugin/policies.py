@@ -15,7 +15,7 @@ from lading.executors.orchestrator.executor_names import goes_to_lading
 from lading.hooks.dags.teams import team_of_task
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
-from lading.scheduling.hints.expressions import NAMES
+from lading.scheduling.hints.expressions import MEASURES, NAMES
 from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
@@ -241,7 +241,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
         needs_files
         or needs_values
         or bool(hints.auto)
-        or any(expression.uses("input_size") for expression in hints.expressions.values())
+        or any(expression.uses(name) for expression in hints.expressions.values() for name in MEASURES)
     )
     used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
     if hints.expressions or patterns:

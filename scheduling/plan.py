@@ -22,6 +22,8 @@ MOST_HURRY = 100.0
 HURRIES = {"cheap": 0.0, "balanced": 1.0, "fast": 10.0}
 # What is known of the lengths of a workflow's tasks: each, the median of those of the same name, or nothing yet.
 LENGTHS = ("known", "task", "unknown")
+# What a workflow's tasks request: their authors' amounts, what Lading would choose, or what they use.
+SIZES = (ASKED, AUTO, EXACT) = ("asked", "auto", "exact")
 
 
 @dataclass(frozen=True, slots=True)

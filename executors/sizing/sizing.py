@@ -117,6 +117,11 @@ class JobFacts:
             self.measured.append(self.sizes.total_bytes([self.value(name) for name in self.inputs]))
         return self.measured[0]
 
+    @property
+    def input_length(self) -> int:
+        values = [self.value(name) for name in self.inputs]
+        return sum(len(each) for each in values if isinstance(each, Sequence) and not isinstance(each, (str, bytes)))
+
     def value(self, name: str) -> object:
         if name not in self.inputs:
             raise ExpressionError(f"there is no input {name!r}; valid: {', '.join(self.inputs) or 'none'}")
@@ -358,8 +363,8 @@ def size_job(
     if hints.expressions:
         hints = largest_of([hints.evaluated(each) for each in facts])
     # Sizes that neither an expression nor auto has asked for were not looked up, and are not for this.
-    looked_up = [size for each in facts for size in each.measured]
-    measured = {"input_size": max(looked_up)} if looked_up else {}
+    looked_up = [each for each in facts if each.measured]
+    measured = {"input_size": size} if (size := _input_size(looked_up)) is not None else {}
     places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
     earlier = [as_try(each) for each in tries]
     factors = settings.retry_factors
@@ -395,9 +400,12 @@ def size_job(
 
 
 def _input_size(facts: Sequence[JobFacts]) -> int | None:
-    """The bytes of a job's inputs, of several jobs the most; None: not known, and ``auto`` can do without."""
+    """How large a job's inputs are, as :class:`lading.scheduling.insight.usage.Use` has it, of several jobs the most;
+    None: not known, and ``auto`` can do without.
+    """
     try:
-        return max((each.input_size for each in facts), default=None)
+        largest = max((each.input_size for each in facts), default=None)
+        return largest if largest is None or largest else -max(each.input_length for each in facts)
     except ExpressionError:
         return None
 

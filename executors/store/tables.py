@@ -158,7 +158,7 @@ class JobRow(Base):
     input_values: Mapped[str | None] = mapped_column(Text)
     # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
     stage: Mapped[str | None] = mapped_column(Text)
-    # Bytes of its inputs, where a hint has asked for them.
+    # Bytes of its inputs, where a hint has asked for them; below 0: they have none, but so many elements in lists.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
     state: Mapped[str] = mapped_column(String(12))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from lading.hooks.files import safe_files
 from lading.plugin.offline.options import UsageError
@@ -13,8 +15,9 @@ from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import InstanceLimits, Objective
+from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
-from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.trace import LEAST_CPUS, MOST_CPUS, REQUESTS, Arrival
 from lading.scheduling.text import csv_tables
 from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable, shortened
@@ -84,6 +87,50 @@ def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arr
         raise UsageError(str(error)) from None
     check_sizes(workflow, path, offered)
     return workflow
+
+
+def with_requests(
+    workflows: Mapping[str, Sequence[Arrival]], path: str, offered: Catalogue
+) -> dict[str, list[Arrival]]:
+    """Workflows whose tasks request what a table says: the first row whose name or pattern matches counts.
+
+    Rows that match no task are named on stderr, for one of them may be misspelt.
+
+    :raises TableError: the table cannot be read, or none of its rows matches a task
+    :raises UsageError: a task fits nothing that is offered then
+    """
+    table = csv_tables.read(read_table(path, REQUESTS), path, REQUESTS)
+    rows = list(csv_tables.unique(table, "task", requested))
+    names = {each.job.task or each.job.name for workflow in workflows.values() for each in workflow}
+    rule = {name: next((each for each in rows if fnmatchcase(name, each[0])), None) for name in names}
+    unused = [pattern for pattern, _ in rows if not any(fnmatchcase(name, pattern) for name in names)]
+    if len(unused) == len(rows):
+        raise TableError(path, 1, f"no row matches a task; the tasks are {shortened(', '.join(sorted(names)))}")
+    if unused:
+        print(printable(f"{path}: no task is called {shortened(', '.join(unused))}"), file=sys.stderr)
+    found = {}
+    for source, workflow in workflows.items():
+        found[source] = [
+            each if (row := rule[each.job.task or each.job.name]) is None else requesting(each, row[1])
+            for each in workflow
+        ]
+        check_sizes(found[source], source, offered)
+    return found
+
+
+def requested(row: csv_tables.Row) -> tuple[str, Resources]:
+    """What a row of that table says of tasks."""
+    cpus, memory = (
+        row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS, zero=False),
+        row.number("memory_mib", zero=False),
+    )
+    return row.text("task"), Resources(cpus, math.ceil(memory))
+
+
+def requesting(arrival: Arrival, asked: Resources) -> Arrival:
+    """A task of a workflow that requests something else."""
+    used = None if arrival.used is None else replace(arrival.used, cpus=asked.cpus, memory=asked.memory)
+    return replace(arrival, job=replace(arrival.job, resources=asked), used=used)
 
 
 def check_sizes(workflow: Sequence[Arrival], source: str, offered: Catalogue) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lading.scheduling.hints.values import parse_hurry
-from lading.scheduling.plan import EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES
-from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
+from lading.scheduling.plan import AUTO, EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES, SIZES
+from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUESTS, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
@@ -28,6 +28,8 @@ class Option(NamedTuple):
     settings: dict[str, Any]
 
 
+# Earlier runs from which the last one has learnt: sizes hardly change after a few.
+MOST_RUNS = 100
 # Where nothing else is said: larger numbers are slips.
 MOST = 2**31 - 1
 MOST_USD = 1_000_000
@@ -77,6 +79,15 @@ def policies(text: str) -> tuple[str, ...]:
         if name not in (*POLICY_NAMES, FORECAST):
             raise argparse.ArgumentTypeError(f"{shortened(name)} is not one of {', '.join((*POLICY_NAMES, FORECAST))}")
     return names
+
+
+def sizes(text: str) -> tuple[str, ...]:
+    """A reader of what tasks request, one or several of :data:`SIZES`."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in SIZES:
+            raise argparse.ArgumentTypeError(f"{shortened(name)} is not one of {', '.join(SIZES)}")
+    return tuple(dict.fromkeys(names))
 
 
 def hurry(text: str) -> float:
@@ -182,6 +193,27 @@ SIMULATE_OPTIONS = (
         "second run, or what has ended in this one (task)",
     ),
     option(
+        "--sizes",
+        type=sizes,
+        metavar="SIZES",
+        help="with --workflow: what tasks request, such as asked,auto,exact: their authors' amounts, what "
+        f"memory={AUTO!r} and cpus={AUTO!r} would choose, or just what each used",
+    ),
+    option(
+        "--runs",
+        nargs="+",
+        type=whole(MOST_RUNS),
+        metavar="N",
+        help=f"with --sizes {AUTO}: which runs of the workflow are simulated, 1 the first; each learns from "
+        "the tries of those before it, which are drawn from the recorded ones, and from its own (1 2 10)",
+    ),
+    option(
+        "--requests",
+        metavar="FILE",
+        help=f"with --workflow: what the authors' tasks request, CSV: {','.join(REQUESTS)}; a task is the name or a "
+        "pattern such as '*.STAR_ALIGN', of which the first that matches counts",
+    ),
+    option(
         "--hurry",
         type=hurry,
         metavar="H",
@@ -192,7 +224,8 @@ SIMULATE_OPTIONS = (
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST})",
+        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST}, with --sizes "
+        f"{FORECAST})",
     ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
     *SITE_OPTIONS,

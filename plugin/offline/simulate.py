@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import IO, Any, TypeAlias
 
 from lading.plugin.offline import chart
 from lading.plugin.offline.frontier import BOOT_SECONDS
-from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow
+from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow, with_requests
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.share_simulation import simulate_shares
 from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective
+from lading.scheduling.plan import ASKED, AUTO, FORECAST, InstanceLimits, Objective
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.scale_in import ScaleIn
@@ -29,12 +30,15 @@ from lading.scheduling.simulation.fixed_fleet import SLACK, CheapestFleets, Equa
 from lading.scheduling.simulation.frontier import TICK
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import NoEnd, simulate
+from lading.scheduling.simulation.sized_tries import SizedTries, earlier_runs
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.text.printable import printable
 
 # Makes a drawing of reports.
 Form: TypeAlias = Callable[[Sequence[Report]], str]
+# The runs that are simulated where none are named.
+RUNS = (1, 2, 10)
 REPORT_LINES = {
     "jobs": "jobs",
     "unplaced": "jobs that found no place",
@@ -57,6 +61,8 @@ REPORT_LINES = {
     "lost_usd": "cost of reclaims, USD",
     "plans": "plans",
 }
+# What is printed as well where it is said what tasks request.
+SIZED_LINES = {"short": "tries that fell short", "of_cost": "cost / asked", "of_makespan": "makespan / asked"}
 JSON_NAMES = {
     "cost": "cost_usd",
     "bound": "lower_bound_usd",
@@ -89,6 +95,54 @@ class SimulationInputs:
     references: Mapping[str, CheapestFleets] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One simulation of what is compared.
+
+    :param sizes: what its tasks request, one of :data:`lading.scheduling.plan.SIZES`; None: what the trace says
+    :param number: with ``auto``, which run of the workflow it is
+    :param asked: the same with what the authors ask for; None: that is not among what is compared
+    """
+
+    report: Report
+    sizes: str | None = None
+    number: int | None = None
+    asked: Report | None = None
+
+    @property
+    def title(self) -> str:
+        run = "" if self.number is None else f", run {self.number}"
+        return self.report.policy if self.sizes is None else f"{self.report.policy}, {self.sizes}{run}"
+
+    @property
+    def short(self) -> int:
+        return self.report.short
+
+    @property
+    def of_cost(self) -> float | None:
+        """Its cost over that with what the authors ask for."""
+        return None if self.asked is None or not self.asked.cost else self.report.cost / self.asked.cost
+
+    @property
+    def of_makespan(self) -> float | None:
+        return None if self.asked is None or not self.asked.makespan else self.report.makespan / self.asked.makespan
+
+
+def sizes_compared(args: argparse.Namespace) -> list[tuple[str | None, int | None]]:
+    """What tasks request in each simulation, and which run of the workflow that is.
+
+    :raises UsageError: an option has nothing to act on
+    """
+    if args.runs is not None and AUTO not in (args.sizes or ()):
+        raise UsageError(f"--runs is for --sizes {AUTO}: give that, or leave it out")
+    if args.sizes is None:
+        return [(None, None)]
+    if args.runs is not None and 0 in args.runs:
+        raise UsageError("--runs 0: there is no such run; valid: 1, the first, and more")
+    numbers: dict[str, Sequence[int | None]] = {AUTO: args.runs or RUNS}
+    return [(sizes, number) for sizes in args.sizes for number in numbers.get(sizes, (None,))]
+
+
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print the result; returns the exit status."""
     if missing := planning_missing():
@@ -113,34 +167,46 @@ def simulate_each(
 ) -> None:
     """Simulate under each policy, print the reports, and draw them where that is asked for."""
     refuse_idle_options(args, given.policies)
+    compared = sizes_compared(args)
     total = sum(each.job.count for each in given.arrivals)
-    reports = []
-    for policy in given.policies:
+    runs: list[SimulatedRun] = []
+    for policy, (sizes, number) in product(given.policies, compared):
+        tries = None
+        if sizes is not None:
+            known = earlier_runs(given.arrivals, (number or 1) - 1, args.seed)
+            tries = SizedTries(given.arrivals, sizes, offered, known)
         with ProgressWatch(shown=args.progress) as watch, ending(args):
-            reports.append(
-                simulate(
-                    given.arrivals,
-                    offered,
-                    given.limits,
-                    policy,
-                    effort=args.effort,
-                    objective=Objective(args.per_instance_cost, args.horizon_hours),
-                    scale_in=ScaleIn(args.idle_seconds, args.billing_seconds, min_instances=args.min_instances),
-                    conditions=Conditions(
-                        boot_seconds=given.boot_seconds,
-                        capacity_errors=args.capacity_errors,
-                        reclaims_per_hour=args.reclaims_per_hour,
-                        tick_seconds=given.tick_seconds,
-                        seed=args.seed,
+            runs.append(
+                SimulatedRun(
+                    simulate(
+                        given.arrivals,
+                        offered,
+                        given.limits,
+                        policy,
+                        effort=args.effort,
+                        objective=Objective(args.per_instance_cost, args.horizon_hours),
+                        scale_in=ScaleIn(args.idle_seconds, args.billing_seconds, min_instances=args.min_instances),
+                        conditions=Conditions(
+                            boot_seconds=given.boot_seconds,
+                            capacity_errors=args.capacity_errors,
+                            reclaims_per_hour=args.reclaims_per_hour,
+                            tick_seconds=given.tick_seconds,
+                            seed=args.seed,
+                        ),
+                        hurry=1.0 if args.hurry is None else args.hurry,
+                        lengths=given.lengths,
+                        tries=tries,
+                        progress=partial(show, watch, policy, total),
                     ),
-                    hurry=1.0 if args.hurry is None else args.hurry,
-                    lengths=given.lengths,
-                    progress=partial(show, watch, policy, total),
+                    sizes,
+                    number,
                 )
             )
-    print_reports(reports, given.references, offered, args.output, out)
+    asked = {each.report.policy: each.report for each in runs if each.sizes == ASKED}
+    runs = [replace(each, asked=asked.get(each.report.policy)) for each in runs]
+    print_runs(runs, given.references, offered, args.output, out)
     if form is not None:
-        chart.draw(form(reports), args.plot)
+        chart.draw(form([replace(each.report, policy=each.title) for each in runs]), args.plot)
 
 
 def simulate_dag(args: argparse.Namespace, form: Form | None, out: IO[str]) -> int:
@@ -148,6 +214,7 @@ def simulate_dag(args: argparse.Namespace, form: Form | None, out: IO[str]) -> i
 
     :raises UsageError: another input is given, too, or there is no such Dag
     """
+    refuse_options(args, ("sizes", "runs", "requests"), "--workflow FILE")
     others = ("jobs", "workflow", "shares", "catalogue", "types", "exclude_types", "overhead_memory", "ebs_gib")
     for name in others:
         if getattr(args, name):
@@ -174,9 +241,8 @@ def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> Simula
 
     :raises UsageError: there is none, or an option is for workflows
     """
-    for name in ("starts", "scale", "lengths"):
-        if getattr(args, name) is not None:
-            raise UsageError(f"--{name} is for workflows; give --workflow FILE or --dag DAG, or leave it out")
+    refuse_options(args, ("starts", "scale", "lengths"), "--workflow FILE or --dag DAG")
+    refuse_options(args, ("sizes", "runs", "requests"), "--workflow FILE")
     policies = args.compare or ("hours",)
     if FORECAST in policies:
         raise UsageError(f"--compare {FORECAST} is for workflows; give --workflow FILE or --dag DAG, or leave it out")
@@ -190,6 +256,17 @@ def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> Simula
     return SimulationInputs(arrivals, limits, policies, args.tick_seconds, boot_seconds(args))
 
 
+def refuse_options(args: argparse.Namespace, names: Sequence[str], instead: str) -> None:
+    """Refuse options that are for workflows alone.
+
+    :param instead: what is to be given with them
+    :raises UsageError: naming the first of them that is given
+    """
+    for name in names:
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} is for workflows; give {instead}, or leave it out")
+
+
 def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
     """The runs of all workflow files.
 
@@ -199,6 +276,8 @@ def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> S
         raise UsageError("--workflow takes no --jobs: give one of them")
     offered = offline_market.offered
     workflows = {path: read_workflow(path, offered, args.scale or 1.0) for path in args.workflow}
+    if args.requests is not None:
+        workflows = with_requests(workflows, args.requests, offered)
     return runs_of(workflows, args, offered, InstanceLimits(instances=args.max_instances), boot_seconds(args))
 
 
@@ -225,7 +304,7 @@ def runs_of(
     return SimulationInputs(
         arrivals,
         limits,
-        args.compare or ("greedy", "hours", FORECAST),
+        args.compare or ((FORECAST,) if args.sizes else ("greedy", "hours", FORECAST)),
         args.tick_seconds or TICK,
         boot,
         expected_lengths(arrivals, args.lengths or "task"),
@@ -268,12 +347,16 @@ def ending(args: argparse.Namespace) -> Iterator[None]:
         ) from None
 
 
-def print_reports(
-    reports: Sequence[Report], references: Mapping[str, CheapestFleets], offered: Catalogue, output: str, out: IO[str]
+def print_runs(
+    runs: Sequence[SimulatedRun],
+    references: Mapping[str, CheapestFleets],
+    offered: Catalogue,
+    output: str,
+    out: IO[str],
 ) -> None:
-    """One column per policy, or a JSON object with the list ``runs``; of workflows also what they are compared with."""
+    """Print a column per simulation, or a JSON object with the list ``runs``; of workflows also equal machines."""
     if output == "json":
-        found: dict[str, Any] = {"runs": [named(report) for report in reports]}
+        found: dict[str, Any] = {"runs": [named(each) for each in runs]}
         if references:
             found["workflows"] = [{"file": path} | as_json(each) for path, each in references.items()]
         json.dump(found, out, indent=1)
@@ -284,9 +367,11 @@ def print_reports(
     from rich.table import Table
 
     console = Console(file=out, highlight=False, markup=False, emoji=False)
-    table = Table("", *(report.policy for report in reports))
+    table = Table("", *(each.title for each in runs))
     for name, heading in REPORT_LINES.items():
-        table.add_row(heading, *(shown(getattr(report, name)) for report in reports))
+        table.add_row(heading, *(shown(getattr(each.report, name)) for each in runs))
+    for name, heading in SIZED_LINES.items() if runs[0].sizes is not None else ():
+        table.add_row(heading, *(shown(getattr(each, name)) for each in runs))
     console.print(table)
     for path, fleets in references.items():
         console.print(
@@ -327,9 +412,12 @@ def as_json(found: CheapestFleets) -> dict[str, Any]:
     }
 
 
-def named(report: Report) -> dict[str, Any]:
-    """A report as JSON names it."""
-    return {"policy": report.policy} | {JSON_NAMES.get(name, name): getattr(report, name) for name in REPORT_LINES}
+def named(run: SimulatedRun) -> dict[str, Any]:
+    """A simulation as JSON names it."""
+    found = {JSON_NAMES.get(name, name): getattr(run.report, name) for name in REPORT_LINES}
+    sized = {} if run.sizes is None else {"sizes": run.sizes, "run": run.number}
+    sized |= {} if run.sizes is None else {name: getattr(run, name) for name in SIZED_LINES}
+    return {"policy": run.report.policy} | sized | found
 
 
 def shown(value: float | None) -> str:

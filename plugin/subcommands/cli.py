@@ -208,6 +208,15 @@ def get_commands() -> list[GroupCommand]:
                     "the kinds idle and boot are what no job was charged. Ends with status 1 where nothing is known.",
                 ),
                 command(
+                    "advice",
+                    "What the tasks of a Dag should request, by what their tries used",
+                    (ARG_THE_DAG, ARG_COST_OUTPUT),
+                    "The same as the Dag's tab shows, those first that would save most. wasted is what the last tries "
+                    "requested and did not use, GiB-hours, with all that those had which ran out of memory; "
+                    "wasted_by_line the same with the line, which is to be pasted into the Dag. Ends with status 1 "
+                    "where no try of the Dag has ended.",
+                ),
+                command(
                     "top",
                     "Show what runs, what waits and why, until Ctrl-C",
                     (ARG_ONCE, ARG_SECONDS),

@@ -21,7 +21,9 @@ Kind = Literal["memory", "time", "count"]
 
 LONGEST = 500  # characters
 MOST_BITS = 1024  # of the numbers in between; far beyond any resource, far below what takes time
-NAMES = ("input_size", "inputs", "attempt", "map_index", "runtime")
+NAMES = ("input_size", "input_length", "inputs", "attempt", "map_index", "runtime")
+# Those of them for which all inputs are looked at.
+MEASURES = ("input_size", "input_length")
 PARTS = ("size", "value")
 
 _ALLOWED = (
@@ -64,6 +66,10 @@ class ExpressionFacts(Protocol):
     @property
     def input_size(self) -> int:
         """Bytes of all files among the inputs."""
+
+    @property
+    def input_length(self) -> int:
+        """How many elements the lists among the inputs have together."""
 
     def value(self, name: str) -> object:
         """An input."""
@@ -157,16 +163,15 @@ class _Names(Mapping[str, Any]):
         self.facts = facts
 
     def __getitem__(self, name: str) -> Any:
-        if name == "inputs":
-            return _Inputs(self.facts)
-        if name == "input_size":
-            return Amount(self.facts.input_size, BYTES)
-        if name == "runtime":
-            return Amount(self.facts.runtime, SECONDS)
-        if name == "attempt":
-            return self.facts.attempt
-        if name == "map_index":
-            return self.facts.map_index
+        match name:
+            case "inputs":
+                return _Inputs(self.facts)
+            case "input_size":
+                return Amount(self.facts.input_size, BYTES)
+            case "runtime":
+                return Amount(self.facts.runtime, SECONDS)
+            case "input_length" | "attempt" | "map_index":
+                return getattr(self.facts, name)
         return self.facts.value(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -238,7 +243,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 FUNCTIONS = tuple(name for name in _FUNCTIONS if not name.startswith("_"))
 _VALID = (
     f"valid: numbers, units such as GiB or min, + - * / // % **, comparisons, `a if b else c`, the functions "
-    f'{", ".join(FUNCTIONS)}, and the names input_size, attempt, map_index, runtime, inputs["x"].size, '
+    f'{", ".join(FUNCTIONS)}, and the names input_size, input_length, attempt, map_index, runtime, inputs["x"].size, '
     'inputs["x"].value, and the inputs themselves'
 )
 

@@ -105,7 +105,7 @@ def _looks_like_an_expression(text: str) -> bool:
 class _NoFacts:
     """The facts for an expression that asks for none."""
 
-    attempt = map_index = input_size = 0
+    attempt = map_index = input_size = input_length = 0
     runtime = 0.0
 
     def value(self, name: str) -> object:

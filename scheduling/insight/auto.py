@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.right_size import Sizes
+from lading.scheduling.insight.right_size import Sizes, measure
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
@@ -128,7 +129,7 @@ def sized(
 
     :param fitted: to earlier tries
     :param largest: the most of everything that a location has where it may run; None: that is not known
-    :param input_size: bytes; None: not known
+    :param input_size: of its inputs, as :class:`lading.scheduling.insight.usage.Use` has it
     """
     values: dict[str, Any] = {}
     decisions = []
@@ -149,8 +150,9 @@ def sized(
 def decision(name: str, value: float, fitted: Sizes, input_size: int | None) -> str:
     """What is said of an amount that earlier tries have shown."""
     tries = f"{fitted.tries} tries" if fitted.tries != 1 else "1 try"
-    by_input = getattr(fitted, name).slope and input_size is not None
-    basis = f"{tries} and its input of {format_memory(-(-(input_size or 0) // 2**20))}" if by_input else tries
+    size = measure(input_size, by_length=fitted.by_length)
+    by_input = getattr(fitted, name).slope and size is not None
+    basis = f"{tries} and {_inputs(size or 0, by_length=fitted.by_length)}" if by_input else tries
     limit = ", the largest there is" if value < (fitted.amount(name, input_size) or 0.0) else ""
     return f"requests {AMOUNTS[name](value)}{limit}: sized by {basis} (auto)"
 
@@ -160,3 +162,9 @@ def _cut(name: str, amount: float, largest: Resources | None) -> float:
     most = getattr(largest, name, None)
     found = amount if most is None else min(amount, most)
     return float(found) if name == "cpus" else int(found)
+
+
+def _inputs(size: float, *, by_length: bool) -> str:
+    if by_length:
+        return f"its lists of {size:,.0f} elements"
+    return f"its input of {format_memory(math.ceil(size / 2**20))}"

@@ -28,7 +28,9 @@ LONE_MARGIN = 0.15
 # Measurements vary by this part from one try to the next.
 NOISE = 0.002
 # Added besides, as a part, up to an absolute amount: it costs little and saves small tasks most repetitions.
-SMALL_MARGIN = 0.03
+SMALL_MARGIN = 0.015
+# Added to the most that a try used, for one that repeats a try which fell short: there is something new about it.
+AGAIN_MARGIN = 0.05
 # A line ends at this many times the largest input seen: nothing is known beyond.
 FARTHEST = 2.0
 
@@ -75,7 +77,7 @@ class FittedNeed:
 
     def after(self, too_little: float) -> float:
         """The amount for a try that repeats one which had too little."""
-        return self.largest if too_little < self.largest else 2 * too_little
+        return self.largest * (1 + AGAIN_MARGIN) if too_little < self.largest else 2 * too_little
 
 
 def fit(
@@ -98,7 +100,7 @@ def fit(
     if not points:
         # Each of the failed tries needed more than it had.
         largest = max((each.value for each in floors), default=0.0)
-        return FittedNeed(2 * largest, largest=2 * largest) if largest else None
+        return FittedNeed(2 * largest, largest=largest) if largest else None
     largest = max(each.value for each in points) * (1 + NOISE)
     constant = _lines(points, floors, number, most_short, [0.0])
     flat = FittedNeed(constant.base + _padding(constant.base, small), largest=largest, tries=len(points))
@@ -106,10 +108,11 @@ def fit(
     if len(sized) < max(FEWEST_FOR_A_LINE, len(points) / 2):
         return flat
     line = _lines(sized, [each for each in floors if each.size is not None], number, most_short, [0.0, *_slopes(sized)])
-    if not line.slope:
+    sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
+    # Where a try failed beyond the end of the line, that says nothing of what such inputs need.
+    if not line.slope or any((each.size or 0.0) > FARTHEST * max(sizes) for each in floors):
         return flat
     padding = _padding(line.amount, small)
-    sizes, values = [each.size or 0.0 for each in sized], [each.value for each in sized]
     least, farthest = min(values) + padding, FARTHEST * max(sizes)
     return replace(flat, base=line.base + padding, slope=line.slope, least=least, farthest=farthest)
 

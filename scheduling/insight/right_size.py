@@ -17,7 +17,7 @@ from lading.scheduling.text.units import format_count, format_memory, format_tim
 # With fewer tries nothing is advised.
 FEWEST_TRIES = 3
 # Less is noise of interpreters and libraries, MiB: small tasks get up to so much more than they needed.
-SMALL_MEMORY = 32.0
+SMALL_MEMORY = 16.0
 # Part that is added to peaks that were sampled so seldom that a short one may have been missed.
 SAMPLED_MARGIN = 0.05
 # More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
@@ -26,7 +26,7 @@ CPU_NOISE = 0.02
 # The same work takes longer on another machine, or beside others.
 TIME_MARGIN = 0.2
 SMALLEST_CPUS = 0.25
-SMALLEST_MEMORY = 64
+SMALLEST_MEMORY = 8
 SMALLEST_TIME = 60
 # What a task without a hint is packed by at least: one that waits for something nearly all the time still starts, and
 # ends, on the machine, and has an interpreter of its own.
@@ -58,6 +58,9 @@ class RightSize:
     :param saved_cpu_hours: how much less these tries would have asked for with the advice; negative: more
     :param saved_gib_hours: the same of memory
     :param line: to paste; None: nothing can be advised
+    :param wasted: of the last tries, GiB-hours that they requested and did not use, with all of those that ran
+        out; None: no peak is known
+    :param wasted_by_line: the same with what the line says
     """
 
     tries: int
@@ -69,6 +72,8 @@ class RightSize:
     saved_cpu_hours: float = 0.0
     saved_gib_hours: float = 0.0
     line: str | None = None
+    wasted: float | None = None
+    wasted_by_line: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Sizes:
 
     :param tries: how many are known
     :param mean_cpus: what they keep busy on average, those included of which nearly all is start-up
+    :param by_length: whether the size of inputs is the number of elements in their lists, as they name no files
     """
 
     tries: int
@@ -84,14 +90,15 @@ class Sizes:
     cpus: FittedNeed | None
     time: FittedNeed | None
     mean_cpus: FittedNeed | None = None
+    by_length: bool = False
 
     def amount(self, name: str, input_size: float | None) -> float | None:
         """What a try should ask for, in whole steps: MiB of ``memory``, ``cpus``, or seconds of ``time``.
 
-        :param input_size: bytes; None: not known
+        :param input_size: as :class:`Use` has it
         """
         envelope: FittedNeed | None = getattr(self, name)
-        return None if envelope is None else ROUNDED[name](envelope.at(input_size))
+        return None if envelope is None else ROUNDED[name](envelope.at(measure(input_size, by_length=self.by_length)))
 
     def packed(self, name: str, input_size: float | None, default: float) -> float | None:
         """What a try is packed by whose author says nothing of ``memory`` or ``cpus``; None: too little is known.
@@ -100,43 +107,54 @@ class Sizes:
         :param default: by which it is packed then, and which may be less than the least
         """
         envelope: FittedNeed | None = getattr(self, name)
+        size = measure(input_size, by_length=self.by_length)
         if envelope is not None and envelope.tries >= FEWEST_TO_PACK:
-            return float(PACKED[name](envelope.at(input_size), default))
+            return float(PACKED[name](envelope.at(size), default))
         # Short tries may show that a task waits, but not that its work needs more: they are the start-up's.
         brief = self.mean_cpus if name == "cpus" else None
         if brief is None or brief.tries < FEWEST_TO_PACK:
             return None
-        return min(default, float(PACKED[name](brief.at(input_size), default)))
+        return min(default, float(PACKED[name](brief.at(size), default)))
 
 
 NOTHING_KNOWN = Sizes(0, None, None, None)
 
 
+def measure(input_size: float | None, *, by_length: bool) -> float | None:
+    """How large inputs are, in bytes or in elements of lists; None: not known so.
+
+    :param input_size: as :class:`Use` has it
+    """
+    if input_size is None or (input_size and (input_size < 0) != by_length):
+        return None
+    return abs(input_size)
+
+
 def sizes(usage: Usage) -> Sizes:
     """Fit what the next try needs to what earlier ones used, and to the size of their inputs."""
     sample, number = usage.sample, usage.tries
+    by_length = next((use.input_size < 0 for use in reversed(sample) if use.input_size), False)
+
+    def point(use: Use, value: float, seconds: float | None = None) -> Point:
+        return Point(measure(use.input_size, by_length=by_length), value, use.seconds if seconds is None else seconds)
+
     memory = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
-    too_little = [Point(use.input_size, bound, use.seconds) for use in sample if (bound := use.memory_bound)]
+    too_little = [point(use, bound) for use in sample if (bound := use.memory_bound)]
     cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
     mean_cpus = [(use, use.mean_cpus) for use in sample if use.mean_cpus is not None]
     time = [(use, use.seconds) for use in sample if use.cause is None]
-    too_short = [Point(use.input_size, use.seconds, 1.0) for use in sample if use.cause is not None]
+    too_short = [point(use, use.seconds, 1.0) for use in sample if use.cause is not None]
     sampled = 1 + SAMPLED_MARGIN * any(use.is_sampled for use, _ in memory)
     return Sizes(
         number,
-        fit([_point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
-        fit([_point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
-        fit(
-            [Point(use.input_size, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short
-        ),
+        fit([point(use, sampled * peak) for use, peak in memory], number, bounds=too_little, small=SMALL_MEMORY),
+        fit([point(use, busy or 0.0) for use, busy in cpus], number, most_short=MOST_SLOWED),
+        fit([point(use, seconds * (1 + TIME_MARGIN), 1.0) for use, seconds in time], number, bounds=too_short),
         None
         if len(cpus) >= FEWEST_TO_PACK
-        else fit([_point(use, mean or 0.0) for use, mean in mean_cpus], number, most_short=MOST_SLOWED),
+        else fit([point(use, mean or 0.0) for use, mean in mean_cpus], number, most_short=MOST_SLOWED),
+        by_length,
     )
-
-
-def _point(use: Use, value: float) -> Point:
-    return Point(use.input_size, value, use.seconds)
 
 
 def _steps(amount: float, step: float, least: float) -> float:
@@ -184,6 +202,8 @@ def right_size(usage: Usage) -> RightSize:
         saved_cpu_hours=_saved(usage.cpu_hours, sample, fitted, "cpus"),
         saved_gib_hours=_saved(usage.gib_hours, sample, fitted, "memory"),
         line=line(fitted),
+        wasted=_wasted(sample),
+        wasted_by_line=None if fitted.memory is None else _wasted(sample, fitted),
         **{name: _size(fitted, name, each) for name, each in values.items()},
     )
 
@@ -210,27 +230,48 @@ def _saved(hours: float, sample: Sequence[Use], fitted: Sizes, name: str) -> flo
     return hours * (1 - advised / asked) if asked else 0.0
 
 
+def _wasted(sample: Sequence[Use], fitted: Sizes | None = None) -> float | None:
+    """GiB-hours that tries would have wasted, all that one has which falls short.
+
+    :param fitted: what they request; None: what they did
+    """
+    found = 0.0
+    ended = [use for use in sample if use.cause is None and use.peak_memory is not None]
+    for use in ended:
+        memory, needed = float(use.memory), use.peak_memory or 0
+        if fitted is not None and fitted.memory is not None:
+            memory = fitted.amount("memory", use.input_size) or 0.0
+            if memory < needed:
+                found += memory * use.seconds
+                memory = fitted.memory.after(memory)
+        found += max(0.0, memory - needed) * use.seconds
+    if fitted is None:
+        found += sum(use.memory * use.seconds for use in sample if use.cause == "out_of_memory")
+    return found / 1024 / 3600 if ended else None
+
+
 def line(fitted: Sizes) -> str | None:
     """The hints that the next try should have, as a Dag author writes them; None: nothing is known."""
     hints = []
     if fitted.cpus is not None:
         hints.append(f"cpus={format_count(ROUNDED['cpus'](fitted.cpus.constant))}")
     if fitted.memory is not None:
-        hints.append(f'memory="{_memory(fitted.memory)}"')
+        hints.append(f'memory="{_memory(fitted.memory, by_length=fitted.by_length)}"')
     if fitted.time is not None:
         hints.append(f'time="{format_time(ROUNDED["time"](fitted.time.constant))}"')
     return f"executor_config=resources({', '.join(hints)})" if hints else None
 
 
-def _memory(envelope: FittedNeed) -> str:
+def _memory(envelope: FittedNeed, *, by_length: bool) -> str:
     """The hint ``memory``: an expression where the size of inputs explains what is needed."""
     if not envelope.slope:
         return format_memory(ROUNDED["memory"](envelope.constant))
     # The slope is MiB per byte, and an expression's input_size is in bytes; it is rounded up in its third digit.
-    slope = envelope.slope * 2**20
+    slope = envelope.slope * (1 if by_length else 2**20)
     digits = 2 - math.floor(math.log10(slope))
     factor = math.ceil(slope * 10**digits) / 10**digits
     base = math.ceil(envelope.base)
     sign = "+" if base >= 0 else "-"
-    text = f"{factor:.{max(digits, 0)}f} * input_size {sign} {format_memory(abs(base))}"
+    rising = "MiB * input_length" if by_length else "* input_size"
+    text = f"{factor:.{max(digits, 0)}f} {rising} {sign} {format_memory(abs(base))}"
     return f"max({text}, {format_memory(ROUNDED['memory'](envelope.least))})" if base < 0 else text

@@ -30,7 +30,7 @@ class Use:
     :param cpu_seconds: None: it is not known
     :param cause: why it failed; None: it did not
     :param waited: seconds until it began
-    :param input_size: bytes of its inputs; None: not known
+    :param input_size: bytes of its inputs; below 0: these have no bytes, and so many elements in lists; None: not known
     :param is_sampled: whether its memory was looked at so seldom that a short peak may have been missed
     """
 
@@ -133,7 +133,7 @@ class Usage:
 
 def _outermost(uses: Iterable[Use]) -> Iterator[Use]:
     """Yield the tries that a line above all of them could rest on, those of larger inputs first if they are many."""
-    by_point = {(float(use.input_size or 0), float(use.memory_bound or use.peak_memory or 0)): use for use in uses}
+    by_point = {(abs(float(use.input_size or 0)), float(use.memory_bound or use.peak_memory or 0)): use for use in uses}
     for corner in upper_hull(by_point)[-MOST_OUTERMOST:]:
         yield by_point[corner]
 

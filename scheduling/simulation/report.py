@@ -30,6 +30,7 @@ class Report:
         begun, and the boot of another one like it; ``lost_seconds``: the seconds of that
     :param launched: how many instances of each type
     :param timeline: what there was over time
+    :param short: tries that had too little memory and were repeated
     """
 
     policy: str
@@ -57,6 +58,7 @@ class Report:
     lost_seconds: float = 0.0
     launched: Mapping[str, int] = field(default_factory=dict)
     timeline: CapacityTimeline = field(default_factory=CapacityTimeline, repr=False)
+    short: int = 0
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class Tally:
     plans: int = 0
     lost_usd: float = 0.0
     lost_seconds: float = 0.0
+    short: int = 0
     refusals: list[tuple[str, Reason]] = field(default_factory=list)
     timeline: CapacityTimeline = field(default_factory=CapacityTimeline)
 
@@ -94,13 +97,16 @@ class Tally:
         """How many launches have failed and instances were reclaimed."""
         return self.errors + self.reclaims
 
-    def end(self, queue: Queue, duration: float, time: float) -> None:
-        """A job has ended."""
-        self.ended += 1
+    def end(self, queue: Queue, duration: float, time: float, *, is_short: bool = False) -> None:
+        """A job has ended, or a try of it that fell short, which is no part of what has to be done."""
+        hours = duration / 3600
+        if is_short:
+            self.short += 1
+        else:
+            self.ended += 1
+            queue.hours += hours
         self.last_end = max(self.last_end, time)
         self.timeline.used(time - duration, time, queue.need[0] / UNIT)
-        hours = duration / 3600
-        queue.hours += hours
         self.used_cpus += queue.need[0] / UNIT * hours
         self.used_memory += queue.need[1] * hours
 
@@ -163,6 +169,7 @@ class Tally:
             lost_usd=self.lost_usd,
             lost_seconds=self.lost_seconds,
             timeline=self.timeline,
+            short=self.short,
         )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob, Location
-from lading.scheduling.packing.problem import UNIT, Vector
+from lading.scheduling.packing.problem import UNIT, Vector, vector
 from lading.scheduling.plan import PlannedLaunch
 from lading.scheduling.prediction import History
 from lading.scheduling.resources import Resources
@@ -82,6 +82,11 @@ class Queue:
     refused: bool = False
     hours: float = 0.0  # of all its jobs that ran
     levels: tuple[tuple[Hashable, str], ...] = ()  # those of the history of durations
+
+    def ask(self, resources: Resources) -> None:
+        """Have its jobs ask for this from now on."""
+        self.job, self.need = replace(self.job, resources=resources), vector(resources)
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         if self.job.task is not None:

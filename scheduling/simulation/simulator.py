@@ -35,6 +35,7 @@ from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine, expect_anew
+from lading.scheduling.simulation.sized_tries import SizedTries
 from lading.scheduling.simulation.supply import KnownSupply
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies
@@ -67,6 +68,7 @@ def simulate(
     conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
     hurry: float = 1.0,
     lengths: Mapping[str, Prediction | float] | None = None,
+    tries: SizedTries | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
     """Run a trace to its end.
@@ -74,11 +76,12 @@ def simulate(
     :param hurry: what time is worth with the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
     :param lengths: how long jobs are expected to run, as predictions or seconds that are known, by their names; those
         of others are learnt
+    :param tries: what they ask for; None: always what the trace says
     :param progress: called after every plan with the number of jobs that have ended
     :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
     :raises NoEnd: it would never end
     """
-    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions, hurry, lengths)
+    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions, hurry, lengths, tries)
     return run.run(progress)
 
 
@@ -97,6 +100,7 @@ class Simulation:
         conditions: Conditions,
         hurry: float = 1.0,
         lengths: Mapping[str, Prediction | float] | None = None,
+        tries: SizedTries | None = None,
     ) -> None:
         self.catalogue, self.limits, self.supply = catalogue, limits, KnownSupply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
@@ -105,7 +109,7 @@ class Simulation:
         )
         self.random = random.Random(conditions.seed)
         self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
-        self.spending = Spending()
+        self.spending, self.tries = Spending(), tries
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
@@ -132,7 +136,8 @@ class Simulation:
         numbers: dict[PlannedJob, int] = {}
         trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
         self.dependencies = Dependencies.read(trace)
-        self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing)
+        has_own_sizes = self.tries is not None
+        self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing) or has_own_sizes
         for arrival in trace:
             name = arrival.job.name if self.is_workflow else ""
             alike = replace(arrival.job, name=name, count=1, queued_at=0.0)
@@ -143,6 +148,15 @@ class Simulation:
                 self.arrivals.append(arrival.arrival)
                 self.durations.append(arrival.duration)
                 self.shape_of.append(number)
+        for job in range(len(self.arrivals)) if has_own_sizes else ():
+            self.size(job)
+
+    def size(self, job: int) -> None:
+        """Have a job ask for what its next try should."""
+        if self.tries is not None:
+            queue = self.queues[self.shape_of[job]]
+            queue.ask(self.tries.next(queue.first))
+            self.durations[job] = self.tries.seconds(queue.first)
 
     def run(self, progress: Callable[[int], None]) -> Report:
         passed, vain = (-1, -1), 0
@@ -173,6 +187,7 @@ class Simulation:
         """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
             if self.next_arrival not in self.dependencies.missing:
+                self.size(self.next_arrival)
                 self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
@@ -212,11 +227,15 @@ class Simulation:
     def end(self, machine: SimulatedMachine, job: int, time: float) -> None:
         queue = self.queues[machine.jobs.pop(job)]
         del machine.running[job]
-        self.history.add(queue.levels, self.durations[job], queue.job.time)
-        self.has_learnt = True
         machine.put(-1, queue.need)
-        self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
-        for child in self.dependencies.end(job):
+        is_short = self.tries is not None and self.tries.end(queue.first)
+        self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds, is_short=is_short)
+        if is_short:
+            self.come(job, time)
+        else:
+            self.history.add(queue.levels, self.durations[job], queue.job.time)
+            self.has_learnt = True
+        for child in () if is_short else self.dependencies.end(job):
             if child < self.next_arrival:
                 if latency := self.conditions.latency_seconds:
                     self.later(time + latency, "come", job=child)
@@ -228,6 +247,7 @@ class Simulation:
     def come(self, job: int, time: float) -> None:
         """Queue a job that waits for no other any more."""
         self.arrivals[job] = time
+        self.size(job)
         self.queue(self.shape_of[job]).waiting.append(job)
 
     def idle(self, machine: SimulatedMachine, time: float) -> None:
@@ -321,11 +341,14 @@ class Simulation:
         at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
         steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
+        changed = self.tries.take_changed() if self.tries is not None else ()
         for job, queue in enumerate(self.queues):
             run = queue.job.run or ""
             began[run] = min(began.get(run, math.inf), self.came[job])
             if job in self.dependencies.ended or self.came[job] > now or queue.refused:
                 continue
+            if queue.job.task in changed and job in self.dependencies.missing:
+                self.size(job)
             location, begun = at.get(job, (None, None))
             parents = tuple(str(each) for each in self.dependencies.parents[job])
             expected = self.predicted(queue)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
+from lading.scheduling.insight.usage import Use
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_ARCH, parse_wanted_arch, valid_types
@@ -29,6 +30,8 @@ OPTIONAL = (
     "dag",
 )
 TRACE = ("arrival_seconds", "duration_seconds")
+# What the tasks of a workflow request.
+REQUESTS = ("task", "cpus", "memory_mib")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
 # Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name; in a
 # simulation each of them begins and ends by itself, too, which takes ten times as long and as much memory.
@@ -48,12 +51,14 @@ class Arrival:
     :param arrival: seconds after the start of the trace
     :param duration: seconds
     :param parents: the names of the jobs that must have ended before it arrives
+    :param used: what it asked for and used when it was recorded; None: that is not known
     """
 
     job: PlannedJob
     arrival: float
     duration: float
     parents: tuple[str, ...] = ()
+    used: Use | None = None
 
 
 @dataclass(slots=True)

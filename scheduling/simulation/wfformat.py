@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
+from lading.scheduling.insight.usage import Use
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
@@ -56,6 +57,7 @@ class _Ran(_Read):
     cores: Amount | None = Field(None, alias="coreCount")
     percent: Amount | None = Field(None, alias="avgCPU")
     memory: Amount | None = Field(None, alias="memoryInBytes")
+    read: Amount | None = Field(None, alias="readBytes")
 
 
 class _Specification(_Read):
@@ -112,8 +114,9 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
             raise WorkflowError(
                 f"{source}: task {shortened(task.id)}: it has no runtimeInSeconds; valid: the seconds that it ran"
             )
-        job = PlannedJob(name=task.id, resources=_asked(its), arch=DEFAULT_ARCH, task=_kind(task.name), run="")
-        arrivals.append(Arrival(job, 0.0, max(its.seconds, LEAST_SECONDS) * scale, task.parents))
+        asked, seconds = _asked(its), max(its.seconds, LEAST_SECONDS) * scale
+        job = PlannedJob(name=task.id, resources=asked, arch=DEFAULT_ARCH, task=_kind(task.name), run="")
+        arrivals.append(Arrival(job, 0.0, seconds, task.parents, _used(its, asked, seconds)))
     try:
         _ = as_forecast(arrivals).order
     except CycleError as error:
@@ -147,6 +150,17 @@ def _asked(ran: _Ran) -> Resources:
         math.ceil(ran.memory / 2**20 * MEMORY_MARGIN) if ran.memory else math.ceil(UNRECORDED_MEMORY * MEMORY_MARGIN)
     )
     return Resources(max(1, cpus if ran.cores else min(cpus, MOST_CPUS)), min(max(LEAST_MEMORY, memory), MOST_MEMORY))
+
+
+def _used(ran: _Ran, asked: Resources, seconds: float) -> Use:
+    return Use(
+        cpus=asked.cpus,
+        memory=asked.memory,
+        seconds=seconds,
+        peak_memory=math.ceil(ran.memory / 2**20) if ran.memory else None,
+        cpu_seconds=None if ran.percent is None else ran.percent / 100 * seconds,
+        input_size=None if ran.read is None else int(ran.read),
+    )
 
 
 def _kind(name: str) -> str:

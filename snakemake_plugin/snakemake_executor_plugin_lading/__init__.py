@@ -84,11 +84,20 @@ class ExecutorSettings(ExecutorSettingsBase):
             "type": str,
         },
     )
+    auto: bool = field(
+        default=False,
+        metadata={
+            "help": "Choose memory and runtime of rules that give none by what their jobs have used, and of rules with "
+            "the resource lading_auto=1 in any case.",
+            "env_var": False,
+            "required": False,
+        },
+    )
     infrastructure_retries: int = field(
         default=3,
         metadata={
-            "help": "How often a job is submitted again whose machine was taken away or has failed; that uses up none "
-            "of its retries.",
+            "help": "How often a job is submitted again whose machine was taken away or has failed, or that had too "
+            "little of what Lading has chosen; that uses up none of its retries.",
             "env_var": False,
             "required": False,
             "type": int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,15 @@ from lading.hooks.files.safe_files import make_private, write_atomically
 from lading.hooks.files.version import MixedVersions, check_versions
 from lading.scheduling.text.printable import printable
 from snakemake_executor_plugin_lading import runs
-from snakemake_executor_plugin_lading.needs import NeedsError, check_limits, executor_config, forecast_hints, needs_of
+from snakemake_executor_plugin_lading.needs import (
+    NeedsError,
+    auto_resources,
+    check_limits,
+    executor_config,
+    forecast_hints,
+    input_size,
+    needs_of,
+)
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import FOLDER, ControllerOptions, StateFolder, transaction
 
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
     from lading.executors.store import Change
+    from lading.scheduling.insight.right_size import Sizes
 
 # So many ends are taken in at a time.
 MOST_ENDS = 1000
@@ -113,6 +123,8 @@ class Engine:
         self.resubmitted: dict[str, int] = {}
         self.resumable: dict[str, str] = {}
         """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
+        self.sizes: dict[str, Sizes] = {}
+        """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
         self.next_plan = 0.0
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
@@ -303,6 +315,7 @@ class Engine:
         from lading.executors import store
 
         rows = []
+        self._fit_sizes([info.job for info in infos])
         for info in infos:
             try:
                 rows.append(self._columns(info))
@@ -314,19 +327,40 @@ class Engine:
                 info.external_jobid = columns["token"]
         self.controller.ring()
 
+    def _fit_sizes(self, jobs: Iterable[Any]) -> None:
+        """Find out what the tries needed of each rule whose memory or runtime Lading chooses."""
+        from lading.executors.store import usage
+        from lading.scheduling.insight.right_size import sizes
+
+        names = set()
+        for job in jobs:
+            with contextlib.suppress(NeedsError):  # which says so where the job is submitted
+                if auto_resources(job, self.workflow, self.options):
+                    names.add(name_of(job))
+        if names:
+            with transaction(self.database) as session:
+                used = usage.of_tasks(session, self.dag_id, names)
+            self.sizes.update((name, sizes(each)) for name, each in used.items())
+
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
         from lading.executors.columns import hint_columns
         from lading.executors.store import State
         from lading.hooks.spool.command import CommandWork
         from lading.scheduling.hints.hints import Hints
+        from lading.scheduling.insight.right_size import NOTHING_KNOWN
 
         job, aux = info.job, info.aux
-        config, given = needs_of(job, self.workflow, self.options, self.tries.get(key_of(job)))
-        columns = {**hint_columns(Hints.from_config(config), self.settings), **given}
-        token, name = str(uuid.uuid4()), name_of(job)
+        token, name, size = str(uuid.uuid4()), name_of(job), input_size(job)
+        last, fitted = self.tries.get(key_of(job)), self.sizes.get(name, NOTHING_KNOWN)
+        needs = needs_of(job, self.workflow, self.options, last, fitted, size)
+        for decision in needs.decisions:
+            self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
+        columns = {**hint_columns(Hints.from_config(needs.config), self.settings), **needs.columns, "input_size": size}
         log_path = f"{name}/{job.jobid}-{token}.log"
         aux["log"] = self.state.logs / log_path
-        aux["had"] = columns["memory_limit"], columns["time_limit"]
+        aux["chosen"] = needs.chosen
+        had_memory = columns["memory"] if "memory" in needs.chosen else None  # which a batch system enforces by itself
+        aux["had"] = columns["memory_limit"] or had_memory, columns["time_limit"]
         command: JobCommand = aux["command"]
         work = CommandWork(
             command.arguments,
@@ -405,7 +439,9 @@ class Engine:
 
         key = key_of(info.job)
         self.tries[key] = (end.cause, *info.aux["had"])
-        if end.cause not in INFRASTRUCTURE or self.resubmitted.get(key, 0) >= self.options.infrastructure_retries:
+        too_little = {"out_of_memory": "memory", "time_limit": "time"}.get(end.cause or "")
+        is_ours = end.cause in INFRASTRUCTURE or too_little in info.aux.get("chosen", ())
+        if not is_ours or self.resubmitted.get(key, 0) >= self.options.infrastructure_retries:
             return False
         self.resubmitted[key] = self.resubmitted.get(key, 0) + 1
         return True
@@ -459,13 +495,16 @@ class Engine:
 
     def _save_rules(self, jobs: Iterable[Any]) -> None:
         """Store what is to come, for sites that launch machines."""
+        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+
         dag = self.workflow.dag
         found: dict[str, tuple[set[str], dict[str, Any], set[int]]] = {}
         for job in jobs:
             if job.is_local:
                 continue
             name = name_of(job)
-            upstream, _, left = found.setdefault(name, (set(), forecast_hints(job, self.workflow, self.options), set()))
+            hints = forecast_hints(job, self.workflow, self.options, self.sizes.get(name, NOTHING_KNOWN))
+            upstream, _, left = found.setdefault(name, (set(), hints, set()))
             left.add(int(job.jobid))
             upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
         with transaction(self.database) as session:

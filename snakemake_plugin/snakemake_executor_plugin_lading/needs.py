@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import os
+from typing import Any, NamedTuple
 
 from lading.operators.resources import resources
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.insight.auto import sized
+from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes
 
 # What Snakemake itself needs in a job, beside what the rule's command uses, MiB.
 OVERHEAD = 256
@@ -17,6 +21,26 @@ UNKNOWN = "<TBD>"
 LIMITS = ("rules", "all", "none")
 # The resources that count GPUs; the first that a job has counts.
 GPUS = ("gpu", "gpus", "nvidia_gpu")
+
+
+# The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
+AUTO = "lading_auto"
+AUTO_HINTS = {"mem": "memory", "runtime": "time"}
+
+
+class JobNeeds(NamedTuple):
+    """What a job asks for.
+
+    :param config: its hints
+    :param columns: those that differ from what these say
+    :param chosen: the hints that Lading has chosen
+    :param decisions: how, one sentence each
+    """
+
+    config: dict[str, Any]
+    columns: dict[str, Any]
+    chosen: frozenset[str] = frozenset()
+    decisions: tuple[str, ...] = ()
 
 
 class NeedsError(ValueError):
@@ -47,12 +71,19 @@ def executor_config(**hints: Any) -> dict[str, Any]:
 
 
 def needs_of(
-    job: Any, workflow: Any, options: Any, last: tuple[str | None, int | None, int | None] | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a job asks for: hints, and the columns that differ from what these say.
+    job: Any,
+    workflow: Any,
+    options: Any,
+    last: tuple[str | None, int | None, int | None] | None,
+    fitted: Sizes = NOTHING_KNOWN,
+    size: int | None = None,
+) -> JobNeeds:
+    """What a job asks for.
 
     :param last: of its last try the cause of the failure, and the memory and the time that it had; None: this is the
         first
+    :param fitted: what the tries of its rule needed
+    :param size: bytes of its inputs; None: not known
     :raises NeedsError: it makes no sense
     """
     asked = job.resources
@@ -62,8 +93,19 @@ def needs_of(
     its_own = {name for name in ("mem", "disk", "runtime") if is_given(job, workflow, name)}
     limited = {"rules": its_own, "all": {"mem", "runtime"}, "none": set()}[options.limits]
     cause, had_memory, had_seconds = last or (None, None, None)
-    if memory is not None and cause == "out_of_memory" and had_memory is not None:
+    auto = {AUTO_HINTS[name]: None for name in auto_resources(job, workflow, options)}
+    hints, decisions = sized(Hints(auto=auto), fitted, None, size)
+    chosen = frozenset(name for name in auto if getattr(fitted, name) is not None)
+    overhead = OVERHEAD
+    if hints.memory is not None and fitted.memory is not None:
+        memory, overhead = hints.memory, 0  # what tries needed is what all of their processes needed
+        if cause == "out_of_memory" and had_memory is not None:
+            memory = max(memory, math.ceil(fitted.memory.after(had_memory)))
+    elif memory is not None and cause == "out_of_memory" and had_memory is not None:
         memory = max(memory, FACTOR * had_memory - OVERHEAD)
+    seconds = seconds if hints.time is None else hints.time
+    if options.limits != "none":
+        limited |= {name for name, hint in AUTO_HINTS.items() if hint in chosen}
     if seconds is not None and cause == "time_limit" and had_seconds is not None:
         seconds = max(seconds, FACTOR * had_seconds)
     config = executor_config(
@@ -78,16 +120,38 @@ def needs_of(
         finish_by=options.finish_by,
     )
     is_limited = memory is not None and "mem" in limited
-    columns: dict[str, Any] = {"memory_limit": memory + OVERHEAD if memory is not None and is_limited else None}
+    columns: dict[str, Any] = {"memory_limit": memory + overhead if memory is not None and is_limited else None}
     if "runtime" not in limited:
         columns["time_limit"] = None
-    return config, columns
+    return JobNeeds(config, columns, chosen, decisions if chosen else ())
 
 
-def forecast_hints(job: Any, workflow: Any, options: Any) -> dict[str, Any]:
+def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
+    """Which resources of a job Lading chooses once a try of its rule has ended: those that its rule does not give.
+
+    All of them are where the rule itself says ``lading_auto``; what it gives counts until a try has ended.
+    """
+    is_own = is_given(job, workflow, AUTO)
+    value = _number(job.resources, AUTO)
+    if not (options.auto if value is None else value):
+        return set()
+    return {name for name in AUTO_HINTS if is_own or not is_given(job, workflow, name)}
+
+
+def input_size(job: Any) -> int | None:
+    """Bytes of a job's inputs; None: not known, as of a group, some of whose inputs its own jobs make."""
+    if job.is_group():
+        return None
+    try:
+        return sum(os.stat(path).st_size for path in job.input)
+    except OSError:
+        return None
+
+
+def forecast_hints(job: Any, workflow: Any, options: Any, fitted: Sizes = NOTHING_KNOWN) -> dict[str, Any]:
     """What a job that is to come will ask for, as hints, as far as that is known before its inputs are there."""
     try:
-        return needs_of(job, workflow, options, None)[0]
+        return needs_of(job, workflow, options, None, fitted).config
     except Exception:  # a function of its inputs, which are not there yet, may raise anything
         return executor_config(hurry=options.hurry, finish_by=options.finish_by)
 

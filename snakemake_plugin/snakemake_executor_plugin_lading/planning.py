@@ -86,7 +86,7 @@ def job_graph(arguments: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, 
     from lading.plugin.offline.options import UsageError
 
     found: list[tuple[Any, list[Any], dict[str, Any]]] = []
-    options = SimpleNamespace(limits="rules", site=None, hurry=None, finish_by=None)
+    options = SimpleNamespace(limits="rules", auto=False, site=None, hurry=None, finish_by=None)
 
     def collect(self: Any, *_: object) -> None:
         # Without an executor all of them are local for Snakemake.

@@ -56,6 +56,24 @@ rule learnt:
 envvars: "SECRET_OF_A_RUN"
 """
 
+SIZED = """
+rule all:
+    input: "own.txt", "sized.txt"
+
+# It waits until it is ended where it has too little memory, the first time that it needs more.
+rule sized:
+    input: "mib"
+    output: "sized.txt"
+    shell: "pause=$([ $(cat mib) = 60 ] || [ -e tried ] && echo 0 || echo 600); [ $(cat mib) = 60 ] || touch tried; "
+        "python3 -c 'import sys, time; a = bytes([1]) * (int(sys.argv[1]) << 20); time.sleep(int(sys.argv[2]))' "
+        "$(cat mib) $pause && echo ok > {output}"
+
+rule own:
+    output: "own.txt"
+    resources: mem_mb=300, runtime=7
+    shell: "echo ok > {output}"
+"""
+
 FAILS = """
 rule all:
     input: "a.txt", "b.txt"
@@ -127,6 +145,26 @@ def test_jobs_have_what_they_ask_for_and_more_after_too_little_memory(make: Make
     kept = [path for path in flow.lading.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
     assert kept == [], "what may be a secret is not kept"
     assert flow.processes() == []
+
+
+@pytest.mark.parametrize("option", [("--default-resources", "lading_auto=1"), ("--lading-auto",)])
+def test_rules_without_memory_get_what_their_jobs_used_and_more_for_free(make: Make, option: tuple[str, ...]) -> None:
+    workflow = make(SIZED)
+    (workflow.folder / "mib").write_text("60")
+    workflow.run(*option)
+    columns = "task_id, memory, memory_limit, time_limit, input_size, cause"
+    first = {row[0]: row[1:] for row in workflow.jobs(columns)}
+    assert first["sized"][1:] == (None, None, 2, None)
+    (workflow.folder / "mib").write_text("110")
+    assert "is submitted again: out_of_memory" in workflow.run("--forceall", *option)  # it has no retries
+    rows = [row[1:] for row in workflow.jobs(columns) if row[0] == "sized"]
+    assert [row[-1] for row in rows] == [None, "out_of_memory", None]
+    limits = [row[1] for row in rows[1:]]
+    assert 64 <= limits[0] < 110 < limits[1] == 2 * limits[0]
+    assert [row[0] for row in rows[1:]] == limits
+    assert all(row[2] is not None for row in rows[1:])
+    # What its author wrote is as it was.
+    assert {row[1:4] for row in workflow.jobs(columns) if row[0] == "own"} == {first["own"][:3]}
 
 
 def test_a_failure_says_its_cause_and_leaves_no_output(make: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import asdict
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from sqlalchemy import func, select
@@ -16,7 +17,7 @@ from lading.plugin.ui.queries.bill import billed
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.bill import BillParts
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
-from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size, sizes
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, right_size, sizes
 from lading.scheduling.insight.usage import Usage
 
 MOST_TASKS = 200
@@ -72,12 +73,27 @@ class Advice(BaseModel):
 
 def advice(session: Session, dag_id: str) -> Advice:
     """What each task of a Dag could ask for, those that would save most first."""
+    return Advice(fewest=FEWEST_TRIES, tasks=[advise_task(*each) for each in advised(session, dag_id)])
+
+
+class AdvisedTask(NamedTuple):
+    """What is known of a task and what it should ask for.
+
+    :param asked: the most cpus and memory that it asks for; None: its jobs have been forgotten
+    """
+
+    task_id: str
+    asked: tuple[float | None, int | None]
+    used: Usage
+    size: RightSize
+
+
+def advised(session: Session, dag_id: str) -> list[AdvisedTask]:
+    """The tasks of a Dag of which tries have ended, those that would save most first."""
     asked = tasks_asked(session, dag_id)
     used = usage.of_tasks(session, dag_id, asked.keys())
-    advised = [advise_task(task_id, asked[task_id], of_task) for task_id, of_task in used.items()]
-    advised = [task for task in advised if task.tries]
-    advised.sort(key=lambda task: (-task.saved_cpu_hours - task.saved_gib_hours / 4, task.task_id))
-    return Advice(fewest=FEWEST_TRIES, tasks=advised)
+    found = [AdvisedTask(name, asked[name], each, right_size(each)) for name, each in used.items() if each.tries]
+    return sorted(found, key=lambda task: (-task.size.saved_cpu_hours - task.size.saved_gib_hours / 4, task.task_id))
 
 
 def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | None]]:
@@ -94,7 +110,7 @@ def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, 
     return found
 
 
-def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usage) -> TaskAdvice:
+def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usage, size: RightSize) -> TaskAdvice:
     """What one task could ask for, by what its tries used."""
     cpus, memory = asked
     return TaskAdvice(
@@ -102,7 +118,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], used: Usag
         cpus_asked=cpus,
         memory_asked=memory,
         by_input=by_input(used),
-        **asdict(right_size(used)),
+        **asdict(size),
     )
 
 
@@ -111,7 +127,7 @@ def by_input(used: Usage) -> list[InputSizes]:
     fitted = sizes(used)
     needs = (fitted.memory, fitted.cpus, fitted.time)
     known = sorted(use.input_size for use in used.sample if use.input_size is not None)
-    if used.tries < FEWEST_TRIES or not any(need is not None and need.slope for need in needs):
+    if used.tries < FEWEST_TRIES or fitted.by_length or not any(need is not None and need.slope for need in needs):
         return []
     cuts = sorted({known[max(0, len(known) * part // SIZES_SHOWN - 1)] for part in range(1, SIZES_SHOWN + 1)})
     shown, before = list[InputSizes](), 0

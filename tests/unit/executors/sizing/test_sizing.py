@@ -86,10 +86,10 @@ def usage(count: int, **values: Any) -> Usage:
 def test_auto_is_what_earlier_tries_needed() -> None:
     asked = job(memory="auto", cpus=" Auto", time="auto(2h)")
     values, words = size(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
-    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1040, 1040, 180)
+    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1020, 1020, 180)
     assert words == (
         "requests 2 cpus: sized by 30 tries (auto)",
-        "requests 1040 MiB of memory: sized by 30 tries (auto)",
+        "requests 1020 MiB of memory: sized by 30 tries (auto)",
         "requests 3 min: sized by 30 tries (auto)",
     )
 
@@ -109,10 +109,40 @@ def test_auto_follows_the_size_of_inputs(tmp_path: Path) -> None:
     assert size(job(1, gone, memory="auto"), known=known)[0]["memory"] > 1400, "without a size, what suffices for all"
 
 
+def test_auto_follows_the_lengths_of_lists_where_inputs_have_no_files(tmp_path: Path) -> None:
+    known = usage(0)
+    for length in (10, 20, 30, 40, 50, 60) * 3:
+        known.add(Use(1.0, 65536, 100.0, peak_memory=500 + 20 * length, input_size=-length))
+    (tmp_path / "empty").touch()
+
+    def sized(*inputs: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+        sources = {"fixed": {f"x{number}": {"value": value} for number, value in enumerate(inputs)}}
+        return size(job(sources=sources, memory="auto"), known=known)
+
+    values, [said] = sized(list(range(20)), "text", 7, {"a": 1})
+    assert values["input_size"] == -20
+    assert 900 < values["memory"] < 950
+    assert said.endswith("sized by 18 tries and its lists of 20 elements (auto)")
+    assert sized([1] * 15, [str(tmp_path / "empty")] * 5)[0]["input_size"] == -20
+    assert sized("text")[0]["input_size"] == 0
+    file = tmp_path / "full"
+    file.write_bytes(b"12345")
+    assert sized([1] * 15, str(file))[0]["input_size"] == 5
+
+
+def test_expressions_know_the_lengths_of_lists() -> None:
+    sources = {"fixed": {"x": {"value": [1, 2, 3]}, "y": {"value": [4]}}}
+    values, _ = size(job(sources=sources, memory="100 MiB * input_length + 1 GiB"))
+    assert values["memory"] == 1424
+    unknown = {"fixed": {"x": {"unknown": "a template"}}}
+    with pytest.raises(HintError, match="input 'x' is not known: a template"):
+        size(job(sources=unknown, memory="100 MiB * input_length"))
+
+
 def test_auto_never_asks_for_more_than_there_is() -> None:
-    values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
-    assert (values["cpus"], values["memory"]) == (4, 1024)
-    assert words[1] == "requests 1 GiB of memory, the largest there is: sized by 30 tries (auto)"
+    values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1008)
+    assert (values["cpus"], values["memory"]) == (4, 1008)
+    assert words[1] == "requests 1008 MiB of memory, the largest there is: sized by 30 tries (auto)"
 
 
 def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
@@ -138,13 +168,13 @@ def test_after_a_size_of_ours_that_was_too_little_the_largest_that_was_seen_is_n
     known.add(Use(1.0, 4096, 100.0, 3000))
     for _ in range(99):
         known.add(Use(1.0, 4096, 100.0, 1000))
-    assert size(job(memory="auto"), known=known)[0]["memory"] == 1040
+    assert size(job(memory="auto"), known=known)[0]["memory"] == 1020
     retry = job(2, memory="auto")
-    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1040), known=known, largest=2**20)
-    assert (values["memory"], values["memory_limit"]) == (3006, 3006)
-    values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3006), known=known)
-    assert values["memory"] == 6012
-    assert words[1].startswith("asks for 6012 MiB of memory, 2 times as much: try 2 ran out of 3006 MiB")
+    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1020), known=known, largest=2**20)
+    assert (values["memory"], values["memory_limit"]) == (3157, 3157), "and some more"
+    values, words = size(job(3, memory="auto"), earlier(2, "out_of_memory", memory_limit=3157), known=known)
+    assert values["memory"] == 6314
+    assert words[1].startswith("asks for 6314 MiB of memory, 2 times as much: try 2 ran out of 3157 MiB")
 
 
 def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
@@ -161,7 +191,7 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
     [question] = sizing.read([job(memory="auto")]).questions
     assert question.needs.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
-    assert (change.values["memory"], lesson.entry().event) == (109, "lading sizes the task")
+    assert (change.values["memory"], lesson.entry().event) == (107, "lading sizes the task")
     assert sizing.read([job(memory="1 GiB", cpus=1)]).questions[0].needs.tries == 0, "no job asks for it"
 
 
@@ -289,7 +319,7 @@ def test_only_a_site_that_has_machines_on_demand_sends_jobs_to_them(
 def test_a_retry_of_a_task_without_hints_is_packed_by_what_is_known_and_by_what_has_failed() -> None:
     known = usage(9, peak_memory=100, cpu_seconds=10.0)
     values, words = size(job(2), earlier(1, "error"), known=known)
-    assert (values["memory"], values["memory_limit"], values["cpus"]) == (104, None, 0.1015625)
+    assert (values["memory"], values["memory_limit"], values["cpus"]) == (102, None, 0.1015625)
     assert words == ()
     short = earlier(1, "out_of_memory", memory=104, reason_code="machine_out_of_memory")
     values, words = size(job(2), short, known=known)
@@ -307,4 +337,4 @@ def test_what_an_author_wrote_is_not_overruled_by_what_a_task_used() -> None:
     values, _ = size(job(2, memory="1 GiB"), earlier(1, "error"), known=known)
     assert (values["memory"], values["memory_limit"], values["cpus"]) == (1024, 1024, 3.0)
     values, _ = size(job(2, cpus=2), earlier(1, "error"), known=known)
-    assert (values["memory"], values["memory_limit"], values["cpus"]) == (104, None, 2)
+    assert (values["memory"], values["memory_limit"], values["cpus"]) == (102, None, 2)

@@ -599,9 +599,38 @@ def test_a_workflow_is_simulated_beside_equal_machines(folder: Folder) -> None:
     assert "│ jobs                     │ 6 " in out
 
 
+REQUESTS = "task,cpus,memory_mib\na,2,4096\nnone.*,1,100\n*,2,2048\n"
+
+
+def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
+    requests = folder.write("requests.csv", REQUESTS)
+    sized = ("--requests", requests, "--sizes", "asked,auto,exact", "--compare", "greedy,forecast")
+    status, out, err = workflow(folder, WORKFLOW, *sized, "--runs", "1", "2", "--output", "json")
+    assert status == 0
+    assert "requests.csv: no task is called 'none.*'" in err
+    found = json.loads(out)["runs"]
+    columns = [(run["policy"], run["sizes"], run["run"], run["short"]) for run in found]
+    expected = [("asked", None), ("auto", 1), ("auto", 2), ("exact", None)]
+    assert columns == [(policy, *each, 0) for policy in ("greedy", "forecast") for each in expected]
+    asked, first, second, exact = found[:4]
+    assert asked["of_cost"] == 1.0
+    assert second["of_cost"] == second["cost_usd"] / asked["cost_usd"] <= first["of_cost"]
+    assert exact["of_makespan"] == exact["makespan_seconds"] / asked["makespan_seconds"]
+    assert asked["memory_utilisation"] > 10 * exact["memory_utilisation"], "1 MiB of 4 GiB"
+    status, out, _ = workflow(folder, WORKFLOW, "--sizes", "auto", "--runs", "10", "--compare", "greedy")
+    assert status == 0
+    assert "greedy, auto, run 10" in out
+    assert "tries that fell short" in out
+
+
 @pytest.mark.parametrize(
     ("text", "options", "fault"),
     [
+        (WORKFLOW, ("--sizes", "right"), "argument --sizes: 'right' is not one of asked, auto, exact"),
+        (WORKFLOW, ("--sizes", "asked", "--runs", "2"), "--runs is for --sizes auto: give that, or leave it out"),
+        (WORKFLOW, ("--sizes", "auto", "--runs", "0"), "--runs 0: there is no such run; valid: 1, the first, and more"),
+        (WORKFLOW, ("--sizes", "auto", "--runs", "101"), "argument --runs: '101' is too large; valid: 0 to 100"),
+        (WORKFLOW, ("--requests", "nowhere.csv"), "nowhere.csv:1: "),
         (
             "no",
             (),
@@ -627,8 +656,27 @@ def test_what_is_wrong_with_a_workflow(folder: Folder, text: str, options: tuple
     assert fault in err
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("task,cpus\na,1\n", "requests.csv:1: column 'memory_mib' is missing"),
+        ("task,cpus,memory_mib\nz,1,1\n", "requests.csv:1: no row matches a task; the tasks are 'a, b'"),
+        ("task,cpus,memory_mib\na,0,1\n", "requests.csv:2: cpus '0' is not above zero"),
+        ("task,cpus,memory_mib\na,1,1\na,2,2\n", "requests.csv:3: task 'a' is on line 2 already"),
+        ("task,cpus,memory_mib\na,99,1\n", "flow.json: task '1' is too large for every machine"),
+    ],
+)
+def test_what_is_wrong_with_requests(folder: Folder, text: str, fault: str) -> None:
+    status, out, err = workflow(folder, WORKFLOW, "--requests", folder.write("requests.csv", text))
+    assert (status, out) == (2, "")
+    assert fault in err
+
+
 def test_options_of_workflows_need_one(folder: Folder) -> None:
     assert folder.fault(TRACE, "--lengths", "task", command="simulate").startswith("--lengths is for workflows; give")
+    for option in (("--sizes", "auto"), ("--runs", "2"), ("--requests", "r.csv")):
+        fault = folder.fault(TRACE, *option, command="simulate")
+        assert fault.startswith(f"{option[0]} is for workflows; give --workflow FILE, or leave it out")
     assert folder.fault(TRACE, "--compare", "forecast", command="simulate").startswith("--compare forecast is for work")
     with pytest.raises(SystemExit):
         raise SystemExit(main(["simulate"]))

@@ -422,8 +422,8 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     add(session, "once", task_id="once", state=State.SUCCEEDED, started_at=NOW - 50, ended_at=NOW)
     session.commit()
     big, once = client.get("/dags/mine/advice").json()["tasks"]
-    assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 544, 0.5)
-    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="544 MiB", time="1 h 13 min")'
+    assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 536, 0.5)
+    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="536 MiB", time="1 h 13 min")'
     assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
     assert (once["tries"], once["line"]) == (1, None)
     assert store.forget_ended(session, NOW + 1) == 27
@@ -447,7 +447,7 @@ def test_the_size_of_inputs_explains_what_tries_needed(session: Session, client:
     session.commit()
     [task] = client.get("/dags/mine/advice").json()["tasks"]
     small, large = task["by_input"]
-    assert (small["tries"], small["memory"]["nearly_all"], large["memory"]["nearly_all"]) == (20, 246, 3200)
+    assert (small["tries"], small["memory"]["nearly_all"], large["memory"]["nearly_all"]) == (20, 230, 3184)
     assert (small["bytes"], large["bytes"]) == (2**20, 2**30)
 
 

@@ -109,8 +109,8 @@ def test_what_has_hardly_changed_stays_as_it_is() -> None:
     left = {"memory": SizeChoice(8192, is_asked=True)}
     fitted = known(*tries(30, 1000))
     assert resized(Resources(1, 1041), left, fitted, None, None).memory == 1041
-    assert resized(Resources(1, 1200), left, fitted, None, None).memory == 1040
-    assert resized(Resources(1, 1039), left, fitted, None, None).memory == 1040
+    assert resized(Resources(1, 1200), left, fitted, None, None).memory == 1020
+    assert resized(Resources(1, 1019), left, fitted, None, None).memory == 1020
 
 
 def test_a_request_that_is_a_limit_is_never_below_the_default() -> None:

@@ -92,5 +92,6 @@ def test_one_outlier_of_a_hundred_is_left_to_a_second_try() -> None:
     envelope = fit(tries, 100)
     assert envelope is not None
     assert envelope.at(None) < 1100
-    assert envelope.after(1050) == pytest.approx(9018), "which gets the largest that was seen"
-    assert envelope.after(9018) == pytest.approx(18036), "and then twice as much"
+    again = envelope.after(1050)
+    assert 9000 < again < 9500, "which gets the largest that was seen, and some more"
+    assert envelope.after(again) == pytest.approx(2 * again), "and then twice as much"

@@ -10,7 +10,7 @@ from lading.operators import resources
 from lading.scheduling.hints.expressions import ExpressionFacts
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.insight import right_size as sizing
-from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, line, quantile, sizes
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, line, measure, quantile, sizes
 from lading.scheduling.insight.usage import MOST_NEWEST, MOST_OUTERMOST, Usage, Use
 
 
@@ -37,7 +37,7 @@ USES = st.lists(
     st.builds(
         Use, st.floats(0.1, 64), st.integers(1, 10**6), st.floats(0, 1e6), st.none() | st.integers(1, 10**6),
         st.none() | st.floats(0, 1e6), st.sampled_from([None, "out_of_memory", "time_limit", "error"]), st.floats(0, 9),
-        st.none() | st.integers(0, 10**13), st.booleans(),
+        st.none() | st.integers(-(10**9), 10**13), st.booleans(),
     ),
     max_size=100,
 )  # fmt: skip
@@ -97,15 +97,15 @@ def test_few_tries_are_no_ground_for_advice(number: int, known: bool) -> None:
 
 def test_what_would_have_been_saved() -> None:
     found = right_size([Use(4, 8192, 3600, peak_memory=1600, cpu_seconds=5400) for _ in range(20)])
-    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1640, 4380)
+    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1624, 4380)
     assert found.saved_cpu_hours == pytest.approx(20 * 2.5)
-    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1640) / 1024)
-    assert found.line == 'executor_config=resources(cpus=1.5, memory="1640 MiB", time="1 h 13 min")'
+    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1624) / 1024)
+    assert found.line == 'executor_config=resources(cpus=1.5, memory="1624 MiB", time="1 h 13 min")'
 
 
 def test_peaks_that_were_sampled_seldom_get_a_larger_margin() -> None:
     seldom = [Use(1, 8192, 3600, peak_memory=1600, is_sampled=True)] * 20
-    assert (right_size(seldom).memory.nearly_all or 0) >= 1.04 * 1640
+    assert (right_size(seldom).memory.nearly_all or 0) >= 1.04 * 1624
 
 
 def test_where_inputs_explain_the_need_the_line_is_an_expression_that_suffices() -> None:
@@ -123,15 +123,51 @@ def test_where_inputs_explain_the_need_the_line_is_an_expression_that_suffices()
     assert found.saved_gib_hours > constant.saved_gib_hours > 0
 
 
+def test_what_the_line_would_have_wasted_is_beside_what_was_wasted() -> None:
+    uses = [Use(4, 8192, 3600, peak_memory=1600) for _ in range(20)]
+    found = right_size(uses)
+    assert found.wasted == pytest.approx(20 * (8192 - 1600) / 1024)
+    assert found.wasted_by_line == pytest.approx(20 * (1624 - 1600) / 1024)
+    # A try that ran out has wasted all that it had; with the line one that needs more than it says is repeated.
+    failed = right_size([*uses, Use(4, 1024, 3600, peak_memory=1024, cause="out_of_memory")])
+    assert failed.wasted == pytest.approx((found.wasted or 0) + 1)
+    outlier = right_size([*uses * 6, Use(4, 8192, 3600, peak_memory=6000), *uses])
+    assert outlier.memory.nearly_all is not None
+    assert outlier.memory.nearly_all < 6000
+    assert (outlier.wasted_by_line or 0) > outlier.memory.nearly_all / 1024
+    unknown = right_size([Use(4, 8192, 3600)] * 5)
+    assert (unknown.wasted, unknown.wasted_by_line) == (None, None)
+
+
+def test_where_inputs_have_no_files_the_lengths_of_their_lists_explain_the_need() -> None:
+    uses = [Use(4, 65536, 600, peak_memory=300 + 2 * length, input_size=-length) for length in (50, 100, 200, 400, 800)]
+    for older in ([], [Use(4, 65536, 600, peak_memory=1500, input_size=2**30)]):  # its inputs were files once
+        fitted = sizes(usage([*older, *uses * 14]))
+        assert fitted.by_length
+        assert 700 < (fitted.amount("memory", -200) or 0) < 780
+        assert 1100 < (fitted.amount("memory", -400) or 0) < 1200
+        assert fitted.amount("memory", None) == fitted.amount("memory", 2**30) >= 1900
+        written = line(fitted)
+        assert written is not None
+        hints = Hints.from_config(eval(written.removeprefix("executor_config="), {"resources": resources}))
+        for use in uses:
+            memory = hints.evaluated(Facts(0, -(use.input_size or 0))).memory
+            assert (use.peak_memory or 0) < (memory or 0) < 1.1 * (use.peak_memory or 0) + 100
+
+
 class Facts(ExpressionFacts):
     attempt, map_index, runtime = 1, -1, 0.0
 
-    def __init__(self, input_size: int) -> None:
-        self._input_size = input_size
+    def __init__(self, input_size: int, input_length: int = 0) -> None:
+        self._input_size, self._input_length = input_size, input_length
 
     @property
     def input_size(self) -> int:
         return self._input_size
+
+    @property
+    def input_length(self) -> int:
+        return self._input_length
 
     def value(self, name: str) -> object:
         raise AssertionError(name)
@@ -151,7 +187,8 @@ def test_the_line_is_one_that_lading_takes(uses: list[Use]) -> None:
     assert (hints.cpus, hints.time) == (fitted.amount("cpus", None), fitted.amount("time", None))
     if "memory" in hints.expressions:
         for use in uses:
-            asked = hints.evaluated(Facts(use.input_size or 0)).memory or 0
-            assert asked >= 0.99 * (fitted.memory.at(use.input_size or 0) if fitted.memory else 0)
+            size = measure(use.input_size, by_length=fitted.by_length) or 0
+            asked = hints.evaluated(Facts(int(size), int(size))).memory or 0
+            assert asked >= 0.99 * (fitted.memory.at(size) if fitted.memory else 0)
     else:
         assert hints.memory == fitted.amount("memory", None)
