@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 from collections import Counter
@@ -12,13 +13,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flows import Workflow, wait_until
+from flows import PATIENCE, Workflow, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
+from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
 from snakemake_executor_plugin_lading.process import connect_process
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
+
+from lading.hooks.files.owner import Owner
+from lading.hooks.spool import server
 
 Make = Callable[[str], Workflow]
 
@@ -48,7 +54,7 @@ rule grown:
 rule learnt:
     output: "learnt.txt"
     retries: 1
-    resources: mem_mb=150
+    resources: mem_mb=300
     shell: "pause=$([ -e tried ] && echo 0 || echo 600); touch tried; "
         "python3 -c 'import sys, time; a = bytes([1]) * (450 << 20); time.sleep(int(sys.argv[1]))' $pause && "
         "echo ok > {output}"
@@ -104,6 +110,53 @@ def journal(flow: Workflow) -> list[list[str]]:
 
 def begun(flow: Workflow) -> int:
     return sum(what == "begin" for what, *_ in journal(flow))
+
+
+def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
+    flow = make(COUNTS)
+    killed = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    killed.kill()
+    killed.wait()
+    left = flow.processes()
+    shutil.rmtree(flow.folder / ".snakemake")
+    process = flow.start()
+    wait_until(lambda: begun(flow) >= 4)
+    wait_until(lambda: not set(left) & set(flow.processes()))
+    (flow.folder / "go").touch()
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert "airflow" not in said.lower()
+    ends = [line for line in journal(flow) if line[0] == "end"]
+    assert len(ends) == 2, "what ran before has been killed"
+    assert flow.processes() == []
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool) -> None:
+    state = StateFolder(tmp_path / "lading")
+    database, store = state.connect(), state.store_id()
+    database.dispose()
+    state.database.rename(tmp_path / "removed.db")
+    if is_replaced:
+        StateFolder(state.root).connect().dispose()
+    assert state.has_lost(store)
+    with pytest.raises(OperationalError, match="was removed"), database.connect():
+        pass
+    assert state.database.exists() == is_replaced
+
+
+def test_a_folder_that_was_made_anew_is_still_that_of_its_workflow(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "lading")
+    before = Owner.from_key(*SnakemakeDeployment(state).identity())
+    (state.root / "secret").unlink()
+    after = Owner.from_key(*SnakemakeDeployment(state).identity())
+    assert before.ids[0] != after.ids[0]
+    server.claim(str(tmp_path), before.ids, before.name)
+    server.claim(str(tmp_path), after.ids, after.name)
+    elsewhere = Owner.from_key(*SnakemakeDeployment(StateFolder(tmp_path / "other")).identity())
+    with pytest.raises(OSError, match="another deployment of Lading"):
+        server.claim(str(tmp_path), elsewhere.ids, elsewhere.name)
 
 
 def test_jobs_have_what_they_ask_for_and_more_after_too_little_memory(make: Make) -> None:
