@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from flows import Workflow
+from flows import PATIENCE, Workflow, wait_until
 
 from tests.services import node_python
 from tests.services.account import Account, NeedsRootError
@@ -108,11 +108,11 @@ ASKED = {
     "cpus_per_task": ("cpus_per_task=3", ["CPUs/Task=3", "NumCPUs=3"]),
     "tasks": ("tasks=2", ["NumTasks=2", "NumNodes=1", "CPUs/Task=1"]),
     "mpi": ('tasks=4, nodes=2, mpi="srun"', ["NumNodes=2", "NumTasks=4", "NtasksPerN:B:S:C=2:"]),
-    "gpu": ("gpu=2", ["gres:gpu:2", "gpu=2"]),
+    "gpu": ("gpu=2", ["gres:gpu:2"]),
     "gpu_model": ('gpu=1, gpu_model="a100"', ["gres:gpu:a100:1"]),
     "gres": ('gres="gpu:a100:3"', ["gres:gpu:a100:3"]),
     "other_gres": ('gres="lscratch:7"', ["gres:lscratch:7"]),
-    "slurm_extra": ("slurm_extra=\"--nice=7 '--mail-user=me@example.org' --mail-type FAIL\"", ["Nice=7", "MailType=FAIL"]),
+    "slurm_extra": ("slurm_extra='--nice=7 --mail-type FAIL'", ["Nice=7", "MailType=FAIL"]),
 }  # fmt: skip
 RULE = """
 rule {name}:
@@ -149,7 +149,7 @@ def test_slurm_is_asked_for_what_its_users_write(rich_slurm: Slurm) -> None:
     wild = """
 rule wild:
     output: "wild/{sample}.txt"
-    shell: "scontrol show job $SLURM_JOB_ID > {output}"
+    shell: "scontrol show job $SLURM_JOB_ID > {output:q}"
 """
     files = [*(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
     flow = Workflow(
@@ -177,5 +177,55 @@ rule wild:
         )  # fmt: skip
         assert "rule qos" in refused
         assert "clusters is 'other'" in refused
+    finally:
+        flow.clean_up()
+
+
+CANCELLED = """
+rule all:
+    input: expand("{rule}/{i}.txt", rule=["tried", "other"], i=range(3))
+rule tried:
+    output: "tried/{i}.txt"
+    retries: 1
+    shell: "echo $SLURM_ARRAY_JOB_ID >> began.tried; until [ -e go ]; do sleep 0.2; done; touch {output}"
+rule other:
+    output: "other/{i}.txt"
+    shell: "echo $SLURM_ARRAY_JOB_ID >> began.other; until [ -e go ]; do sleep 0.2; done; touch {output}"
+"""
+
+
+def test_an_outsider_who_cancels_an_array_cancels_one_rule_which_is_tried_again(slurm: Slurm) -> None:
+    account = slurm.account
+    flow = Workflow(account.home / "flow", CANCELLED, node_python.make(account), account.name)
+    conf = slurm.environment["SLURM_CONF"]
+    (flow.folder / "sites.toml").write_text(
+        JOB_SITE.format(home=account.home, python=node_python.bare(account), conf=conf)
+    )
+    environment = {"HOME": str(account.home), "USER": account.name, **slurm.environment}
+
+    def began(rule: str) -> list[str]:
+        path = flow.folder / f"began.{rule}"
+        return path.read_text().split() if path.exists() else []
+
+    try:
+        process = flow.start("--lading-sites-file", "sites.toml", **environment)
+        wait_until(lambda: len(began("tried")) == len(began("other")) == 3)
+        [array] = set(began("tried"))
+        assert set(began("other")) == {began("other")[0]} != {array}, "an array is of one rule"
+        slurm.command("scancel", array)
+        wait_until(lambda: len(began("tried")) == 6)
+        (flow.folder / "go").touch()
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+        ends = Counter(flow.jobs("task_id, try_number, state, cause"))
+        assert ends == {
+            ("tried", 1, "failed", "cancelled"): 3,
+            ("tried", 2, "succeeded", None): 3,
+            ("other", 1, "succeeded", None): 3,
+        } or ends == {
+            ("tried", 1, "cancelled", "cancelled"): 3,
+            ("tried", 2, "succeeded", None): 3,
+            ("other", 1, "succeeded", None): 3,
+        }
     finally:
         flow.clean_up()
