@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -74,6 +75,23 @@ rule b:
     shell: "sleep 600; touch {output}"
 """
 
+LAPTOP = """
+rule all:
+    input: "gpus.txt", "small.txt", "big.txt"
+rule gpus:
+    output: "gpus.txt"
+    resources: gpu=99
+    shell: "touch {output}"
+rule small:
+    output: "small.txt"
+    shell: "touch {output}"
+rule big:
+    output: "big.txt"
+    threads: 999
+    resources: mem_mb=100_000_000
+    shell: "echo {threads} > {output}"
+"""
+
 # Each job writes when it begins and when it ends.
 COUNTS = """
 rule all:
@@ -130,6 +148,20 @@ def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
     ends = [line for line in journal(flow) if line[0] == "end"]
     assert len(ends) == 2, "what ran before has been killed"
     assert flow.processes() == []
+
+
+def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None:
+    flow = make(LAPTOP)
+    said = flow.run("--until", "big")
+    assert (flow.folder / "big.txt").read_text().split() == [str(len(os.sched_getaffinity(0)))]
+    assert "rule big asks for 95367432 MiB, more than the" in said
+    assert "its jobs run alone" in said
+    refused = flow.run(status=1)
+    assert re.search(r"rule gpus \(job \d+\): resource gpu: 99 is more than site 'local' can ever give", refused)
+    refused = flow.run("--set-resources", "gpus:gpu=0", "--default-resources", "slurm_partition='x'", status=1)
+    assert "resource slurm_partition is 'x', which only a batch system understands" in refused
+    assert "airflow" not in refused.lower()
+    assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

@@ -150,8 +150,13 @@ def test_slurm_is_asked_for_what_its_users_write(rich_slurm: Slurm) -> None:
 rule wild:
     output: "wild/{sample}.txt"
     shell: "scontrol show job $SLURM_JOB_ID > {output:q}"
+# The peaks of all processes of the batch job that are around the command.
+rule measured:
+    output: "measured.txt"
+    shell: "pid=$PPID; while read -r name < /proc/$pid/comm; [ $name != slurmstepd ]; do "
+        "grep VmHWM /proc/$pid/status >> {output}; pid=$(awk '/^PPid/ {{print $2}}' /proc/$pid/status); done"
 """
-    files = [*(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
+    files = ["measured.txt", *(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
     flow = Workflow(
         account.home / "flow",
         f"rule all:\n    input: {files}\n{rules}{wild}",
@@ -168,6 +173,9 @@ rule wild:
         said = {name: (flow.folder / f"{name}.txt").read_text() for name in ASKED}
         missing = {name: [each for each in wanted if each not in said[name]] for name, (_, wanted) in ASKED.items()}
         assert not any(missing.values()), (missing, {name: said[name] for name, lacks in missing.items() if lacks})
+        peaks = [int(line.split()[1]) / 1024 for line in (flow.folder / "measured.txt").read_text().splitlines()]
+        assert peaks
+        assert sum(peaks) <= 64, "what is added for a command suffices for what runs it"
         text = (flow.folder / "wild/a b.txt").read_text()
         assert "JobName=wild.sample=a_b.L" in text
         assert "Comment=wild: sample=a b" in text
