@@ -47,6 +47,8 @@ FOLDERS = (
 )
 # Docker removes a container within this, seconds.
 PATIENCE = 60.0
+# How often it is asked to, where it fails.
+MOST_REMOVALS = 3
 
 
 class ContainerRunner:
@@ -124,13 +126,22 @@ def name_of(token: str) -> str:
 
 def is_out_of_memory(token: str) -> bool:
     """Whether the kernel has killed a container of Docker's for its memory."""
-    return _docker("inspect", "--format={{.State.OOMKilled}}", name_of(token)).strip() == "true"
+    found = _docker("inspect", "--format={{.State.OOMKilled}}", name_of(token))
+    return found is not None and found.stdout.strip() == "true"
 
 
 def remove(container: str, token: str) -> None:
-    """End the container of a job if it runs: Docker's is no child of the process that has asked for it."""
-    if engine_and_image(container)[0] == "docker":
-        _docker("rm", "--force", name_of(token))
+    """End the container of a job if it runs: Docker's is no child of the process that has asked for it.
+
+    Podman needs a second request where its monitor was killed with the rest of the job: it waits in vain for the
+    monitor's word first, and only then notices that the container has ended.
+    """
+    if engine_and_image(container)[0] != "docker":
+        return
+    for _ in range(MOST_REMOVALS):
+        found = _docker("rm", "--force", name_of(token))
+        if found is None or found.returncode == 0 or "no such container" in found.stderr.lower():
+            return
 
 
 def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
@@ -171,8 +182,8 @@ def _out_of_memory(exit_code: int) -> AgentJobFailed:
     return failure
 
 
-def _docker(*arguments: str) -> str:
-    """What Docker answers; nothing where it does not.
+def _docker(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """What Docker answers; None: it does not.
 
     A command that was killed is given again: the agent kills what is below the job's process, and may have begun to
     before it could see that the task has ended.
@@ -182,10 +193,10 @@ def _docker(*arguments: str) -> str:
         try:
             found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=left, check=False)
         except (OSError, subprocess.TimeoutExpired):
-            return ""
+            return None
         if found.returncode != -signal.SIGKILL:
-            return found.stdout
-    return ""
+            return found
+    return None
 
 
 def path_of(folder: Path) -> Path:

@@ -256,8 +256,12 @@ class Server:
     # --- machines
 
     def instance(self, name: str) -> Instance:
-        found: Instance = ec2_backends[ACCOUNT][REGION].get_instance(name)
-        return found
+        return self.instances()[name]
+
+    def instances(self) -> dict[str, Instance]:
+        """All instances by their ids; moto looks through all of them for a single one."""
+        reservations = list(ec2_backends[ACCOUNT][REGION].reservations.values())
+        return {each.id: each for reservation in reservations for each in reservation.instances}
 
     def missing(self, form: Mapping[str, str]) -> tuple[str, str] | None:
         """What a launch names and there is not, as code and words: moto looks for it after a dry run, or never."""
@@ -284,8 +288,10 @@ class Server:
                 if now >= at:
                     del self.reclaims[each]
                     self.end(each, "Server.SpotInstanceTermination", "Service")
-            for entry in self.ledger.living():
-                instance, age = self.instance(entry.id), now - entry.born
+            living = list(self.ledger.living())
+            instances = self.instances() if living else {}
+            for entry in living:
+                instance, age = instances[entry.id], now - entry.born
                 if instance.state in ("terminated", "stopped"):
                     self.stop(entry.id)
                     self.ledger.end(instance, now)
@@ -296,14 +302,17 @@ class Server:
     def boot_due(self) -> None:
         """Boot what is due; the kernel ends a machine with the thread that has started it."""
         with self.lock:
-            for entry in self.ledger.living():
-                is_due = time.time() - entry.born >= self.boot_seconds
-                if is_due and entry.id not in self.machines and self.instance(entry.id).state == "running":
-                    self.boot(self.instance(entry.id))
+            due = [
+                each.id
+                for each in self.ledger.living()
+                if time.time() - each.born >= self.boot_seconds and each.id not in self.machines
+            ]
+            instances = self.instances() if due else {}
+            for instance in map(instances.__getitem__, due):
+                if instance.state == "running" and not self.faults.befalls("never boots", instance.instance_type):
+                    self.boot(instance)
 
     def boot(self, instance: Instance) -> None:
-        if self.faults.befalls("never boots", instance.instance_type):
-            return
         machine = Machine(
             instance,
             self.folder / instance.id,

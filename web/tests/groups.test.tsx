@@ -85,3 +85,17 @@ test("a Dag and its task keep their order where one is written from right to lef
   expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
   expect(renderToStaticMarkup(<TaskName job={{dag_id: null, task_id: null, hidden: true}} />)).toContain("another Dag");
 });
+
+test("a choice is made beside those of the address, not of what is still drawn", async () => {
+  const go = vi.fn();
+  vi.stubGlobal("ReactRouterDOM", {useNavigate: () => go, useLocation: () => ({search: "?state=failed"})});
+  vi.stubGlobal("location", {search: "?state=failed&site=hpc"});
+  vi.resetModules();
+  const {useChoices} = await import("../src/ui/choices");
+  let chosen: ReturnType<typeof useChoices> | undefined;
+  const Drawn = () => { chosen = useChoices(); return null; };
+  renderToStaticMarkup(<Drawn />);
+  chosen!.set({sort: "usd"});
+  expect(go).toHaveBeenCalledWith("/plugin/lading?state=failed&site=hpc&sort=usd", undefined);
+  vi.unstubAllGlobals();
+});

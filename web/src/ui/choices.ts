@@ -33,21 +33,24 @@ export interface Chosen {
   href: (changes: Choices) => string;
 }
 
+/** The address of the page with choices beside those of a search string. */
+function withChanges(text: string, changes: Choices): string {
+  const now = new URLSearchParams(text), all: Record<string, Choices[string]> = {};
+  for (const name of now.keys()) all[name] = now.getAll(name);
+  return PAGE + search({...all, ...changes});
+}
+
 /** The choices of the page. */
 export function useChoices(): Chosen {
   const text = useSearch(), go = useGo();
   return useMemo(() => {
     const now = new URLSearchParams(text);
-    const href = (changes: Choices) => {
-      const all: Record<string, Choices[string]> = {};
-      for (const name of now.keys()) all[name] = now.getAll(name);
-      return PAGE + search({...all, ...changes});
-    };
     return {
       get: (name: string) => now.get(name),
       all: (name: string) => now.getAll(name),
-      set: (changes: Choices, options?: {replace?: boolean}) => go(href(changes), options),
-      href,
+      // Beside what the address says by now: on a busy machine it may have changed since the page was drawn.
+      set: (changes: Choices, options?: {replace?: boolean}) => go(withChanges(location.search, changes), options),
+      href: (changes: Choices) => withChanges(text, changes),
     };
   }, [text]);
 }
