@@ -8,13 +8,14 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flows import PATIENCE, Workflow, wait_until
+from flows import PATIENCE, SNAKEMAKE, Workflow, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
@@ -75,6 +76,33 @@ rule b:
     shell: "sleep 600; touch {output}"
 """
 
+TOGETHER = """
+rule all:
+    input: "grouped.txt", "piped.txt", "served.txt"
+rule a:
+    output: "a.txt"
+    group: "g"
+    shell: "echo a > {output}"
+rule b:
+    input: "a.txt"
+    output: "grouped.txt"
+    group: "g"
+    shell: "cat {input} > {output}; echo b >> {output}"
+rule p:
+    output: pipe("numbers")
+    shell: "seq 2 > {output}"
+rule q:
+    input: "numbers"
+    output: "piped.txt"
+    shell: "cat {input} > {output}"
+rule s:
+    output: service("socket")
+    shell: "echo up > {output}; sleep 600"
+rule c:
+    input: "socket"
+    output: "served.txt"
+    shell: "cat {input} > {output}"
+"""
 LAPTOP = """
 rule all:
     input: "gpus.txt", "small.txt", "big.txt"
@@ -162,6 +190,19 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert "resource slurm_partition is 'x', which only a batch system understands" in refused
     assert "airflow" not in refused.lower()
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
+
+
+def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> None:
+    with_lading, with_cores = make(TOGETHER), make(TOGETHER)
+    with_lading.run()
+    command = [str(SNAKEMAKE), "--cores", "4"]
+    done = subprocess.run(command, cwd=with_cores.folder, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found, wanted = (
+        {path.name: path.read_text() for path in each.folder.glob("*.txt")} for each in (with_lading, with_cores)
+    )
+    assert found == wanted == {"a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n"}
+    assert with_lading.processes() == [], "the service has ended"
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
