@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev ui docs coverage test test-snakemake test-unit test-versions lint types format lock wheel package clean
+.PHONY: help demo dev ui docs coverage test test-snakemake test-snakemake-upstream test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -46,6 +46,9 @@ test: lint types docs .environments/snakemake/installed  ## check formatting, li
 
 test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
+
+test-snakemake-upstream: .venv/installed .environments/snakemake/installed  ## run Snakemake's own tests with the executor, which are cloned from GitHub
+	@.environments/snakemake/bin/python snakemake_plugin/upstream
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit

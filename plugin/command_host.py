@@ -58,6 +58,10 @@ class CommandHost(ABC):
     def zone(self) -> tzinfo:
         """The time zone in which users read times."""
 
+    def remedy(self, text: str | None) -> str | None:
+        """What can be done about a reason, as far as it is of use to who runs this program."""
+        return text
+
     @abstractmethod
     def console(self) -> Any:
         """What prints rows: ``print_as_json`` and ``print_as_yaml`` take them as they are, ``print_as`` texts and

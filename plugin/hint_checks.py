@@ -46,7 +46,17 @@ def check(hints: Hints, dag_id: str, team: str | None = None) -> None:
     :raises HintError: there is no such site, or none that takes tasks which name none, or this Dag; more is asked for
         than any of them has, or it is no batch site that a hint needs
     """
-    known, defaults = known_sites()
+    check_sites(hints, *known_sites(), dag_id, team)
+
+
+def check_sites(
+    hints: Hints, known: Mapping[str, PublishedSite], defaults: Resources, dag_id: str, team: str | None = None
+) -> None:
+    """The same against these sites.
+
+    :param defaults: what a task without hints asks for
+    :raises HintError: see :func:`check`
+    """
     if not known:
         return
     if hints.targets:

@@ -57,6 +57,9 @@ RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # The spool is looked at this often without being rung for, seconds.
 TICK = 1.0
 
+# A spool that is not found for so long was removed, seconds.
+SECONDS_UNTIL_GONE = 5.0
+
 # Why jobs wait is for people: they learn at once why a job has waited for long, but not of each change, seconds.
 REASONS_INTERVAL = 0.5
 
@@ -96,6 +99,8 @@ class Agent:
         self._reasons_due = 0.0
         self._busy_at = time.monotonic()
         self.shutdown: str | None = None
+        self._root = os.stat(spool.root)
+        self._missing_since: float | None = None
 
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
@@ -107,6 +112,8 @@ class Agent:
         while not self._is_done():
             self._wait(pause)
             self.end_signals.log_new()
+            if self._is_orphaned():
+                return
             try:
                 if not self._is_the_one():
                     log.error("another agent serves %s and takes over its jobs", self.spool.root)
@@ -127,9 +134,6 @@ class Agent:
                 part_log(self.spool)
                 self.trouble.end(TURN)
             except Exception as error:  # an agent that ends helps no job, and the next one would find the same
-                if not self.spool.root.exists():
-                    log.error("the spool %s is gone", self.spool.root)
-                    return
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
         if self.running.cpu_groups is not None:
@@ -138,6 +142,28 @@ class Agent:
         if self.shutdown is None and self.config is not None and self.config.switch_off:
             log.info("this machine is no longer needed: %s", self.config.switch_off)
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
+
+    def _is_orphaned(self) -> bool:
+        """Whether its spool was removed, or another folder has its name: no one can learn what runs here any more.
+
+        Its jobs are killed then: who has removed the folder is free to run the same ones again. What cannot be read
+        now is not gone, and what is not found may be found again a moment later on a file server.
+        """
+        now = time.monotonic()
+        try:
+            is_another = not os.path.samestat(os.stat(self.spool.root), self._root)
+            self._missing_since = None
+        except FileNotFoundError:
+            is_another = False
+            self._missing_since = self._missing_since or now
+        except OSError:
+            return False
+        if not is_another and (self._missing_since is None or now - self._missing_since < SECONDS_UNTIL_GONE):
+            return False
+        found = "another folder has its place" if is_another else "it was removed"
+        log.error("the spool %s is gone, %s: the jobs here are killed", self.spool.root, found)
+        self.running.kill_all()
+        return True
 
     def _find_cpu_groups(self) -> None:
         try:

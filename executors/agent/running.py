@@ -336,6 +336,12 @@ class RunningJobs:
                 process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)
         self._reap()
 
+    def kill_all(self) -> None:
+        """Kill all jobs with their supervisors; nothing is reported of them."""
+        for job in self.jobs.values():
+            self._end_leftovers(job)
+        process_tree.kill_descendants(os.getpid())
+
     def take_back(self, token: str, inbox: WaitingJobs, problem: str | None = None) -> None:
         """Let a job that has not been started wait again."""
         folder = self.spool.job(token)

@@ -201,6 +201,11 @@ class Controller:
 
     def tick(self) -> None:
         """Observe, decide, record, act."""
+        if current.orchestrator().has_lost_store():
+            log.error("The store was removed, so the controller ends; its node agents end by themselves")
+            self.leadership.clock.end_process()
+            self.stop()
+            return
         if not self.leadership.lead():
             # Another controller acts. One that only stands by ends with the executor that started it.
             if self.managed and os.getppid() != self.parent:

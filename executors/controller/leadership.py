@@ -18,6 +18,7 @@ from sqlalchemy import select
 from lading.executors import store
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ask_to_make_way, is_dead
+from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
 from lading.executors.store import Change, capacity, strikes
 from lading.executors.store.leases import DatabaseNow
@@ -72,8 +73,8 @@ class Leadership:
         return time.monotonic() < self.renew_at or self.renew()
 
     def may_act(self) -> bool:
-        """Whether the lease is certainly held: no other controller acts."""
-        return time.monotonic() < self.leads_until
+        """Whether the lease is certainly held, and its store is there: no other controller acts."""
+        return time.monotonic() < self.leads_until and not current.orchestrator().has_lost_store()
 
     def renew(self) -> bool:
         """Take or renew the lease now; False: another controller acts.
@@ -159,7 +160,7 @@ class LeaseClock:
         self.hung = False
         """Whether the loop hangs now, so that the lease is not renewed."""
         self.end_process: Callable[[], None] = lambda: None
-        """Called when there is no hope any more that the loop goes on."""
+        """Called when there is no hope any more that the loop goes on, or nothing that it could go on with."""
         self.note_hang: Callable[[bool], None] = lambda hangs: None
         """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
         self._trouble = Trouble(log)

@@ -195,6 +195,10 @@ class Orchestrator(ABC):
     def session(self) -> AbstractContextManager[Session]:
         """A session that is committed when it ends well, and rolled back when it does not."""
 
+    def has_lost_store(self) -> bool:
+        """Whether the store was removed, or another one has its name: what this process knows is of no use then."""
+        return False
+
     # The jobs.
 
     @abstractmethod

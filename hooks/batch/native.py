@@ -59,7 +59,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
     for key, value in given.items():
         attached = system.options(key) - {key}
         for name in map(system.one_name, [*system.settings(key, value), *attached]):
-            if name in taken and name not in ADD_UP:
+            if name in taken and name not in ADD_UP and not _is_other_gres(system, profile, name, value):
                 raise Unsupported(
                     f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
                     f"from other hints and the site: {taken[name]}"
@@ -83,6 +83,14 @@ def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str
     named = set().union(*(set_by(*each) for each in native.items()))
     kept = {key: value for key, value in lower.items() if key not in native and named.isdisjoint(set_by(key, value))}
     return {**kept, **{key: value for key, value in native.items() if value is not False}}
+
+
+def _is_other_gres(system: BatchSystem, profile: Profile, name: str, value: object) -> bool:
+    """Whether it asks SLURM for generic resources none of which are the GPUs for which there is a hint."""
+    gpus = (profile.gpu_resource or "gpu").partition(":")[0]
+    asked = {each.partition(":")[0] for each in str(value).split(",")}
+    are_names = all(each[:1].isalpha() for each in asked)
+    return system.name == "slurm" and name == "gres" and are_names and not {gpus, "gpu", "none"} & asked
 
 
 def _abbreviates(system: BatchSystem, name: str) -> bool:

@@ -17,6 +17,8 @@ from lading.hooks.files.table_model import Memory, TableModel
 LARGEST_ARRAY = 4_000_000
 _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+LONGEST_TITLE = 100
+_TITLED = re.compile(r".+\.(L[0-9a-f]{14}\b.*)", re.DOTALL)
 # A name that can end no directive, wherever it stands in one.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
 
@@ -24,6 +26,23 @@ _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
 def new_name() -> str:
     """The name of a submission or an order, unlike any other; TORQUE takes names of 15 characters."""
     return f"L{uuid.uuid4().hex[:14]}"
+
+
+def titled(name: str, title: str, others: str = "_") -> str:
+    """A name of :func:`new_name` that also says what it is for; people read it in lists of the batch system.
+
+    :param title: any text
+    :param others: what may stand in it beside letters, digits, dashes and dots
+    """
+    text = title if "=" in others else title.replace("=", "-")
+    plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:LONGEST_TITLE]
+    return f"{plain if plain[:1].isalpha() else f'r{plain}'}.{name}"
+
+
+def untitled(name: str) -> str:
+    """The name of :func:`new_name` in one that says what it is for."""
+    match = _TITLED.fullmatch(name)
+    return name if match is None else match[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +120,7 @@ class BatchJobRequest:
     :param native: directives in the scheduler's own keys, without dashes; True: a bare flag; None, False: left out
     :param array: the elements, if it is a job array
     :param excluded_nodes: the names of machines on which it should not run
+    :param comment: what people may read beside its name, where the batch system keeps that
     :raises ValueError: a number is not positive, or what is excluded is no name of a machine
     """
 
@@ -119,6 +139,7 @@ class BatchJobRequest:
     excluded_nodes: Sequence[str] = ()
     least_nodes: int | None = None
     gpu_type: str | None = None
+    comment: str | None = None
 
     def __post_init__(self) -> None:
         for own_field in fields(self):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from lading.hooks.batch.outcome import has_ended
+from lading.hooks.batch.request import untitled
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
@@ -123,8 +124,9 @@ class StatusQuery:
 
 
 def plain_name(job: NativeJob) -> str | None:
-    """The name of a job without the index that TORQUE adds to those of elements."""
-    return job.name if job.name is None or job.index is None else job.name.removesuffix(f"-{job.index}")
+    """The name of a job without the index that TORQUE adds to those of elements, and without what it is for."""
+    name = None if job.name is None else untitled(job.name)
+    return name if name is None or job.index is None else name.removesuffix(f"-{job.index}")
 
 
 def is_called(job: NativeJob, name: str | None) -> bool:
@@ -137,7 +139,7 @@ def is_called(job: NativeJob, name: str | None) -> bool:
     """
     if name is None or not job.name:
         return True
-    shown, name = job.name.strip(), name.strip()
+    shown, name = untitled(job.name.strip()), name.strip()
     of_index = () if job.index is None else (f"{name}-{job.index}", f"{name}[{job.index}]")
     return shown in (name, *of_index) or (len(shown) >= SHORTEST_BEGINNING and name.startswith(shown))
 

@@ -111,6 +111,8 @@ class BatchSystem(ABC):
     :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
         (``2-8``); None: it takes none, and a job asks for the most of its range
     :cvar memory_unit: how it shows in which unit it counts memory, where sites differ; None: they do not
+    :cvar in_titles: what may stand in the name of a job beside letters, digits, dashes and dots, where that has room
+        for more than 15 characters, and is shown whole; None: it has not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.batch.directives`
     """
@@ -134,6 +136,7 @@ class BatchSystem(ABC):
     granted_nodes: ClassVar[str | None] = None
     memory_unit: ClassVar[MemoryUnit | None] = None
     exclusion: ClassVar[Exclusion | None] = None
+    in_titles: ClassVar[str | None] = None
 
     def directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.

@@ -22,11 +22,25 @@ class DeploymentIdentity(NamedTuple):
         them; empty: it has none
     :param database: the URL of its database, which stands in for an empty secret
     :param name: by which people know it
+    :param is_named: whether no other one has its name: what bears it is its own, also where an earlier one that was
+        removed has made it
     """
 
     secret: str
     database: str
     name: str
+    is_named: bool = False
+
+
+class BatchDefaults(NamedTuple):
+    """What a batch job of a task asks for where the table of its site does not say it.
+
+    :param memory_overhead: MiB beyond what the task asks for, for what runs it
+    :param time: the time limit of one that has none, seconds; None: that of its queue
+    """
+
+    memory_overhead: int = 384
+    time: int | None = 86400
 
 
 class TableConventions(NamedTuple):
@@ -114,6 +128,10 @@ class Deployment(ABC):
         Otherwise Lading is to be installed there, beside what jobs need.
         """
         return False
+
+    def batch_defaults(self) -> BatchDefaults:
+        """What the batch jobs of its tasks ask for."""
+        return BatchDefaults()
 
     def table_conventions(self) -> TableConventions:
         """How tables are made in its database."""

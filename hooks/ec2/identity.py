@@ -72,7 +72,7 @@ def identities(fernet_key: str) -> tuple[Identity, ...]:
     if not found:
         raise ValueError(
             "[core] fernet_key is empty: the keys of machines are derived from it; set the same one on all machines "
-            "on which Airflow's scheduler or Lading's controller run"
+            "on which the scheduler or Lading's controller run"
         )
     return found
 

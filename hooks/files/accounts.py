@@ -68,7 +68,7 @@ def fault(given: Mapping[str, Any], table: Mapping[str, Any] | None = None, site
         name = account.get("ssh_conn_id") if isinstance(account, Mapping) else account
         if not isinstance(name, str) or not CONNECTION.fullmatch(name):
             return (
-                f"{shortened(key)} = {shortened(account)} is no account; valid: the id of an Airflow SSH connection of "
+                f"{shortened(key)} = {shortened(account)} is no account; valid: the id of an SSH connection of "
                 'letters, digits, ".", "-" and "_", or a table with ssh_conn_id'
             )
         if isinstance(account, Mapping) and (strange := sorted(account.keys() & {*COMMON})):

@@ -111,7 +111,7 @@ def introduce(
         return _asked(spool, config, host, asked)
     except SessionEnded as error:
         text = f"Lading does not answer there: {' '.join(str(error).split())}"
-        if "No module named 'lading" in text:
+        if "No module named 'lading" in text and agent_archive.brought() is None:
             text += f"; install it for {config.python}, in the same version and beside Airflow's Task SDK: pip install "
             text += f"airflow-lading=={VERSION}"
         raise MachineRefused(text) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -45,6 +46,8 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
+# An agent without jobs whose controller does not ring for so long ends, and how often that does, seconds.
+AGENT_IDLE_SECONDS, SECONDS_BETWEEN_RINGS = 50.0, 10.0
 # When so many events were read in one look, the other batches are left for the next.
 MOST_EVENTS = 20_000
 
@@ -97,6 +100,7 @@ class LocalSite(Site[LocalConfig], Holding):
         self.rejected = RejectedFiles(self.spool.rejected)
         self.agent_host = AgentHost(self.spool, self.rejected, options=current.deployment().runner_options())
         self.closed = False
+        self.next_ring = 0.0
 
     @cached_property
     def capacity(self) -> Resources:
@@ -132,6 +136,9 @@ class LocalSite(Site[LocalConfig], Holding):
         make_private(self.spool.root.parent)
         self._claim()
         note = None if self.closed else self.agent_host.keep_alive(self._settings())
+        if not self.closed and time.monotonic() >= self.next_ring:
+            self.next_ring = time.monotonic() + SECONDS_BETWEEN_RINGS
+            self.spool.ring()
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
         batches, is_all = self._batches()
@@ -248,6 +255,7 @@ class LocalSite(Site[LocalConfig], Holding):
             config.patience,
             config.kill_grace,
             measure_disk=config.disk is None,
+            idle_seconds=AGENT_IDLE_SECONDS,
             scratch=config.scratch,
             keep_failed=config.keep_failed_scratch,
         )

@@ -22,6 +22,8 @@ class CommandWork:
     :param environment: variables beside those of the node agent
     :param log_folder: below which it has its log on a machine that shares the controller's files
     :param log_path: of the file in which it prints, relative to that folder; empty: it has none
+    :param rule: of which it is a job, for people
+    :param wildcards: which job of that it is, for people, such as ``sample=A``
     """
 
     arguments: Sequence[str]
@@ -29,6 +31,8 @@ class CommandWork:
     environment: Mapping[str, str] = field(default_factory=dict)
     log_folder: str = ""
     log_path: str = ""
+    rule: str = ""
+    wildcards: str = ""
 
     def to_workload(self) -> dict[str, Any]:
         """The same as the workload of a job."""

@@ -47,10 +47,10 @@ LARGEST = MOST_BYTES  # what is larger is no file of events
 TORN_AGE = 3600.0
 # In a job's folder of logs, what says which of the logs there is its own.
 LOG_PATH = ".log_path"
-# The file that says to which Airflow deployment a folder belongs: an id, a blank, a name.
+# The file that says to which deployment of Lading a folder belongs: an id, a blank, a name.
 OWNER = "owner"
 FOREIGN = (
-    "it belongs to another Airflow deployment, {theirs}, and this one is {mine}: give each {key} of its own; if that "
+    "it belongs to another deployment of Lading, {theirs}, and this one is {mine}: give each {key} of its own; if that "
     "one is gone for good, remove {file}"
 )
 # What of a request is for the agent.
@@ -81,7 +81,8 @@ def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, 
     The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
     deployment, and those that run beside this one, find it as theirs.
 
-    :param ids: of the deployment, that which is written first, then those that it had before
+    :param ids: of the deployment, that which is written first, then those that it had before, and its name where no
+        other one has it
     :param name: by which people know it
     :param key: the setting by which each deployment gets a folder of its own
     :param look: whether no mark is made
@@ -104,7 +105,8 @@ def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, 
             _remove(hidden)
         found = _read(path, 2**16)
     theirs = found.decode(errors="replace").partition("\n")[0]
-    if theirs.partition(" ")[0] not in ids:
+    id, _, their_name = theirs.partition(" ")
+    if id not in ids and their_name not in ids:
         raise OSError(FOREIGN.format(theirs=_owner(theirs), mine=_owner(mine), key=key, file=path))
 
 

@@ -136,6 +136,11 @@ class Envelope:
             raise ValueError(f"{path.name} is no envelope: {error!r}") from error
 
     @property
+    def title(self) -> tuple[str, str]:
+        """Of which rule it is a job, and which of its jobs; empty: that is not known."""
+        return str(self.workload.get("rule") or ""), str(self.workload.get("wildcards") or "")
+
+    @property
     def log_path(self) -> str:
         """Of the task's log, relative to Airflow's folder of logs; empty: it has none that can be copied."""
         path = self.workload.get("log_path")

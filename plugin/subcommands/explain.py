@@ -227,7 +227,8 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 def outcome(job: JobRow) -> ExplanationStep:
     """The state of a job, as text."""
-    remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
+    advice = host().remedy(job.remedy)
+    remedy = [f"what would change it: {advice}"] if advice else []
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")

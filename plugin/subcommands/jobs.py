@@ -16,7 +16,7 @@ from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
 from lading.executors.store.starts import expected_starts
-from lading.plugin.command_host import as_command
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.insight.starts import ExpectedStart
@@ -106,7 +106,7 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = 
         "reason": None if job.reason is None else str(job.reason),
         "reason_code": job.reason_code,
         "reason_limit": job.reason_limit,
-        "remedy": job.remedy,
+        "remedy": host().remedy(job.remedy),
         "cpus": job.cpus,
         "memory_mib": job.memory,
         "disk_mib": job.disk,

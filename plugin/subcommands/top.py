@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lading.plugin.command_host import as_command
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
 from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGroups, summary, waits
@@ -103,7 +103,7 @@ def reasons(why: WaitGroups) -> Table:
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""
-        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), message, group.remedy)
+        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), message, host().remedy(group.remedy))
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
 

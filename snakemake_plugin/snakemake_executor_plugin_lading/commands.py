@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone, tzinfo
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from lading.executors.store.run_rows import RunTerms
 
 PROGRAM = "snakemake-lading"
+AIRFLOW = re.compile(r"airflow|\[lading\]", re.IGNORECASE)
 # Of a pipe or a file: a row is a line, as far as that goes.
 WIDTH = 200
 
@@ -91,6 +93,11 @@ def make_host(state: StateFolder) -> Any:
 
         def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
             return []  # Snakemake keeps no log of events
+
+        def remedy(self, text: str | None) -> str | None:
+            # What Airflow's operators can do is of no use here.
+            kept = [each for each in re.split(r"(?<=[.:;]) ", text or "") if not AIRFLOW.search(each)]
+            return " ".join(kept) or None
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc

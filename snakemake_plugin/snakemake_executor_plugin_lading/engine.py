@@ -21,9 +21,12 @@ from lading.hooks.files.version import MixedVersions, check_versions
 from lading.scheduling.text.printable import printable
 from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import (
+    JobNeeds,
     NeedsError,
+    RunSites,
     auto_resources,
     check_limits,
+    exceeds_memory,
     executor_config,
     forecast_hints,
     input_size,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
     from lading.executors.store import Change
+    from lading.scheduling.hints.hints import Hints
     from lading.scheduling.insight.right_size import Sizes
 
 # So many ends are taken in at a time.
@@ -129,6 +133,7 @@ class Engine:
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
         self._is_ending = False
+        self._said: set[str] = set()
         try:
             check_versions()
             check_limits(options.limits)
@@ -140,20 +145,77 @@ class Engine:
             self.options_of_controller = ControllerOptions(None if sites_file is None else str(sites_file))
             self.settings = make_settings(self.state, self.options_of_controller)
             self.database = connect_process(self.state)
-            if sites_file is not None:
-                self._check_sites()
         except (MixedVersions, NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
         self.controller = ControllerProcess(self.settings, self.owner)
+        self.sites = self._load_sites()
+        self._limit_threads()
 
-    def _check_sites(self) -> None:
-        """Look at the sites file before a controller does, which would start in vain again and again."""
+    def _load_sites(self) -> RunSites:
+        """Look at the sites file before a controller does, which would start in vain again and again.
+
+        :raises EngineError: it is not valid
+        """
+        from lading.executors.controller.sites_file import declared, edition_now
+        from lading.hooks.machines.local import LocalSite
+        from lading.plugin.published import edition, known, published
         from lading.plugin.sites import SitesError, load_sites
 
         try:
-            load_sites(self.settings)
-        except SitesError as error:
+            sites = load_sites(self.settings)
+            chosen = [each for name, each in sites.items() if self.options.site in (None, name)]
+            [only] = chosen if len(chosen) == 1 else [None]
+            here = only.capacity if isinstance(only, LocalSite) else None
+        except (SitesError, ValueError) as error:
             raise EngineError(f"--lading-sites-file: {error}") from error
+        if (read := edition(self.settings)) is not None and read == edition_now(self.settings.sites_file):
+            return RunSites(published(self.settings), here)
+        found = {}
+        for name, site in sites.items():
+            try:
+                found[name] = known(declared(site))
+            except Exception as error:  # a third party's site may raise anything, and AWS may be away
+                self.logger.info(f"Lading: what site {name!r} could have is not known: {error}")
+        return RunSites(found if len(found) == len(sites) else {}, here)
+
+    def _limit_threads(self) -> None:
+        """Have no rule more threads than this machine, where there is no other, as with ``--cores``."""
+        settings, most = self.workflow.resource_settings, self.sites.most_threads
+        if most is None or (settings.max_threads is not None and settings.max_threads <= most):
+            return
+        settings.max_threads = most
+        for job in self.workflow.dag.jobs:
+            if job._resources is not None and job._resources._cores > most:
+                job._resources = job._params = job._scheduler_resources = None
+
+    def check_jobs(self) -> None:
+        """Refuse a workflow with jobs that no site can ever run, as far as that is known before they are ready.
+
+        :raises EngineError: it names the first of them
+        """
+        from lading.scheduling.hints.hints import Hints
+
+        for job in self.workflow.dag.needrun_jobs():
+            if job.is_local:
+                continue
+            try:
+                needs = needs_of(job, self.workflow, self.options, None, self.sites)
+                self.sites.check(Hints.from_config(needs.config), self.dag_id)
+            except NeedsError as error:
+                raise EngineError(f"rule {name_of(job)} (job {job.jobid}): {error}") from error
+            except Exception:  # what it asks for depends on files that are not there yet: it is asked when they are
+                continue
+            here = self.sites.here
+            if here is not None and (memory := exceeds_memory(job, here)) is not None:
+                self._say_once(
+                    f"rule {name_of(job)} asks for {memory} MiB, more than the {here.memory} MiB of this "
+                    "machine: its jobs run alone, and may use what there is"
+                )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.logger.info(f"Lading: {text}")
 
     def start(self, command_of: CommandOf) -> None:
         """Have a controller act, and take over or end what a Snakemake that was killed has left of this workflow.
@@ -179,6 +241,7 @@ class Engine:
             self._presence = Presence(self.state.schedulers, self.owner)
             self.settings.stopped.unlink(missing_ok=True)
         try:
+            self.check_jobs()
             self._begin_run()
             self._take_over(command_of)
             self._clear()
@@ -346,28 +409,27 @@ class Engine:
         from lading.executors.columns import hint_columns
         from lading.executors.store import State
         from lading.hooks.spool.command import CommandWork
-        from lading.scheduling.hints.hints import Hints
-        from lading.scheduling.insight.right_size import NOTHING_KNOWN
 
         job, aux = info.job, info.aux
+        command: JobCommand = aux["command"]
         token, name, size = str(uuid.uuid4()), name_of(job), input_size(job)
-        last, fitted = self.tries.get(key_of(job)), self.sizes.get(name, NOTHING_KNOWN)
-        needs = needs_of(job, self.workflow, self.options, last, fitted, size)
+        hints, needs = self._needs(job, self.tries.get(key_of(job)), size, is_direct=command.is_direct)
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
-        columns = {**hint_columns(Hints.from_config(needs.config), self.settings), **needs.columns, "input_size": size}
+        columns = {**hint_columns(hints, self.settings), **needs.columns, "input_size": size}
         log_path = f"{name}/{job.jobid}-{token}.log"
         aux["log"] = self.state.logs / log_path
         aux["chosen"] = needs.chosen
         had_memory = columns["memory"] if "memory" in needs.chosen else None  # which a batch system enforces by itself
         aux["had"] = columns["memory_limit"] or had_memory, columns["time_limit"]
-        command: JobCommand = aux["command"]
         work = CommandWork(
             command.arguments,
             folder=command.folder,
             environment=command.environment,
             log_folder=str(self.state.logs),
             log_path=log_path,
+            rule=name,
+            wildcards=wildcards_of(job),
         )
         return {
             **columns,
@@ -385,6 +447,28 @@ class Engine:
             "map_index": int(number_of(job)),
             "try_number": int(job.attempt),
         }
+
+    def _needs(
+        self, job: Any, last: tuple[str | None, int | None, int | None] | None, size: int | None, *, is_direct: bool
+    ) -> tuple[Hints, JobNeeds]:
+        """What a job asks for; where no site has what one more try would have, it has what its rule says.
+
+        :param size: bytes of its inputs; None: not known
+        :raises NeedsError: no site has that either
+        """
+        from lading.scheduling.hints.hints import Hints
+        from lading.scheduling.insight.right_size import NOTHING_KNOWN
+
+        fitted = self.sizes.get(name_of(job), NOTHING_KNOWN)
+        needs = needs_of(job, self.workflow, self.options, last, self.sites, fitted, size, is_direct=is_direct)
+        hints = Hints.from_config(needs.config)
+        try:
+            self.sites.check(hints, self.dag_id)
+        except NeedsError:
+            if last is None:
+                raise
+            return self._needs(job, None, size, is_direct=is_direct)
+        return hints, needs
 
     def fetch_ended(self) -> dict[str, EndedJob]:
         """The jobs that have ended and are not acknowledged yet, by token."""
@@ -503,7 +587,7 @@ class Engine:
             if job.is_local:
                 continue
             name = name_of(job)
-            hints = forecast_hints(job, self.workflow, self.options, self.sizes.get(name, NOTHING_KNOWN))
+            hints = forecast_hints(job, self.workflow, self.options, self.sites, self.sizes.get(name, NOTHING_KNOWN))
             upstream, _, left = found.setdefault(name, (set(), hints, set()))
             left.add(int(job.jobid))
             upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
@@ -543,6 +627,12 @@ def name_of(job: Any) -> str:
     """What a job's task is called: its rule, or its group."""
     name = f"group-{job.groupid}" if job.is_group() else str(job.rule.name)
     return re.sub(r"[^\w.-]", "_", name)[:LONGEST_NAME]
+
+
+def wildcards_of(job: Any) -> str:
+    """Which job of its rule it is, as ``sample=A,lane=1``."""
+    wildcards = {} if job.is_group() else job.wildcards_dict
+    return printable(",".join(f"{name}={value}" for name, value in wildcards.items()))[:LONGEST_NAME]
 
 
 def number_of(job: Any) -> int:

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, NamedTuple
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lading.operators.resources import resources
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes
+from lading.scheduling.resources import Resources
+from lading.scheduling.site_names import is_named
+from snakemake_executor_plugin_lading import batch_resources
+from snakemake_executor_plugin_lading.batch_resources import NeedsError, number, text
 
-# What Snakemake itself needs in a job, beside what the rule's command uses, MiB.
-OVERHEAD = 256
+if TYPE_CHECKING:
+    from lading.plugin.published import PublishedSite
+
+__all__ = ["NeedsError", "RunSites", "check_limits", "executor_config", "forecast_hints", "needs_of"]
+
+# What a job may use beside what its rule's command does, MiB: the Snakemake that runs it; its shell, and ours.
+OVERHEAD, DIRECT_OVERHEAD = 256, 16
 MB, MIB = 10**6, 2**20
 # By how much the next attempt has more of what the one before had too little, unless its rule asks for more by itself.
 FACTOR = 2
-# What Snakemake shows for a resource that depends on files which are not there yet.
-UNKNOWN = "<TBD>"
 LIMITS = ("rules", "all", "none")
-# The resources that count GPUs; the first that a job has counts.
-GPUS = ("gpu", "gpus", "nvidia_gpu")
+# What Lading's hints are called here.
+IN_RULES = {
+    "cpus": "threads", "ppn × threads": "resource tasks × threads", "memory": "resource mem_mb",
+    "disk": "resource disk_mb", "gpus": "resource gpu", "site": "resource lading_site", "time": "resource runtime",
+    "queue": "resource slurm_partition", "native": "option of the batch system", "hurry": "--lading-hurry",
+    "finish_by": "--lading-finish-by",
+}  # fmt: skip
 
 
 # The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
@@ -43,8 +58,53 @@ class JobNeeds(NamedTuple):
     decisions: tuple[str, ...] = ()
 
 
-class NeedsError(ValueError):
-    """What a job asks for makes no sense; the text names it."""
+@dataclass(frozen=True, slots=True)
+class RunSites:
+    """The sites to which the jobs of a run may go.
+
+    :param known: by name
+    :param here: what this machine has for jobs, where there is no other site; None: there is
+    """
+
+    known: Mapping[str, PublishedSite] = field(default_factory=dict)
+    here: Resources | None = None
+
+    def open_to(self, site: str | None) -> dict[str, PublishedSite]:
+        """Those to which a job may go.
+
+        :param site: the one that it names; None: it names none
+        """
+        if site is None:
+            return {name: each for name, each in self.known.items() if each.accept_untargeted}
+        return {name: each for name, each in self.known.items() if is_named(name, site)}
+
+    @property
+    def most_threads(self) -> int | None:
+        """The most threads of a rule, as ``--cores`` limits them; None: any number, as some site may have them."""
+        return None if self.here is None else max(1, math.floor(self.here.cpus))
+
+    def check(self, hints: Hints, dag_id: str) -> None:
+        """Refuse what no site can ever give.
+
+        :raises NeedsError: it says what there is, and what to do
+        """
+        from lading.plugin.hint_checks import check_sites
+
+        try:
+            check_sites(hints, self.known, Resources(), dag_id)
+        except HintError as error:
+            said = in_rules(str(error))
+            raise NeedsError(f"{said}. {self._advice()}" if "more than" in said else said) from error
+
+    def _advice(self) -> str:
+        if self.here is not None:
+            return "Run it where there is more (--lading-sites-file), or ask for less: --set-resources RULE:NAME=VALUE"
+        rooms = [each.capacity for site in self.known.values() for each in site.locations]
+        most = max(rooms, key=lambda each: (each.cpus, each.memory), default=None)
+        if most is None:
+            return "Ask for less: --max-threads N, --set-resources RULE:NAME=VALUE"
+        largest = f"the largest node has {most.cpus:g} cpus, {most.memory} MiB and {most.gpus:g} GPUs"
+        return f"Ask for less, as {largest}: --max-threads {max(1, int(most.cpus))}, --set-resources RULE:NAME=VALUE"
 
 
 def check_limits(text: str) -> str:
@@ -66,8 +126,13 @@ def executor_config(**hints: Any) -> dict[str, Any]:
     try:
         Hints.from_config(config)
     except HintError as error:
-        raise NeedsError(str(error)) from error
+        raise NeedsError(in_rules(str(error))) from error
     return config
+
+
+def in_rules(said: str) -> str:
+    """What is wrong with hints, in the words in which a workflow has them."""
+    return re.sub(r"\bhint (ppn × threads|\w+)", lambda match: IN_RULES.get(match[1], f"resource {match[1]}"), said)
 
 
 def needs_of(
@@ -75,53 +140,70 @@ def needs_of(
     workflow: Any,
     options: Any,
     last: tuple[str | None, int | None, int | None] | None,
+    sites: RunSites | None = None,
     fitted: Sizes = NOTHING_KNOWN,
     size: int | None = None,
+    *,
+    is_direct: bool = False,
 ) -> JobNeeds:
     """What a job asks for.
 
     :param last: of its last try the cause of the failure, and the memory and the time that it had; None: this is the
         first
+    :param sites: to which jobs may go; None: that is not known, and what only batch systems understand is left out
     :param fitted: what the tries of its rule needed
     :param size: bytes of its inputs; None: not known
-    :raises NeedsError: it makes no sense
+    :param is_direct: whether it is a shell command; else it starts a Snakemake
+    :raises NeedsError: it makes no sense, or has no meaning where it may go
     """
     asked = job.resources
+    site = text(asked, "lading_site") or options.site
+    batch, place, is_batch, node_cpus = _batch(sites, site)
+    seconds = None if (minutes := number(asked, "runtime")) is None else round(60 * minutes)
+    gpus, model, gres = batch_resources.graphics(asked, batch, place)
+    laid_out = batch_resources.shape(asked, number(asked, "_cores") or 0, gpus, node_cpus)
     memory, disk = _size(asked, "mem"), _size(asked, "disk")
-    seconds = None if (minutes := _number(asked, "runtime")) is None else round(60 * minutes)
-    gpus = next((found for name in GPUS if (found := _number(asked, name)) is not None), None)
+    if (per_cpu := _size(asked, "mem", "_per_cpu")) is not None:
+        memory = math.ceil(per_cpu * laid_out.get("cpus", laid_out.get("ppn", 1) * laid_out.get("threads", 1)))
     its_own = {name for name in ("mem", "disk", "runtime") if is_given(job, workflow, name)}
     limited = {"rules": its_own, "all": {"mem", "runtime"}, "none": set()}[options.limits]
+    overhead = DIRECT_OVERHEAD if is_direct else OVERHEAD
     cause, had_memory, had_seconds = last or (None, None, None)
     auto = {AUTO_HINTS[name]: None for name in auto_resources(job, workflow, options)}
     hints, decisions = sized(Hints(auto=auto), fitted, None, size)
     chosen = frozenset(name for name in auto if getattr(fitted, name) is not None)
-    overhead = OVERHEAD
     if hints.memory is not None and fitted.memory is not None:
         memory, overhead = hints.memory, 0  # what tries needed is what all of their processes needed
         if cause == "out_of_memory" and had_memory is not None:
             memory = max(memory, math.ceil(fitted.memory.after(had_memory)))
     elif memory is not None and cause == "out_of_memory" and had_memory is not None:
-        memory = max(memory, FACTOR * had_memory - OVERHEAD)
+        memory = max(memory, FACTOR * had_memory - overhead)
     seconds = seconds if hints.time is None else hints.time
     if options.limits != "none":
         limited |= {name for name, hint in AUTO_HINTS.items() if hint in chosen}
     if seconds is not None and cause == "time_limit" and had_seconds is not None:
         seconds = max(seconds, FACTOR * had_seconds)
+    is_limited = memory is not None and "mem" in limited
+    if sites is not None and sites.here is not None:
+        if "cpus" in laid_out:  # of a group of jobs, or several tasks
+            laid_out["cpus"] = min(laid_out["cpus"], sites.here.cpus)
+        if memory is not None and memory > sites.here.memory:
+            memory, is_limited = sites.here.memory, False  # nothing else that asks for memory runs beside it
+    found = {} if sites is None else batch_resources.where(asked, batch, place)
     config = executor_config(
-        cpus=max(_number(asked, "_cores") or 0, 0.1),
+        **laid_out,
         memory=memory or None,
         disk=disk if "disk" in its_own else None,
-        gpus=gpus or None,
+        gpus=f"{model}:{gpus:g}" if model and gpus else gpus or None,
         time=seconds,
-        site=_text(asked, "lading_site") or options.site,
-        queue=_text(asked, "lading_queue"),
+        site=site,
+        queue=found.get("queue"),
+        native={**found.get("native", {}), **gres} or None,
         hurry=options.hurry,
         finish_by=options.finish_by,
     )
-    is_limited = memory is not None and "mem" in limited
     columns: dict[str, Any] = {"memory_limit": memory + overhead if memory is not None and is_limited else None}
-    if "runtime" not in limited:
+    if "runtime" not in limited and not is_batch:  # a batch system is told what was asked for, and ends the job
         columns["time_limit"] = None
     return JobNeeds(config, columns, chosen, decisions if chosen else ())
 
@@ -132,7 +214,7 @@ def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
     All of them are where the rule itself says ``lading_auto``; what it gives counts until a try has ended.
     """
     is_own = is_given(job, workflow, AUTO)
-    value = _number(job.resources, AUTO)
+    value = number(job.resources, AUTO)
     if not (options.auto if value is None else value):
         return set()
     return {name for name in AUTO_HINTS if is_own or not is_given(job, workflow, name)}
@@ -148,10 +230,47 @@ def input_size(job: Any) -> int | None:
         return None
 
 
-def forecast_hints(job: Any, workflow: Any, options: Any, fitted: Sizes = NOTHING_KNOWN) -> dict[str, Any]:
+def exceeds_memory(job: Any, here: Resources) -> int | None:
+    """The memory that a job asks for, MiB, if that is more than this machine has."""
+    memory = _size(job.resources, "mem")
+    return memory if memory is not None and memory > here.memory else None
+
+
+def _batch(sites: RunSites | None, site: str | None) -> tuple[str | None, str, bool, float | None]:
+    """The batch system of the sites to which a job may go, these as text, whether all of them have one, and the cpus of
+    a node where a job may have several.
+
+    :raises NeedsError: they have different ones, between which what it asks for cannot choose
+    """
+    if sites is None:
+        return None, "", False, None
+    found = sites.open_to(site)
+    with_batch = {name: each for name, each in found.items() if each.dialect is not None}
+    systems = {str((each.dialect or {}).get("system")) for each in with_batch.values()}
+    place = (
+        f"site {site!r}"
+        if site is not None
+        else "each of " + ", ".join(found)
+        if len(found) > 1
+        else "".join(f"site {name!r}" for name in found)
+    )
+    if len(systems) > 1:
+        return None, f"{place}, of different batch systems,", False, None
+    cpus = [
+        location.capacity.cpus
+        for each in with_batch.values()
+        if (each.dialect or {}).get("takes_layouts")
+        for location in each.locations
+    ]
+    return next(iter(systems), None), place, bool(found) and len(with_batch) == len(found), min(cpus, default=None)
+
+
+def forecast_hints(
+    job: Any, workflow: Any, options: Any, sites: RunSites | None = None, fitted: Sizes = NOTHING_KNOWN
+) -> dict[str, Any]:
     """What a job that is to come will ask for, as hints, as far as that is known before its inputs are there."""
     try:
-        return needs_of(job, workflow, options, None, fitted).config
+        return needs_of(job, workflow, options, None, sites, fitted).config
     except Exception:  # a function of its inputs, which are not there yet, may raise anything
         return executor_config(hurry=options.hurry, finish_by=options.finish_by)
 
@@ -163,7 +282,7 @@ def is_given(job: Any, workflow: Any, name: str) -> bool:
     return any(
         key in each.rule.resources and not _is_same(each.rule.resources, default, key)
         for each in jobs
-        for key in (name, f"{name}_mb", f"{name}_mib")
+        for key in (name, f"{name}_mb", f"{name}_mib", f"{name}_mb_per_cpu")
     )
 
 
@@ -175,24 +294,10 @@ def _is_same(given: Any, default: Any, key: str) -> bool:
     return rules._value is defaults._value or (rules.raw is not None and rules.raw == defaults.raw)
 
 
-def _size(asked: Any, name: str) -> int | None:
+def _size(asked: Any, name: str, per: str = "") -> int | None:
     """An amount of memory or disk in MiB, rounded up; None: none is asked for."""
-    if (mib := _number(asked, f"{name}_mib")) is not None:
+    if (mib := number(asked, f"{name}_mib{per}")) is not None:
         return int(-(-mib // 1))
-    if (mb := _number(asked, f"{name}_mb")) is not None:
+    if (mb := number(asked, f"{name}_mb{per}")) is not None:
         return int(-(-mb * MB // MIB))
     return None
-
-
-def _number(asked: Any, name: str) -> float | None:
-    value = asked.get(name)
-    if value is None or isinstance(value, bool) or value == UNKNOWN:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise NeedsError(f"resource {name} is {value!r}, which is no number") from None
-
-
-def _text(asked: Any, name: str) -> str | None:
-    return None if (value := asked.get(name)) is None else str(value)

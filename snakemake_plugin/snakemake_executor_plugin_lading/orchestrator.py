@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.deployment.deployment import Deployment, DeploymentIdentity, Login, OpenSocket
+from lading.hooks.deployment.deployment import BatchDefaults, Deployment, DeploymentIdentity, Login, OpenSocket
 from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from lading.executors.store.run_rows import RunKey, RunRequest
 
 RUNNER = "snakemake_executor_plugin_lading.runner"
+# What runs a command as a batch job, MiB: a Python that watches it.
+MEMORY_OF_BATCH_JOB = 48
 SSH_PORT = 22
 # Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
@@ -51,12 +53,15 @@ class SnakemakeDeployment(Deployment):
     def brings_agent(self) -> bool:
         return True
 
+    def batch_defaults(self) -> BatchDefaults:
+        return BatchDefaults(MEMORY_OF_BATCH_JOB, time=None)
+
     def log_folder(self) -> Path:
         return self.state.logs
 
     def identity(self) -> DeploymentIdentity:
         return DeploymentIdentity(
-            self.state.secret(), str(self.state.database), f"{socket.gethostname()}:{self.state.root}"
+            self.state.secret(), str(self.state.database), f"{socket.gethostname()}:{self.state.root}", is_named=True
         )
 
     def api_url(self) -> str:
@@ -185,6 +190,7 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
     from lading.executors.store.leases import DatabaseNow
     from lading.hooks.files import child_processes
 
+    store = state.store_id()
     not_begun = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 
     def living() -> set[int]:
@@ -216,6 +222,9 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
 
     class SnakemakeOrchestrator(Orchestrator):
         """What the tables of the workflows in a folder say."""
+
+        def has_lost_store(self) -> bool:
+            return state.has_lost(store)
 
         def session(self) -> AbstractContextManager[Session]:
             return transaction(engine)

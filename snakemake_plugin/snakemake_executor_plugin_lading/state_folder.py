@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +22,8 @@ from snakemake_executor_plugin_lading.interrupts import deferred_interrupts
 
 # Beside a workflow, where nothing else is said, and in it the file of the store.
 FOLDER, STORE = Path(".snakemake/lading"), "store.db"
+# In which each site has a folder of its own.
+SPOOL = "spool"
 # How long one process waits for another that writes, seconds.
 PATIENCE = 60.0
 
@@ -65,6 +69,21 @@ class StateFolder:
                     write_atomically(path, secrets.token_hex(32))
         return path.read_text(encoding="ascii")
 
+    def store_id(self) -> tuple[int, int] | None:
+        """By which the file of the store is told from a later one; None: there is none."""
+        try:
+            found = os.stat(self.database)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def has_lost(self, store: tuple[int, int] | None) -> bool:
+        """Whether a store was removed, or another one has its name; what cannot be read now is not gone."""
+        try:
+            return self.store_id() != store
+        except OSError:
+            return False
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from making the same things at the same time."""
@@ -83,6 +102,8 @@ class StateFolder:
 
         with self.locked(), deferred_interrupts():
             if not self.database.exists():
+                # A controller that has lost its store may have left parts of its sites while the folder was removed.
+                shutil.rmtree(self.root / SPOOL, ignore_errors=True)
                 os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             engine = self.open()
             ensure_own_tables(engine)
@@ -90,8 +111,17 @@ class StateFolder:
         return engine
 
     def open(self) -> Engine:
-        """The store as it is."""
-        engine = create_engine(f"sqlite:///{self.database}", connect_args={"timeout": PATIENCE})
+        """The store as it is. Where it is removed nothing is read of another one, and no empty one is made."""
+        store = self.store_id()
+
+        def connect() -> sqlite3.Connection:
+            if self.has_lost(store):
+                raise sqlite3.OperationalError(f"the store {self.database} was removed")
+            # As SQLAlchemy's own connections to a file, which it hands from thread to thread.
+            address = f"{self.database.as_uri()}?mode=rw"
+            return sqlite3.connect(address, uri=True, timeout=PATIENCE, check_same_thread=False)
+
+        engine = create_engine(f"sqlite:///{self.database}", creator=connect)
         event.listen(engine, "connect", _configure)
         return engine
 

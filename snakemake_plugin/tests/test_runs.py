@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flows import Workflow, wait_until
+from flows import PATIENCE, SNAKEMAKE, Workflow, wait_until
 from snakemake.io import flag
 from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
+from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
 from snakemake_executor_plugin_lading.process import connect_process
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
+
+from lading.hooks.files.owner import Owner
+from lading.hooks.spool import server
 
 Make = Callable[[str], Workflow]
 
@@ -48,7 +56,7 @@ rule grown:
 rule learnt:
     output: "learnt.txt"
     retries: 1
-    resources: mem_mb=150
+    resources: mem_mb=300
     shell: "pause=$([ -e tried ] && echo 0 || echo 600); touch tried; "
         "python3 -c 'import sys, time; a = bytes([1]) * (450 << 20); time.sleep(int(sys.argv[1]))' $pause && "
         "echo ok > {output}"
@@ -84,6 +92,50 @@ rule b:
     output: "b.txt"
     resources: runtime="2s"
     shell: "sleep 600; touch {output}"
+"""
+
+TOGETHER = """
+rule all:
+    input: "grouped.txt", "piped.txt", "served.txt"
+rule a:
+    output: "a.txt"
+    group: "g"
+    shell: "echo a > {output}"
+rule b:
+    input: "a.txt"
+    output: "grouped.txt"
+    group: "g"
+    shell: "cat {input} > {output}; echo b >> {output}"
+rule p:
+    output: pipe("numbers")
+    shell: "seq 2 > {output}"
+rule q:
+    input: "numbers"
+    output: "piped.txt"
+    shell: "cat {input} > {output}"
+rule s:
+    output: service("socket")
+    shell: "echo up > {output}; sleep 600"
+rule c:
+    input: "socket"
+    output: "served.txt"
+    shell: "cat {input} > {output}"
+"""
+LAPTOP = """
+rule all:
+    input: "gpus.txt", "small.txt", "big.txt"
+rule gpus:
+    output: "gpus.txt"
+    resources: gpu=99
+    shell: "touch {output}"
+rule small:
+    output: "small.txt"
+    shell: "touch {output}"
+rule big:
+    output: "big.txt"
+    threads: 999
+    resources: mem_mb=100_000_000
+    shell: "echo {threads} > {output}"
 """
 
 # Each job writes when it begins and when it ends.
@@ -122,6 +174,80 @@ def journal(flow: Workflow) -> list[list[str]]:
 
 def begun(flow: Workflow) -> int:
     return sum(what == "begin" for what, *_ in journal(flow))
+
+
+def test_a_run_begins_anew_after_its_folder_was_removed(make: Make) -> None:
+    flow = make(COUNTS)
+    killed = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    killed.kill()
+    killed.wait()
+    left = flow.processes()
+    shutil.rmtree(flow.folder / ".snakemake")
+    process = flow.start()
+    wait_until(lambda: begun(flow) >= 4)
+    wait_until(lambda: not set(left) & set(flow.processes()))
+    (flow.folder / "go").touch()
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert "airflow" not in said.lower()
+    ends = [line for line in journal(flow) if line[0] == "end"]
+    assert len(ends) == 2, "what ran before has been killed"
+    assert flow.processes() == []
+
+
+def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None:
+    flow = make(LAPTOP)
+    said = flow.run("--until", "big")
+    assert (flow.folder / "big.txt").read_text().split() == [str(len(os.sched_getaffinity(0)))]
+    assert "rule big asks for 95367432 MiB, more than the" in said
+    assert "its jobs run alone" in said
+    refused = flow.run(status=1)
+    assert re.search(r"rule gpus \(job \d+\): resource gpu: 99 is more than site 'local' can ever give", refused)
+    refused = flow.run("--set-resources", "gpus:gpu=0", "--default-resources", "slurm_partition='x'", status=1)
+    assert "resource slurm_partition is 'x', which only a batch system understands" in refused
+    assert "airflow" not in refused.lower()
+    assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
+
+
+def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> None:
+    with_lading, with_cores = make(TOGETHER), make(TOGETHER)
+    with_lading.run()
+    command = [str(SNAKEMAKE), "--cores", "4"]
+    done = subprocess.run(command, cwd=with_cores.folder, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    found, wanted = (
+        {path.name: path.read_text() for path in each.folder.glob("*.txt")} for each in (with_lading, with_cores)
+    )
+    assert found == wanted == {"a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n"}
+    assert with_lading.processes() == [], "the service has ended"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool) -> None:
+    state = StateFolder(tmp_path / "lading")
+    database, store = state.connect(), state.store_id()
+    database.dispose()
+    state.database.rename(tmp_path / "removed.db")
+    if is_replaced:
+        StateFolder(state.root).connect().dispose()
+    assert state.has_lost(store)
+    with pytest.raises(OperationalError, match="was removed"), database.connect():
+        pass
+    assert state.database.exists() == is_replaced
+
+
+def test_a_folder_that_was_made_anew_is_still_that_of_its_workflow(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "lading")
+    before = Owner.from_key(*SnakemakeDeployment(state).identity())
+    (state.root / "secret").unlink()
+    after = Owner.from_key(*SnakemakeDeployment(state).identity())
+    assert before.ids[0] != after.ids[0]
+    server.claim(str(tmp_path), before.ids, before.name)
+    server.claim(str(tmp_path), after.ids, after.name)
+    elsewhere = Owner.from_key(*SnakemakeDeployment(StateFolder(tmp_path / "other")).identity())
+    with pytest.raises(OSError, match="another deployment of Lading"):
+        server.claim(str(tmp_path), elsewhere.ids, elsewhere.name)
 
 
 def test_jobs_have_what_they_ask_for_and_more_after_too_little_memory(make: Make) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from flows import Workflow
+from flows import PATIENCE, Workflow, wait_until
 
 from tests.services import node_python
 from tests.services.account import Account, NeedsRootError
@@ -76,5 +76,159 @@ def test_rules_run_in_few_allocations(slurm: Slurm) -> None:
         assert all(each.isdecimal() for each in native), "each ran in a job of SLURM's"
         assert len(set(native)) <= 4, "several share an allocation"
         slurm.wait_until_free(120)  # the controller lets them go by itself, after Snakemake has ended
+    finally:
+        flow.clean_up()
+
+
+JOB_SITE = """
+[sites.local]
+enabled = false
+
+[sites.hpc]
+kind = "slurm"
+work_dir = "{home}/lading"
+python = "{python}"
+setup = "export SLURM_CONF={conf}"
+node_cpus = 4
+node_memory = 8000
+node_gpus = 4
+gpu_types = ["a100"]
+max_poll_interval = 2
+"""
+# By rule: what it asks for, and what SLURM has been asked for.
+ASKED = {
+    "nothing": ("", ["JobName=nothing.", "Comment=nothing", "Partition=batch", "TimeLimit=00:10:00", "NumCPUs=1"]),
+    "slurm_partition": ('slurm_partition="short"', ["Partition=short", "TimeLimit=00:01:00"]),
+    "slurm_account": ('slurm_account="astro"', ["Account=astro"]),
+    "qos": ('qos="long"', ["QOS=long"]),
+    "constraint": ('constraint="ssd&avx"', ["Features=ssd&avx"]),
+    "runtime": ("runtime=5", ["TimeLimit=00:08:00"]),
+    "mem_mb": ('mem_mb=1000', ["MinMemoryNode=1018M"]),
+    "mem_mb_per_cpu": ("mem_mb_per_cpu=1000, cpus_per_task=2", ["NumCPUs=2", "MinMemoryNode=1972M"]),
+    "cpus_per_task": ("cpus_per_task=3", ["CPUs/Task=3", "NumCPUs=3"]),
+    "tasks": ("tasks=2", ["NumTasks=2", "NumNodes=1", "CPUs/Task=1"]),
+    "mpi": ('tasks=4, nodes=2, mpi="srun"', ["NumNodes=2", "NumTasks=4", "NtasksPerN:B:S:C=2:"]),
+    "gpu": ("gpu=2", ["gres:gpu:2"]),
+    "gpu_model": ('gpu=1, gpu_model="a100"', ["gres:gpu:a100:1"]),
+    "gres": ('gres="gpu:a100:3"', ["gres:gpu:a100:3"]),
+    "other_gres": ('gres="lscratch:7"', ["gres:lscratch:7"]),
+    "slurm_extra": ("slurm_extra='--nice=7 --mail-type FAIL'", ["Nice=7", "MailType=FAIL"]),
+}  # fmt: skip
+RULE = """
+rule {name}:
+    output: "{name}.txt"
+    resources: {asked}
+    shell: "scontrol show job -d $SLURM_JOB_ID > {{output}}"
+"""
+
+
+@pytest.fixture
+def rich_slurm() -> Iterator[Slurm]:
+    gres = "Name=gpu Type=a100 File={folder}/gpu[0-3]\nName=lscratch Count=100\n"
+    traits = "Feature=ssd,avx Gres=gpu:a100:4,lscratch:100"
+    try:
+        with (
+            Account() as account,
+            Slurm(account, nodes=2, cpus=4, accounting=True, traits=traits, gres=gres, patience=60) as service,
+        ):
+            yield service
+    except (MissingPackagesError, NeedsRootError) as error:
+        pytest.skip(str(error))
+
+
+def test_slurm_is_asked_for_what_its_users_write(rich_slurm: Slurm) -> None:
+    account = rich_slurm.account
+    for words in (
+        "add qos long",
+        "add account astro",
+        f"add user {account.name} account=astro",
+        f"modify user {account.name} set qos=+long",
+    ):
+        rich_slurm.command("sacctmgr", "-i", *words.split())
+    rules = "".join(RULE.format(name=name, asked=asked) for name, (asked, _) in ASKED.items())
+    wild = """
+rule wild:
+    output: "wild/{sample}.txt"
+    shell: "scontrol show job $SLURM_JOB_ID > {output:q}"
+# The peaks of all processes of the batch job that are around the command.
+rule measured:
+    output: "measured.txt"
+    shell: "pid=$PPID; while read -r name < /proc/$pid/comm; [ $name != slurmstepd ]; do "
+        "grep VmHWM /proc/$pid/status >> {output}; pid=$(awk '/^PPid/ {{print $2}}' /proc/$pid/status); done"
+"""
+    files = ["measured.txt", *(f"{name}.txt" for name in ASKED), "wild/a b.txt"]
+    flow = Workflow(
+        account.home / "flow",
+        f"rule all:\n    input: {files}\n{rules}{wild}",
+        node_python.make(account),
+        account.name,
+    )
+    conf = rich_slurm.environment["SLURM_CONF"]
+    (flow.folder / "sites.toml").write_text(
+        JOB_SITE.format(home=account.home, python=node_python.bare(account), conf=conf)
+    )
+    environment = {"HOME": str(account.home), "USER": account.name, **rich_slurm.environment}
+    try:
+        flow.run("--lading-sites-file", "sites.toml", **environment)
+        said = {name: (flow.folder / f"{name}.txt").read_text() for name in ASKED}
+        missing = {name: [each for each in wanted if each not in said[name]] for name, (_, wanted) in ASKED.items()}
+        assert not any(missing.values()), (missing, {name: said[name] for name, lacks in missing.items() if lacks})
+        peaks = [int(line.split()[1]) / 1024 for line in (flow.folder / "measured.txt").read_text().splitlines()]
+        assert peaks
+        assert sum(peaks) <= 64, "what is added for a command suffices for what runs it"
+        text = (flow.folder / "wild/a b.txt").read_text()
+        assert "JobName=wild.sample=a_b.L" in text
+        assert "Comment=wild: sample=a b" in text
+        refused = flow.run(
+            "--lading-sites-file", "sites.toml", "--forceall", "--set-resources", "qos:clusters=other",
+            status=1, **environment,
+        )  # fmt: skip
+        assert "rule qos" in refused
+        assert "clusters is 'other'" in refused
+    finally:
+        flow.clean_up()
+
+
+CANCELLED = """
+rule all:
+    input: expand("{rule}/{i}.txt", rule=["tried", "other"], i=range(3))
+rule tried:
+    output: "tried/{i}.txt"
+    retries: 1
+    shell: "echo $SLURM_ARRAY_JOB_ID >> began.tried; until [ -e go ]; do sleep 0.2; done; touch {output}"
+rule other:
+    output: "other/{i}.txt"
+    shell: "echo $SLURM_ARRAY_JOB_ID >> began.other; until [ -e go ]; do sleep 0.2; done; touch {output}"
+"""
+
+
+def test_an_outsider_who_cancels_an_array_cancels_one_rule_which_is_tried_again(slurm: Slurm) -> None:
+    account = slurm.account
+    flow = Workflow(account.home / "flow", CANCELLED, node_python.make(account), account.name)
+    conf = slurm.environment["SLURM_CONF"]
+    (flow.folder / "sites.toml").write_text(
+        JOB_SITE.format(home=account.home, python=node_python.bare(account), conf=conf)
+    )
+    environment = {"HOME": str(account.home), "USER": account.name, **slurm.environment}
+
+    def began(rule: str) -> list[str]:
+        path = flow.folder / f"began.{rule}"
+        return path.read_text().split() if path.exists() else []
+
+    try:
+        process = flow.start("--lading-sites-file", "sites.toml", **environment)
+        wait_until(lambda: len(began("tried")) == len(began("other")) == 3)
+        [array] = set(began("tried"))
+        assert set(began("other")) == {began("other")[0]} != {array}, "an array is of one rule"
+        slurm.command("scancel", array)
+        wait_until(lambda: len(began("tried")) == 6)
+        (flow.folder / "go").touch()
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+        assert Counter(flow.jobs("task_id, try_number, state")) == {
+            ("tried", 1, "cancelled"): 3,
+            ("tried", 2, "succeeded"): 3,
+            ("other", 1, "succeeded"): 3,
+        }
     finally:
         flow.clean_up()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -71,7 +72,8 @@ JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 Prolog={folder}/prolog
 {accounting}
-NodeName=DEFAULT CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} State=UNKNOWN
+{gres_types}
+NodeName=DEFAULT CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} State=UNKNOWN {traits}
 {nodes}
 PartitionName=batch Nodes=ALL Default=YES MaxTime=1-00:00:00 DefaultTime=00:10:00 DefMemPerCPU=500 State=UP
 PartitionName=short Nodes=ALL MaxTime=00:05:00 DefaultTime=00:01:00 DefMemPerCPU=500 State=UP
@@ -117,6 +119,8 @@ class Slurm(Service):
     :param memory: of each node, MiB
     :param patience: seconds after which a node that does not answer is down and its jobs have failed
     :param min_job_age: seconds for which a finished job stays visible
+    :param traits: of each node, as its line in slurm.conf has them, such as ``Feature=ssd Gres=gpu:a100:2``
+    :param gres: the lines of gres.conf, for what is among them; ``{folder}/gpu[0-7]`` pass for devices
     :param accounting: whether there is a slurmdbd, which takes seconds longer to start: sacct, limits per user
     """
 
@@ -132,6 +136,8 @@ class Slurm(Service):
         max_jobs: int = 10000,
         max_array_size: int = 1001,
         accounting: bool = False,
+        traits: str = "",
+        gres: str = "",
     ) -> None:
         if os.geteuid() != 0:
             raise NeedsRootError("only root can run the nodes of a SLURM that starts jobs of another user")
@@ -164,6 +170,8 @@ class Slurm(Service):
                 accounting=ACCOUNTING.format(**values) if accounting else "",
                 cpus=cpus,
                 memory=memory,
+                traits=traits,
+                gres_types="GresTypes=" + ",".join(re.findall(r"^Name=(\w+)", gres, re.MULTILINE)) if gres else "",
                 nodes="\n".join(
                     f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={each}"
                     for name, each in zip(self.nodes, node_ports, strict=True)
@@ -171,6 +179,9 @@ class Slurm(Service):
             ),
         )
         self._write("cgroup.conf", CGROUP)
+        self._write("gres.conf", gres.format(folder=self.folder))
+        for number in range(8):
+            self._write(f"gpu{number}", "")
         self._write("prolog", PROLOG.format(folder=self.folder)).chmod(0o755)
         if self._database:
             text = DATABASE.format(**values, database_port=self._database.port)

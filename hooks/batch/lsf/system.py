@@ -202,6 +202,7 @@ class LSF(BatchSystem):
     wording = WORDING
     survey = output.LSF_SURVEY
     memory_unit = MEMORY_UNIT
+    in_titles = "_="
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         options: list[tuple[str, Any]] = [
@@ -221,6 +222,7 @@ class LSF(BatchSystem):
             ("gpu", request.gpus and f"num={request.gpus}{gmodel}"),
             ("o", request.stdout),
             ("e", request.stderr),
+            ("Jd", request.comment),
         ]
         options += [("x", True)] if profile.whole_node else []
         return [self.native_directive(key, value) for key, value in options if value is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from lading.hooks.batch.directives import Unsupported, clock, one_word, quoted
 from lading.hooks.batch.memory import amount, dialect, names
@@ -148,6 +148,7 @@ class PBSPro(BatchSystem):
     survey = output.PBSPRO_SURVEY
     qstat = output.COMMAND
     nothing = "no jobs"
+    in_titles: ClassVar[str | None] = "_"
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         request = chunks(request) if profile.scatters(request) else request

@@ -30,6 +30,7 @@ class TORQUE(PBSPro):
     survey = output.TORQUE_SURVEY
     qstat = 'exec qstat -t -x "$@"'
     nothing = "<Data></Data>"
+    in_titles = None  # "up to and including 15 characters"
     ascii_only = True  # "file must be an ascii script"
     memory_is_refused = True  # "mem" of a job on one node is its processes' RLIMIT_DATA
 

@@ -176,6 +176,7 @@ class SGE(BatchSystem):
     exclusion = EXCLUSION
     wording = WORDING
     survey = output.SGE_SURVEY
+    in_titles = "_"
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         memory = dialect(profile, MemoryDialect(per="none"))

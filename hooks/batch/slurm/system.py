@@ -116,6 +116,7 @@ class SLURM(BatchSystem):
     exclusion = EXCLUSION
     wording = WORDING
     survey = output.SLURM_SURVEY
+    in_titles = "_=+,"
     granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
@@ -129,6 +130,7 @@ class SLURM(BatchSystem):
             "output": request.stdout,
             "error": request.stderr,
             "array": request.array,
+            "comment": request.comment,
         }
         memory = dialect(profile, MemoryDialect(per="cpu" if profile.scatters(request) else "node"))
         if (number := amount(request, memory)) is not None:

@@ -27,9 +27,9 @@ def market(config: ClusterConfig, longest: int | None = None) -> Market:
     seconds = max(1, most - reserve(config))
     return Market(
         Resources(
-            config.node_cpus, config.node_memory - config.memory_overhead, config.node_disk, float(config.node_gpus)
+            config.node_cpus, config.node_memory - config.added_memory, config.node_disk, float(config.node_gpus)
         ),
-        config.memory_overhead,
+        config.added_memory,
         seconds,
         # Half of it: who gives no limit should have some time for certain, and the nodes should not stand idle for it.
         seconds / 2,
@@ -89,7 +89,7 @@ class AllocationWriter(ScriptWriter):
         capacity = terms.capacity
         shape = ArrayShape(
             Layout(threads=max(1, math.ceil(capacity.cpus))),
-            capacity.memory + self.config.memory_overhead,
+            capacity.memory + self.config.added_memory,
             math.ceil(capacity.gpus),
             math.ceil(terms.seconds) + reserve(self.config),
             math.ceil(terms.seconds),

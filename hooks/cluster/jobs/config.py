@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from lading.hooks.api_tunnel.address import HOST
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
+from lading.hooks.deployment import current
+from lading.hooks.deployment.deployment import BatchDefaults
 from lading.hooks.files import table_model
 from lading.hooks.files.table_model import (
     Amount,
@@ -76,12 +78,16 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     capacity_type: CapacityType = Field(
         ON_DEMAND, description="`spot` where jobs may be preempted at any time, `on-demand` where they are not."
     )
-    memory_overhead: Amount = Field(
-        384, description="Memory asked for beyond what the task asks for: Airflow's supervisor of the task needs it."
+    memory_overhead: Amount | None = Field(
+        None,
+        description="Memory asked for beyond what the task asks for; without it 384 MiB, which Airflow's supervisor of "
+        'the task needs, and 48 MiB for jobs of Snakemake with `mode = "job"`.',
     )
     queue: str | None = Field(None, description="The queue (partition) of all jobs; without it the site's default.")
-    time: Duration = Field(
-        86400, description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs."
+    time: Duration | None = Field(
+        None,
+        description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs. Without it a "
+        "day, and for jobs of Snakemake that of the queue.",
     )
     time_limit: Duration | None = Field(
         None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
@@ -238,7 +244,20 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     @property
     def overhead(self) -> int:
         """The memory of a node that no job can have, MiB: that of a supervisor, and of the agent of an allocation."""
-        return self.memory_overhead * (2 if self.mode == "allocation" else 1)
+        return self.added_memory * (2 if self.mode == "allocation" else 1)
+
+    @property
+    def added_memory(self) -> int:
+        """The memory of a supervisor, and of the agent of an allocation, MiB."""
+        if self.memory_overhead is not None:
+            return self.memory_overhead
+        found = BatchDefaults() if self.mode == "allocation" else current.deployment().batch_defaults()
+        return found.memory_overhead
+
+    @property
+    def time_of_the_rest(self) -> int | None:
+        """The time limit of batch jobs of tasks that have none, seconds; None: that of their queue."""
+        return self.time or current.deployment().batch_defaults().time
 
     def tunnel(self, transport: Transport, api: str, file: str, shared: str | None) -> ApiTunnel:
         """The tunnel by which nodes reach Airflow's API; see :class:`lading.hooks.api_tunnel.tunnel.ApiTunnel`."""

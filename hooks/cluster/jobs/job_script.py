@@ -13,7 +13,7 @@ from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
 from lading.hooks.batch.directives import settings
 from lading.hooks.batch.native import SHELL, over, own_directives, refuse
-from lading.hooks.batch.request import Profile
+from lading.hooks.batch.request import Profile, titled
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -26,6 +26,7 @@ from lading.scheduling.text.units import format_time
 
 # What stands for the name in a script that is only shown; each submission has one of its own.
 SHOWN_NAME = "L00000000000000"
+LONGEST_COMMENT = 500
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
 
@@ -37,7 +38,7 @@ class ArrayShape:
     :param layout: its nodes, processes and cpus
     :param memory: MiB on each node
     :param gpus: whole ones on each node
-    :param time: seconds, with what the end of a task takes
+    :param time: seconds, with what the end of a task takes; None: as many as the queue gives
     :param least: the seconds that its author gives the task; 0: none are given
     :param queue: None: that of the site
     :param native: directives of the scheduler, by key
@@ -47,7 +48,7 @@ class ArrayShape:
     layout: Layout
     memory: int
     gpus: int
-    time: int
+    time: int | None
     least: int = 0
     queue: str | None = None
     native: tuple[tuple[str, str | bool], ...] = ()
@@ -62,7 +63,7 @@ class ArrayShape:
         :param queue: whose limit that is, as text
         :raises ValueError: the task itself has more, with both figures
         """
-        if longest is None or self.time <= longest:
+        if longest is None or self.time is None or self.time <= longest:
             return self
         if self.least > longest:
             raise ValueError(
@@ -76,12 +77,12 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
     """What the batch job of a task asks for."""
     asked = envelope.resources
     seconds = envelope.time_limit or config.time_limit
-    memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
+    memory = max(asked.memory, envelope.memory_limit or 0) + config.added_memory
     return ArrayShape(
         envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
         min(memory, max(config.node_memory, asked.memory)),
         math.ceil(asked.gpus),
-        seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+        seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time_of_the_rest,
         seconds or 0,
         envelope.queue,
         tuple(sorted(envelope.native.items())),
@@ -138,12 +139,21 @@ class ScriptWriter:
     def folder(self) -> ClusterFolder:
         return ClusterFolder(self.config.work_dir)
 
-    def submission(self, name: str, count: int, shape: ArrayShape, excluded: Sequence[str] = ()) -> str:
+    def submission(
+        self,
+        name: str,
+        count: int,
+        shape: ArrayShape,
+        excluded: Sequence[str] = (),
+        titles: Sequence[tuple[str, str]] = (),
+    ) -> str:
         """The script of a submission.
 
         :param name: of the submission and its batch job
         :param count: of its tasks; more than one: it is an array
         :param excluded: the nodes on which it should not run
+        :param titles: of each task, for people: its rule, the same for all, and which job of that it is; none: it has
+            no name for people
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
@@ -160,7 +170,8 @@ class ScriptWriter:
             f"export {NODES_VARIABLE}={self._granted(shape.layout)}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(options)}",
         ]
-        return self.script(name, count, shape, folder, f"{shlex.quote(folder)}/output.{index}", last, excluded)
+        output = f"{shlex.quote(folder)}/output.{index}"
+        return self.script(name, count, shape, folder, output, last, excluded, titles)
 
     def _granted(self, layout: Layout) -> str:
         """How many nodes a job has got, for a shell."""
@@ -170,7 +181,8 @@ class ScriptWriter:
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
         """The script of a submission of one task, to be shown."""
-        return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded)
+        titles = [envelope.title] if envelope.title[0] else []
+        return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded, titles)
 
     def script(
         self,
@@ -181,6 +193,7 @@ class ScriptWriter:
         output: str,
         last: Iterable[str],
         excluded: Sequence[str] = (),
+        titles: Sequence[tuple[str, str]] = (),
     ) -> str:
         """The script of a batch job, or of an array of ``count`` elements.
 
@@ -192,7 +205,8 @@ class ScriptWriter:
         defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
         refuse(dict(shape.native), system, config.profile, SiteRules.from_table(config))
         request = BatchJobRequest(
-            jobname=name,
+            jobname=name if not titles or system.in_titles is None else titled(name, _title(titles), system.in_titles),
+            comment=_comment(titles) if titles else None,
             queue=shape.queue or config.queue,
             time=shape.time,
             **asdict(shape.layout),
@@ -220,6 +234,20 @@ class ScriptWriter:
         text = "\n".join([*lines, ""])
         system.refuse_script(text)
         return text
+
+
+def _title(titles: Sequence[tuple[str, str]]) -> str:
+    rule, wildcards = titles[0]
+    return f"{rule}.{wildcards}" if len(titles) == 1 and wildcards else rule
+
+
+def _comment(titles: Sequence[tuple[str, str]]) -> str:
+    """What a batch job is for: the rule with the wildcards of each of its elements, as far as there is room."""
+    rule, wildcards = titles[0]
+    which = [f"{index} {each}" for index, (_, each) in enumerate(titles, 1) if each] if len(titles) > 1 else [wildcards]
+    text = f"{rule}: {'; '.join(which)}" if any(which) else rule
+    plain = re.sub(r"[^\w .,:;=/+-]+", "_", text, flags=re.ASCII)
+    return plain if len(plain) <= LONGEST_COMMENT else f"{plain[:LONGEST_COMMENT]} ..."
 
 
 # The trial job of `airflow lading check`: what its script does first. Both sides look for what the other has written in

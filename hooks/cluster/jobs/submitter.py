@@ -195,14 +195,17 @@ class Submitter(ClusterPart):
         submissions: list[Submission] = []
         writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
         scripts: dict[str, str] = {}
-        for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
+        for (shape, rule), tokens in self._by_shape(self._with_dags(transport, waiting)).items():
             excluded = self._excluded(shape)
             for chunk in chunks(tokens, self.pressure.chunk, self.system):
                 if len(submissions) == MOST_SUBMISSIONS:
                     return submissions, scripts
                 name = new_name()
                 try:
-                    scripts[name] = writer.submission(name, len(chunk), self._fitted(shape), excluded)
+                    titles = (
+                        [each.title for token in chunk if (each := self.tracker.jobs[token].envelope)] if rule else []
+                    )
+                    scripts[name] = writer.submission(name, len(chunk), self._fitted(shape), excluded, titles)
                 except ValueError as error:
                     self._reject(chunk, because("script_refused", text=str(error)))
                     continue
@@ -257,7 +260,9 @@ class Submitter(ClusterPart):
         return ready
 
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
-        """The jobs for which the site has room, in groups that can share an array."""
+        """The jobs for which the site has room, in groups that can share an array: each of one rule, where they have
+        one, so that who cancels an array cancels no other.
+        """
         submitted = self._count_submitted()
         room, learned = self.config.room(submitted), self.pressure.room(submitted)
         if learned < room:
@@ -267,7 +272,8 @@ class Submitter(ClusterPart):
         self._explain_all(waiting[room:], why)
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
-            by_shape.setdefault(job.shape, []).append(job.token)
+            rule = "" if job.envelope is None else job.envelope.title[0]
+            by_shape.setdefault((job.shape, rule), []).append(job.token)
         return by_shape
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:

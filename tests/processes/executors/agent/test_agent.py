@@ -771,3 +771,20 @@ def test_while_events_cannot_be_written_nothing_is_lost(tmp_path: Path) -> None:
     (tmp_path / "events").rename(node.spool.events)
     assert node.wait_for("during")["cause"] is None
     assert node.stop() == 0
+
+
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "removed"])
+def test_an_agent_whose_spool_is_gone_ends_with_its_jobs(tmp_path: Path, is_replaced: bool) -> None:
+    node = NodeAgent(tmp_path)
+    node.start()
+    node.put("one", "sleep", seconds=600)
+    node.wait_for("one", "started")
+    assert node.process is not None
+    running = process_tree.descendants(node.process.pid)
+    assert running
+    node.spool.root.rename(tmp_path / "removed")
+    if is_replaced:
+        node.spool.create()
+    assert node.process.wait(120) == 0
+    assert not [each.pid for each in running if host.is_alive(each.pid, each.started)]
+    assert node.spool.root.exists() == is_replaced

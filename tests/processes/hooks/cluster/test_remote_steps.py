@@ -128,7 +128,7 @@ def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Rem
     [looked] = ask([look_at_owner(folder, theirs)], shell)
     assert (looked.status, looked.stderr) == (1, refused.stderr)
     assert ask([look_at_owner(folder, ours)], shell)[0].status == 0
-    with pytest.raises(OSError, match="another Airflow deployment") as caught:
+    with pytest.raises(OSError, match="another deployment of Lading") as caught:
         server.claim(folder.root, theirs.ids, theirs.name)
     assert f"{caught.value}\n" == refused.stderr, "the same on machines"
     server.claim(folder.root, ours.ids, ours.name)

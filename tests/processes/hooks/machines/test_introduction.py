@@ -101,12 +101,12 @@ def test_a_machine_s_folder_belongs_to_one_deployment(tmp_path: Path) -> None:
         assert wait_until(lambda: first.ask(mine).lives, 20, 0.1)
         (root / "spool/events/1.jsonl").write_text("{}")
         for look in (False, True):
-            with pytest.raises(introduction.MachineRefused, match="another Airflow deployment") as caught:
+            with pytest.raises(introduction.MachineRefused, match="another deployment of Lading") as caught:
                 introduction.introduce(second, config, host, API, THEIRS, look=look)
             for words in (OURS.name, OURS.ids[0], THEIRS.name, THEIRS.ids[0], "a work_dir of its own", f"{root}/owner"):
                 assert words in str(caught.value)
         for request in ({}, {"shutdown": "cancel"}, {"remove": ["spool/events/1.jsonl"]}):
-            with pytest.raises(TransportError, match="another Airflow deployment"):
+            with pytest.raises(TransportError, match="another deployment of Lading"):
                 second.ask({**REQUEST, **request, "owner": THEIRS.to_json()})
         assert (root / "spool/events/1.jsonl").exists()
         assert not (root / "spool/shutdown").exists()

@@ -242,9 +242,9 @@ def test_what_was_launched_stays_in_the_store_for_the_next_controller(
     site.see("here")
     site.given["here"] = {"t": True}
     controller = make("leave", site)
-    site.end("here", cause="cancelled", reason="Airflow was stopped")
+    site.end("here", cause="cancelled", reason="the scheduler was stopped")
     controller.close()
     assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is for the site to decide"
     with Session(airflow_database) as session:
         [found] = session.scalars(select(store.instances.InstanceRow))
-        assert (found.state, told(found.reason)) == ("ended", "Airflow was stopped")
+        assert (found.state, told(found.reason)) == ("ended", "the scheduler was stopped")

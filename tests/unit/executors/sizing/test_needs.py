@@ -114,7 +114,7 @@ def test_a_waiting_job_that_asks_for_auto_gets_its_new_limit_and_its_event_log_s
         add_ended(session, token, memory_limit=8192)
     known.note_ends(session, "abc")
     assert resize(known, session) == ["requests 104 MiB of memory: sized by 3 tries (auto)"]
-    assert asked(session, "waits") == (0.25, 105, 105)
+    assert asked(session, "waits") == (0.25, 104, 104)
     assert resize(known, session) == []
 
 

@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from lading.hooks.batch.request import new_name, titled, untitled
 from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.status_query import is_called, plain_name
 from lading.hooks.batch.submit_limits import chunks, largest_array
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import ArrayShape, ScriptWriter, shape
+from lading.hooks.deployment import current
+from lading.hooks.deployment.airflow import AirflowDeployment
+from lading.hooks.deployment.deployment import BatchDefaults
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
 from lading.scheduling.resources import Layout, Resources
@@ -155,3 +161,59 @@ def test_what_nodes_are_ignored_for_is_checked_with_the_table() -> None:
         config(nodes="ignore", whole_node={"cpus": 8})
     with pytest.raises(ValueError, match="nodes"):
         config(nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "several"),
+    [
+        (
+            "slurm",
+            ["#SBATCH --job-name=bwa_mem.sample=A_B.L0123456789abcd", '#SBATCH --comment="bwa_mem: sample=A_B"'],
+            ["#SBATCH --job-name=bwa_mem.L0123456789abcd", '#SBATCH --comment="bwa_mem: 1 sample=A_B; 2 sample=C"'],
+        ),
+        ("pbspro", ["#PBS -N bwa_mem.sample-A_B.L0123456789abcd"], ["#PBS -N bwa_mem.L0123456789abcd"]),
+        ("torque", ["#PBS -N L0123456789abcd"], ["#PBS -N L0123456789abcd"]),
+        (
+            "lsf",
+            ['#BSUB -J "bwa_mem.sample=A_B.L0123456789abcd"', '#BSUB -Jd "bwa_mem: sample=A_B"'],
+            ['#BSUB -J "bwa_mem.L0123456789abcd[1-2]"', '#BSUB -Jd "bwa_mem: 1 sample=A_B; 2 sample=C"'],
+        ),
+        ("sge", ["#$ -N bwa_mem.sample-A_B.L0123456789abcd"], ["#$ -N bwa_mem.L0123456789abcd"]),
+    ],
+)
+def test_a_batch_job_is_called_by_its_rule_and_wildcards(name: str, one: list[str], several: list[str]) -> None:
+    options = {"parallel_environment": "smp"} if name == "sge" else {}
+    writer = ScriptWriter(SYSTEMS[name], config(**options), "http://api")
+    titles = [("bwa_mem", "sample=A\n$\"'`\\B"), ("bwa_mem", "sample=C")]
+    for lines, found in ((one, titles[:1]), (several, titles)):
+        text = writer.submission("L0123456789abcd", len(found), SHAPE, titles=found).splitlines()
+        assert set(lines) <= set(text), text
+
+
+@pytest.mark.parametrize("title", ["bwa_mem.sample=A", "1.x", "ä", "", "a" * 500, "Lx.L0123456789abcd"])
+def test_a_job_is_found_by_the_end_of_its_name(title: str) -> None:
+    name = new_name()
+    shown = titled(name, title, "_=")
+    assert len(shown) < 120
+    assert shown[0].isalpha()
+    assert untitled(shown) == name
+    for index, written in ((None, shown), (3, f"{shown}-3"), (3, f"{shown}[3]")):
+        job = NativeJob(id="7", state="running", index=index, name=written)
+        assert is_called(job, name)
+        assert not is_called(job, new_name())
+    assert plain_name(NativeJob(id="7", state="running", index=3, name=f"{shown}-3")) == name
+
+
+def test_jobs_of_snakemake_ask_for_little_more_than_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(AirflowDeployment):
+        def batch_defaults(self) -> BatchDefaults:
+            return BatchDefaults(48, time=None)
+
+    monkeypatch.setattr(current, "_named", [Other()])
+    free = Envelope("a", {}, Resources(1, 1000), None, None, 0, 0.0, 0.0)
+    assert shape(free, config()) == ArrayShape(Layout(), memory=1048, gpus=0, time=None)
+    lines = ScriptWriter(SYSTEMS["slurm"], config(), "http://api").of_one(free).splitlines()
+    assert not [line for line in lines if "--time" in line]
+    assert shape(free, config(time=60, memory_overhead=5)).time == 60
+    assert shape(free, config(memory_overhead=0)).memory == 1000
+    assert config(mode="allocation").added_memory == 384

@@ -89,7 +89,7 @@ def test_every_dag_has_one_account_or_none(accounts: dict[str, str], dag: str | 
     [
         ({"accounts": {"genes": "hpc_genes"}}, "'genes' is no key of accounts; valid: \"team:NAME\""),
         ({"accounts": {"team:": "hpc_genes"}}, "is no key of accounts"),
-        ({"accounts": {"team:a": 3}}, "is no account; valid: the id of an Airflow SSH connection"),
+        ({"accounts": {"team:a": 3}}, "is no account; valid: the id of an SSH connection"),
         ({"accounts": {"team:a": "a b"}}, "is no account"),
         ({"accounts": {"team:a": {"work_dir": "/a"}}}, "or a table with ssh_conn_id"),
         ({"accounts": {"team:a": {"ssh_conn_id": "a", "kind": "lsf"}}}, "has kind, which is the same for all accounts"),

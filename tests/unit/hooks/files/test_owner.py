@@ -31,7 +31,7 @@ def test_a_file_system_without_links_has_marks_all_the_same(tmp_path: Path, monk
     monkeypatch.setattr(os, "link", link)
     server.claim(str(tmp_path / "a" / "b"), ["1"], "one\nline")
     assert {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()} == {"owner": "1 one line\n"}
-    with pytest.raises(OSError, match="another Airflow deployment"):
+    with pytest.raises(OSError, match="another deployment of Lading"):
         server.claim(str(tmp_path / "a" / "b"), ["2"], "two")
 
 
@@ -43,6 +43,6 @@ def test_the_first_of_two_at_the_same_time_is_the_owner(tmp_path: Path, monkeypa
         real(source, target)
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(OSError, match=r"another Airflow deployment, one \(1\), and this one is two \(2\)"):
+    with pytest.raises(OSError, match=r"another deployment of Lading, one \(1\), and this one is two \(2\)"):
         server.claim(str(tmp_path), ["2"], "two")
     assert [path.name for path in tmp_path.iterdir()] == ["owner"]

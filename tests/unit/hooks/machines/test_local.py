@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.files import host
+from lading.hooks.files.bell import Bell
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.spool import server
 
@@ -56,7 +57,7 @@ def test_the_folder_of_another_deployment_is_left_alone(tmp_path: Path) -> None:
     assert not site.folder.exists(), "a look marks nothing"
     site.spool.create()
     server.claim(str(site.folder), ["0123456789ab"], "https://airflow.example.org")
-    with pytest.raises(OSError, match="another Airflow deployment") as caught:
+    with pytest.raises(OSError, match="another deployment of Lading") as caught:
         site.observe()
     for words in ("https://airflow.example.org (0123456789ab)", site._owner.name, "a [lading] state_folder of its own"):
         assert words in str(caught.value)
@@ -65,3 +66,19 @@ def test_the_folder_of_another_deployment_is_left_alone(tmp_path: Path) -> None:
     site.close("cancel", 1.0)
     assert not site.spool.shutdown.exists(), "its agent goes on"
     assert not site.spool.config.exists()
+
+
+def test_an_agent_ends_within_a_minute_after_its_controller_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = LocalSite("local", LocalConfig(), tmp_path / "spools" / "local")
+    monkeypatch.setattr(site.agent_host, "lives", lambda: True)
+    site.observe()
+    assert 0 < json.loads(site.spool.config.read_text())["idle_seconds"] < 60
+    bell = Bell(site.spool.bell).open()
+    try:
+        site.next_ring = 0.0  # the time has come
+        site.observe()
+        assert os.read(bell, 10), "a controller that lives keeps it"
+    finally:
+        os.close(bell)

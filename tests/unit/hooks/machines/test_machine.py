@@ -271,7 +271,7 @@ def test_a_machine_s_folder_of_another_deployment_is_left_alone(machine: Machine
         if shut_down:
             machine.shut_down("cancel")
         with pytest.raises(
-            OSError, match=r"another Airflow deployment, https://airflow\.example\.org .*http://laptop:8080"
+            OSError, match=r"another deployment of Lading, https://airflow\.example\.org .*http://laptop:8080"
         ):
             machine.round()
     assert (heard(machine), inbox(machine)) == ([], [])

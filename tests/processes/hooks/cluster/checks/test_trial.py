@@ -75,7 +75,7 @@ def test_a_folder_of_another_deployment_is_refused_with_both_names(tmp_path: Pat
     assert before_a_trial(paper, ours)["work_dir"].good
     found = before_a_trial(paper, theirs)["work_dir"]
     assert not found.good
-    assert f"another Airflow deployment, {ours.name} ({ours.ids[0]}), and this one is {theirs.name}" in found.message
+    assert f"another deployment of Lading, {ours.name} ({ours.ids[0]}), and this one is {theirs.name}" in found.message
 
 
 # -- the early request

@@ -1,0 +1,213 @@
+"""The resources that users of batch systems write, as Lading's hints.
+
+The names, and what they mean to SLURM, are those of ``snakemake-executor-plugin-slurm``. Other batch systems get what
+has a meaning to them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+# Where a job runs, and who pays: the option of each batch system that has one.
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "slurm_account": {"slurm": "account", "pbspro": "A", "torque": "A", "lsf": "P", "sge": "A"},
+    "qos": {"slurm": "qos", "torque": "qos"},
+    "constraint": {"slurm": "constraint"},
+}
+QUEUES = ("lading_queue", "slurm_partition")
+CLUSTERS = ("cluster", "clusters", "slurm_cluster")
+# All that only a batch system understands.
+OF_BATCH_SYSTEMS = (*QUEUES, *OPTIONS, *CLUSTERS, "slurm_extra")
+# The resources that count GPUs; the first that a job has counts.
+GPUS = ("gpu", "gpus", "nvidia_gpu")
+# What Snakemake shows for a resource that depends on files which are not there yet.
+UNKNOWN = "<TBD>"
+_GRES = re.compile(r"(?P<name>\w+)(?::(?P<type>[A-Za-z][\w.]*))?(?::(?P<count>\d+[TGM]?))?", re.ASCII)
+_MODEL = re.compile(r"[\w.]+", re.ASCII)
+
+
+class NeedsError(ValueError):
+    """What a job asks for makes no sense, or no site has it; the text names it."""
+
+
+def number(asked: Any, name: str) -> float | None:
+    """A resource that is a number; None: it is not given, or not known yet.
+
+    :raises NeedsError: it is something else
+    """
+    value = asked.get(name)
+    if value is None or isinstance(value, bool) or value == UNKNOWN:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise NeedsError(f"resource {name} is {value!r}, which is no number") from None
+
+
+def count(asked: Any, name: str, least: int = 1) -> int | None:
+    """A resource that is a whole number, ``least`` or more."""
+    if (value := number(asked, name)) is None:
+        return None
+    if value < least or value != int(value):
+        raise NeedsError(f"resource {name} is {asked.get(name)!r}; valid: a whole number, {least} or more")
+    return int(value)
+
+
+def text(asked: Any, name: str) -> str | None:
+    """A resource that is text; None: it is not given, or empty, which takes one away that a profile gives."""
+    value = asked.get(name)
+    return None if value is None or value in ("", UNKNOWN) else str(value)
+
+
+def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
+    """The hints ``queue`` and ``native``.
+
+    :param system: the batch system of the sites to which the job may go; None: they have none
+    :param place: these sites, as text
+    :raises NeedsError: one of the resources has no meaning there
+    """
+    given = {name: value for name in OF_BATCH_SYSTEMS if (value := text(asked, name)) is not None}
+    if system is None and given:
+        name, value = next(iter(given.items()))
+        raise NeedsError(
+            f"resource {name} is {value!r}, which only a batch system understands, and {place} has none; name a site "
+            f"that has by the resource lading_site, or leave it out: --set-resources RULE:{name}=\"''\""
+        )
+    queues = {name: given[name] for name in QUEUES if name in given}
+    if len(set(queues.values())) > 1:
+        raise NeedsError(f"resources {' and '.join(f'{name} = {queue!r}' for name, queue in queues.items())} differ")
+    if cluster := next((name for name in CLUSTERS if name in given), None):
+        raise NeedsError(
+            f"resource {cluster} is {given[cluster]!r}, but a site is one cluster: give the other one a table in the "
+            "sites file, with SLURM_CLUSTERS in its login_setup, and name it by the resource lading_site"
+        )
+    native: dict[str, str | bool] = {}
+    for name, by_system in OPTIONS.items():
+        option = by_system.get(system or "")
+        if name in given and option is None:
+            valid = ", ".join(by_system)
+            raise NeedsError(
+                f"resource {name} is {given[name]!r}, which {system} has no option for, only {valid}: {place}"
+            )
+        if name in given:
+            native[str(option)] = given[name]
+        elif asked.get(name) == "" and option is not None:
+            native[option] = False
+    if (extra := given.get("slurm_extra")) is not None:
+        if system != "slurm":
+            raise NeedsError(f"resource slurm_extra is {extra!r}, and {place} is no SLURM but {system}")
+        for key, said in read_extra(extra).items():
+            if key in native:
+                taken = next(name for name in OPTIONS if OPTIONS[name].get("slurm") == key)
+                raise NeedsError(f"slurm_extra has --{key}, which the resource {taken} says as well; keep one")
+            native[key] = said
+    return {"queue": next(iter(queues.values()), None), "native": native}
+
+
+def read_extra(extra: str) -> dict[str, str | bool]:
+    """The options in ``slurm_extra`` by key, without their dashes.
+
+    :raises NeedsError: they are none
+    """
+    try:
+        words = shlex.split(extra)
+    except ValueError as error:
+        raise NeedsError(f"slurm_extra = {extra!r} makes no sense: {error}") from None
+    found: dict[str, str | bool] = {}
+    while words:
+        word = words.pop(0)
+        match = re.fullmatch(r"--([A-Za-z][\w-]*)(?:=(.*))?|-([A-Za-z])(.*)", word, re.DOTALL)
+        if match is None:
+            raise NeedsError(f"slurm_extra = {extra!r} has {word!r}, which is no option; valid: --NAME=VALUE")
+        value = match[2] if match[1] else match[4] or None
+        if value is None and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        key = match[1] or match[3]
+        if key in found:
+            raise NeedsError(f"slurm_extra = {extra!r} has {key} twice")
+        found[key] = True if value is None else value
+    return found
+
+
+def graphics(asked: Any, system: str | None, place: str) -> tuple[float, str | None, dict[str, str]]:
+    """How many GPUs, of which type, and what other ``gres`` is asked for.
+
+    :raises NeedsError: it makes no sense, or has no meaning there
+    """
+    gpus = next((found for name in GPUS if (found := number(asked, name)) is not None), None)
+    model = text(asked, "gpu_model")
+    if model is not None and not _MODEL.fullmatch(model):
+        raise NeedsError(f"resource gpu_model is {model!r}; valid: a name such as 'a100'")
+    if (gres := text(asked, "gres")) is None:
+        return (1.0 if gpus is None and model else gpus or 0.0), model, {}
+    match = _GRES.fullmatch(gres)
+    if match is None:
+        raise NeedsError(f"resource gres is {gres!r}; valid: NAME, NAME:COUNT or NAME:TYPE:COUNT, as 'gpu:a100:2'")
+    if match["name"] != "gpu":
+        if system != "slurm":
+            raise NeedsError(f"resource gres is {gres!r}, which only SLURM understands, and {place} is none")
+        if gpus or model:
+            raise NeedsError(
+                f"resource gres is {gres!r}, and a job that asks for GPUs can have no other gres; keep one"
+            )
+        return 0.0, None, {"gres": gres}
+    if gpus is not None or model is not None:
+        raise NeedsError(f"resource gres is {gres!r}, and gpu or gpu_model asks for GPUs as well; keep one")
+    counted = match["count"] or "1"
+    if not counted.isdecimal():
+        raise NeedsError(f"resource gres is {gres!r}; valid: a number of GPUs without a unit")
+    return float(counted), match["type"], {}
+
+
+def shape(asked: Any, threads: float, gpus: float, node_cpus: float | None) -> dict[str, Any]:
+    """The hint ``cpus``, or ``nodes``, ``ppn`` and ``threads``.
+
+    :param threads: of the rule
+    :param node_cpus: of each node at the sites that take such a layout; None: each job has a part of one machine
+    :raises NeedsError: it makes no sense
+    """
+    nodes, tasks = count(asked, "nodes"), count(asked, "tasks", 0)
+    per_node = count(asked, "tasks_per_node")
+    if text(asked, "mpi") is not None:
+        given = [name for name in ("tasks", "tasks_per_node") if number(asked, name)]
+        if len(given) != 1:
+            raise NeedsError(f"resource mpi is {asked.get('mpi')!r}: give tasks, or tasks_per_node, and not both")
+        if (tasks if given == ["tasks"] else per_node) == 1:
+            raise NeedsError(f"resource {given[0]} is 1, but a job with mpi has more processes")
+    each = number(asked, "cpus_per_task") or threads
+    per_gpu = number(asked, "cpus_per_gpu") if gpus else None
+    if gpus and (tasks_per_gpu := number(asked, "tasks_per_gpu")) is not None and tasks_per_gpu > 0:
+        per_node = max(1, round(tasks_per_gpu * gpus))
+    if per_gpu is not None and per_gpu > 0:
+        each = per_gpu * gpus / (per_node or 1)
+    elif per_gpu is not None:
+        each = 1
+    if (nodes or 1) == 1 and (per_node or tasks or 1) == 1:
+        return {"cpus": max(each, 0.1)}
+    if node_cpus is None and (nodes or 1) == 1:
+        return {"cpus": max(each * (per_node or tasks or 1), 0.1)}
+    cpus = max(1, math.ceil(each))
+    if per_node is None:
+        nodes, per_node = _spread(tasks or nodes or 1, nodes, (node_cpus or math.inf) / cpus)
+    return {"nodes": nodes or 1, "ppn": per_node, "threads": cpus}
+
+
+def _spread(tasks: int, nodes: int | None, most: float) -> tuple[int, int]:
+    """On how many nodes tasks lie, and how many on each, where each has as many.
+
+    :param most: so many fit on one
+    :raises NeedsError: they do not come out even
+    """
+    if nodes is not None and tasks % nodes:
+        raise NeedsError(
+            f"resources tasks = {tasks} and nodes = {nodes}: as many tasks run on each node; give a multiple of "
+            f"{nodes}, or tasks_per_node"
+        )
+    if nodes is not None:
+        return nodes, tasks // nodes
+    few = next(each for each in range(1, tasks + 1) if tasks % each == 0 and tasks // each <= max(most, 1))
+    return few, tasks // few

@@ -1,0 +1,168 @@
+"""What users of batch systems write, as Lading's hints."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_lading import needs
+from snakemake_executor_plugin_lading.needs import NeedsError, RunSites
+
+from lading.plugin.published import PublishedSite
+from lading.scheduling.gpus import gpu_feature
+from lading.scheduling.hints.hints import Hints
+from lading.scheduling.job import LAYOUT, NATIVE
+from lading.scheduling.location import Location
+from lading.scheduling.resources import Resources
+
+OPTIONS = SimpleNamespace(auto=False, limits="rules", site=None, hurry=None, finish_by=None)
+HERE = Resources(4, 8000)
+
+
+def cluster(system: str) -> PublishedSite:
+    hints = frozenset((NATIVE, LAYOUT))
+    there = Location("", Resources(16, 64000, 0, 4), hints=hints, features=frozenset([gpu_feature("a100")]))
+    profile = {"gpu_type_resource": "gpu_type", "gpu_resource": "ngpus", "parallel_environment": "mpi"}
+    profile = {} if system in ("slurm", "lsf", "torque") else profile
+    return PublishedSite((there,), {"system": system, "profile": profile, "takes_layouts": True})
+
+
+def machine(capacity: Resources = HERE) -> PublishedSite:
+    return PublishedSite((Location("", capacity),))
+
+
+def job(threads: int = 1, **asked: Any) -> Any:
+    rule = SimpleNamespace(resources=asked)
+    return SimpleNamespace(resources={"_cores": threads, **asked}, is_group=lambda: False, rule=rule)
+
+
+WORKFLOW = SimpleNamespace(resource_settings=SimpleNamespace(_parsed_default_resources=None))
+
+
+def found(system: str | None = "slurm", threads: int = 1, **asked: Any) -> dict[str, Any]:
+    """The hints that differ from those of a job that asks for nothing."""
+    sites = RunSites({"hpc": machine() if system is None else cluster(system)})
+    config = needs.needs_of(job(threads, **asked), WORKFLOW, OPTIONS, None, sites).config
+    sites.check(Hints.from_config(config), "d")
+    return {name: value for name, value in config["lading"].items() if (name, value) != ("cpus", 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "hints"),
+    [
+        ({"slurm_partition": "short"}, {"queue": "short"}),
+        ({"slurm_partition": "short", "lading_queue": "short"}, {"queue": "short"}),
+        ({"slurm_account": "astro"}, {"native": {"account": "astro"}}),
+        ({"constraint": "avx512&ssd"}, {"native": {"constraint": "avx512&ssd"}}),
+        ({"qos": "long"}, {"native": {"qos": "long"}}),
+        ({"qos": "", "constraint": "", "slurm_partition": "", "slurm_account": ""}, {
+            "native": {"qos": False, "constraint": False, "account": False},
+        }),
+        ({"cpus_per_task": 6, "threads": 2}, {"cpus": 6.0}),
+        ({"tasks": 8}, {"nodes": 1, "ppn": 8, "threads": 1}),
+        ({"tasks": 8, "cpus_per_task": 4, "mpi": "srun"}, {"nodes": 2, "ppn": 4, "threads": 4}),
+        ({"tasks": 8, "nodes": 4}, {"nodes": 4, "ppn": 2, "threads": 1}),
+        ({"tasks_per_node": 4, "nodes": 2, "mpi": "mpirun"}, {"nodes": 2, "ppn": 4, "threads": 1}),
+        ({"nodes": 2}, {"nodes": 2, "ppn": 1, "threads": 1}),
+        ({"nodes": 1}, {}),
+        ({"mem_mb_per_cpu": 1000, "cpus_per_task": 4}, {"cpus": 4.0, "memory": 3816}),
+        ({"mem_mib_per_cpu": 1000, "tasks": 4, "nodes": 2, "mem_mb": 5}, {
+            "nodes": 2, "ppn": 2, "threads": 1, "memory": 2000,
+        }),
+        ({"gpu": 2}, {"gpus": 2.0}),
+        ({"gpu": 2, "gpu_model": "a100"}, {"gpus": "a100:2"}),
+        ({"gpu_model": "a100"}, {"gpus": "a100:1"}),
+        ({"gres": "gpu:a100:2"}, {"gpus": "a100:2"}),
+        ({"gres": "gpu:3"}, {"gpus": 3.0}),
+        ({"gres": "gpu"}, {"gpus": 1.0}),
+        ({"gpu": 2, "cpus_per_gpu": 4}, {"gpus": 2.0, "cpus": 8.0}),
+        ({"gpu": 2, "cpus_per_gpu": 4, "tasks_per_gpu": 2}, {"gpus": 2.0, "nodes": 1, "ppn": 4, "threads": 2}),
+        ({"gres": "lscratch:100G"}, {"native": {"gres": "lscratch:100G"}}),
+        ({"slurm_extra": "--mail-type=END --mail-user me@example.org -w n1 --exclusive"}, {
+            "native": {"mail-type": "END", "mail-user": "me@example.org", "w": "n1", "exclusive": True},
+        }),
+        ({"slurm_extra": "'--nodelist=n[1-2]'"}, {"native": {"nodelist": "n[1-2]"}}),
+        ({"runtime": 60}, {"time": 3600}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_slurm_gets_what_its_plugin_would_ask_for(asked: dict[str, Any], hints: dict[str, Any]) -> None:
+    assert found(**asked) == hints
+
+
+@pytest.mark.parametrize(
+    ("system", "native"),
+    [("pbspro", {"A": "astro"}), ("torque", {"A": "astro"}), ("lsf", {"P": "astro"}), ("sge", {"A": "astro"})],
+)
+def test_other_batch_systems_get_what_has_a_meaning_to_them(system: str, native: dict[str, str]) -> None:
+    asked = {"slurm_partition": "long", "slurm_account": "astro", "tasks": 4, "gpu": 1}
+    its_own = {"gpus": 1.0, "nodes": 1, "ppn": 4, "threads": 1}
+    if system == "sge":
+        del asked["gpu"], its_own["gpus"]
+    assert found(system, **asked) == {"queue": "long", "native": native, **its_own}
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "said"),
+    [
+        (None, {"slurm_partition": "short"}, "resource slurm_partition is 'short', which only a batch system"),
+        (None, {"slurm_extra": "--x"}, r"slurm_extra is '--x'.*--set-resources RULE:slurm_extra"),
+        (None, {"constraint": "ssd"}, "resource constraint is 'ssd'"),
+        (None, {"gres": "lscratch:1"}, "gres is 'lscratch:1', which only SLURM understands"),
+        (None, {"gpu": 1}, r"resource gpus?: 1 is more than site 'hpc' can ever give.*--max-threads 4"),
+        (None, {"nodes": 2}, "resource nodes: only a batch site"),
+        (None, {"threads": 8}, r"threads: 8 is more than.*largest node has 4 cpus, 8000 MiB.*--max-threads 4"),
+        ("lsf", {"constraint": "ssd"}, "constraint is 'ssd', which lsf has no option for, only slurm: site 'hpc'"),
+        ("pbspro", {"qos": "long"}, "which pbspro has no option for, only slurm, torque"),
+        ("sge", {"slurm_extra": "--exclusive"}, "slurm_extra is '--exclusive', and site 'hpc' is no SLURM but sge"),
+        ("slurm", {"clusters": "other"}, "clusters is 'other', but a site is one cluster"),
+        ("slurm", {"slurm_extra": "--mem=5"}, "mem cannot be a directive.*resource mem_mb"),
+        ("slurm", {"slurm_extra": "--qos=a", "qos": "b"}, "which the resource qos says as well"),
+        ("slurm", {"slurm_extra": "hello"}, "'hello', which is no option"),
+        ("slurm", {"slurm_extra": "--wrap=reboot"}, "wrap: with it no batch job is submitted"),
+        ("slurm", {"gres": "gpu:1", "gpu": 2}, "gres is 'gpu:1', and gpu or gpu_model"),
+        ("slurm", {"gres": "'gpu:1'"}, "valid: NAME, NAME:COUNT or NAME:TYPE:COUNT"),
+        ("slurm", {"gpu": 1, "gpu_model": "v100"}, "v100"),
+        ("slurm", {"gpu": 1, "gpu_model": "v 100"}, "gpu_model is 'v 100'"),
+        ("slurm", {"mpi": "srun"}, "give tasks, or tasks_per_node"),
+        ("slurm", {"mpi": "srun", "tasks": 1}, "tasks is 1, but a job with mpi has more"),
+        ("slurm", {"tasks": 5, "nodes": 2}, "give a multiple of 2"),
+        ("slurm", {"nodes": 1.5}, "nodes is 1.5; valid: a whole number"),
+        ("slurm", {"slurm_partition": "a", "lading_queue": "b"}, "differ"),
+        ("slurm", {"mem_mb": 99999}, r"resource mem_mb: .* is more than site 'hpc'.*64000 MiB.*--set-resources"),
+    ],
+    ids=str,
+)
+def test_what_a_site_cannot_honour_is_refused_by_its_name(system: str | None, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(NeedsError, match=said) as caught:
+        found(system, **{"threads": 1, **asked})
+    assert "airflow" not in str(caught.value).lower()
+
+
+def test_a_site_with_a_batch_system_is_told_the_time_of_a_profile() -> None:
+    asked = job(runtime=60)
+    asked.rule.resources = {}
+    for site, limit in ((cluster("slurm"), {}), (machine(), {"time_limit": None})):
+        columns = needs.needs_of(asked, WORKFLOW, OPTIONS, None, RunSites({"a": site})).columns
+        assert columns == {"memory_limit": None, **limit}
+
+
+def test_a_machine_alone_gives_what_it_has() -> None:
+    sites = RunSites({"local": machine()}, HERE)
+    asked = job(4, mem_mb=64000)
+    config, columns = needs.needs_of(asked, WORKFLOW, OPTIONS, None, sites, is_direct=True)[:2]
+    assert (config["lading"]["memory"], columns["memory_limit"]) == (8000, None)
+    sites.check(Hints.from_config(config), "d")
+    assert needs.exceeds_memory(asked, HERE) == 61036
+    assert sites.most_threads == 4
+
+
+def test_a_command_is_given_little_more_than_it_asks_for() -> None:
+    sites = RunSites({"hpc": cluster("slurm")})
+    extra = [
+        needs.needs_of(job(mem_mib=1000), WORKFLOW, OPTIONS, None, sites, is_direct=is_direct).columns["memory_limit"]
+        - 1000
+        for is_direct in (True, False)
+    ]
+    assert extra == [16, 256]
