@@ -1214,6 +1214,10 @@ export interface components {
             tries: number;
             /** Waited */
             waited: number | null;
+            /** Wasted */
+            wasted: number | null;
+            /** Wasted By Line */
+            wasted_by_line: number | null;
         };
         /**
          * TeamState

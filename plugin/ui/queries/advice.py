@@ -61,6 +61,10 @@ class TaskAdvice(BaseModel):
     saved_gib_hours: float
     line: str | None
     """To paste into the Dag; None: there are too few tries."""
+    wasted: float | None
+    """GiB-hours that the last tries requested and did not use, with all of those that ran out; None: not known."""
+    wasted_by_line: float | None
+    """The same with what the line says."""
 
 
 class Advice(BaseModel):

@@ -425,6 +425,8 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 536, 0.5)
     assert big["line"] == 'executor_config=resources(cpus=0.5, memory="536 MiB", time="1 h 13 min")'
     assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
+    wasted = [each * 25 / 1024 for each in (4096 - 500, 536 - 500)]
+    assert [big["wasted"], big["wasted_by_line"]] == pytest.approx(wasted)
     assert (once["tries"], once["line"]) == (1, None)
     assert store.forget_ended(session, NOW + 1) == 27
     session.commit()
