@@ -11,7 +11,8 @@
 
 Boot time 60 s, billing by the second with the least of 60 s, machines of the other policies are released at once when
 they are empty. The reference knows all lengths and takes at most 1.25 × the critical path. ``run`` is the makespan
-without a boot over the critical path.
+without a boot over the critical path. Beside it stands USD × seconds ** hurry over the least that a fleet of one type
+takes, whatever the critical path; both with a boot.
 
 What reclaims may cost is what they cost themselves: each machine since the oldest work that was lost with it had begun,
 the rest of its least bill, and the boot of another one like it; the run may take as much longer. What refusals may cost
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import math
 import sys
 import time
 from collections import Counter
@@ -45,7 +47,7 @@ from lading.scheduling.queueing import QueuedJob, next_starts
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import reference
+from lading.scheduling.simulation.fixed_fleet import fleets, reference
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
@@ -54,6 +56,8 @@ from lading.scheduling.simulation.workflow import Dependencies, expected_lengths
 DATA = Path(__file__).parent / "data"
 FAMILIES = ("c6i", "m6i", "r6i", "c7i", "m7i", "r7i", "c6a", "m6a", "r6a")
 BOOT = 60.0
+# How many machines the fleets have of which the best one by USD and time counts.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 # Reclaims come by chance: so many times each. What a spot machine costs of the price on demand.
 SEEDS, SPOT_SHARE = 4, 0.35
 # On one machine: the default of a site, the other order, and the length of what nothing is known of, seconds.
@@ -85,6 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             by_orders(args.names or names, args.machine, lengths, args.scale, args.starts)
         return 0
     catalogue = goods()
+
+    def worth(usd: float, seconds: float) -> float:
+        """The logarithm of USD × seconds ** hurry."""
+        return math.log(usd) + args.hurry * math.log(seconds)
+
     print(machine())
     if args.reclaims is not None or args.refusals:
         for lengths in (args.lengths,) if args.lengths else LENGTHS:
@@ -99,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for lengths in (args.lengths,) if args.lengths else LENGTHS:
         for policy in args.compare.split(","):
             sums: Counter[str] = Counter()
+            ratios: list[float] = []
             for name in args.names or names:
                 path = DATA / f"{name}.json"
                 workflow = wfformat.read(path.read_text(encoding="utf-8"), name, scale=args.scale)
@@ -115,6 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     hurry=args.hurry,
                     lengths=expected_lengths(trace, lengths),
                 )
+                every = fleets(wfformat.as_forecast(workflow), catalogue, BOOT, SIZES)
+                fair = min(worth(each.usd, each.seconds + BOOT) for each in every)
+                ratios.append(worth(report.cost / len(args.starts), report.makespan - max(args.starts)) - fair)
                 assert beside is not None
                 usd = beside.usd * len(args.starts)
                 sums["usd"] += report.cost
@@ -122,11 +135,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 run = (report.makespan - max(args.starts) - BOOT) / best.critical_path
                 print(
                     f"{lengths:8}{policy:9}{name:18}{report.cost:9.4f} USD, {report.cost / usd:.3f} × the reference, "
-                    f"run {run:.3f}, {report.launches} launches, {report.plans} plans in "
-                    f"{time.perf_counter() - begin:.1f} s",
+                    f"{math.exp(ratios[-1]):.3f} × the best USD × seconds^{args.hurry:g}, run {run:.3f}, "
+                    f"{report.launches} launches, {report.plans} plans in {time.perf_counter() - begin:.1f} s",
                     flush=True,
                 )
-            print(f"{lengths:8}{policy:9}sum {sums['usd']:.4f} USD, {sums['usd'] / sums['beside']:.3f} × the reference")
+            print(
+                f"{lengths:8}{policy:9}sum {sums['usd']:.4f} USD, {sums['usd'] / sums['beside']:.3f} × the reference; "
+                f"USD × seconds^{args.hurry:g}: mean {math.exp(math.fsum(ratios) / len(ratios)):.3f}, "
+                f"worst {math.exp(max(ratios)):.3f} × the best"
+            )
     return 0
 
 

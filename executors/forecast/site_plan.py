@@ -16,8 +16,9 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 
 from lading.executors.forecast.held_up import HeldUpSteps
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late, find_prefetches
 from lading.scheduling.forecast.spending import Spending
@@ -33,10 +34,6 @@ from lading.scheduling.provisioning.machines import left_of, with_kept
 SECONDS_FOR_A_PLAN = 0.05
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
-# So many steps that are still to begin are planned, and those behind them when they come nearer.
-MOST_STEPS = 1_000
-# A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
-MOST_LOOKS = 1_000_000
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
@@ -262,7 +259,7 @@ class SitePlan:
             if self.making is None:
                 self.made_of = here
                 self.is_awaited = False
-                self.making = self.start(here, self._ways(here))
+                self.making = self.start(here, self.planner.ways(here.forecast), self.planner.going_on(here.forecast))
             try:
                 # One for which an earlier tick has waited takes long.
                 choice = self.making.result(0.0 if self.is_awaited else max(0.0, deadline - time.monotonic()))
@@ -280,16 +277,6 @@ class SitePlan:
             self.planned_ends, self.on_sale, self.most = choice.ends, made_of.on_sale, made_of.most
             if self._is_of_now(here):
                 return
-
-    def _ways(self, here: PlanningInput) -> Sequence[Way]:
-        """The ways to try: fewer of them where each takes long."""
-        hurries = here.forecast.hurries.values()
-        ways: Sequence[Way] = self.planner.ways(here.forecast)
-        if not ways:
-            every = all_ways(here.problem, min(hurries, default=here.hurry))
-            ways = (*every, *self.planner.going_on(here.forecast))
-        looks = min(MOST_STEPS, len(here.forecast.steps)) * max(1, len(here.locations))
-        return ways[:: math.ceil(len(ways) * looks / MOST_LOOKS)] if looks else ways
 
     def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
         """The machines that are there on which waiting steps have their places."""
@@ -331,13 +318,15 @@ class SitePlan:
         )
 
 
-def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None]) -> ChosenSchedule:
+def planned(
+    here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way], pause: Callable[[], None]
+) -> ChosenSchedule:
     """The plan of one site, made in a thread of its own.
 
     :param pause: called again and again; other threads may want to run
     """
     return choose(
-        here.forecast.nearest(MOST_STEPS, here.now),
+        here.forecast,
         here.locations,
         here.problem,
         boot=here.boot,
@@ -345,6 +334,7 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         hurry=here.hurry,
         spent=here.spent,
         ways=ways,
+        more=more,
         now=here.now,
         pause=pause,
         most_boot_paid=here.most_boot_paid,

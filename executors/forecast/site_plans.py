@@ -28,6 +28,7 @@ from lading.hooks.files.logs import Trouble
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingRun, SiteForecast, site_forecast
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.matching.groups import run_name
@@ -371,8 +372,8 @@ class SitePlans:
         known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}
         return replace(actions, budgets=known, not_ahead=actions.not_ahead | (frozenset(names) - known.keys()))
 
-    def _start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
-        return self.threads.submit(planned, here, ways, self._pause)
+    def _start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
+        return self.threads.submit(planned, here, ways, more, self._pause)
 
     def _pause(self) -> None:
         """Let other threads run, of which only one has the lock of the interpreter; or end.

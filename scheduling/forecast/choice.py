@@ -11,20 +11,35 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.scheduling.forecast.fleets import Draw, Fleet, FleetMachine, FleetRun, FleetWork, draws, offers
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.probable_end import ProbableEnds
 from lading.scheduling.forecast.schedule import Builder, PlannedStart, Schedule, ScheduleTerms
 from lading.scheduling.job import Wish
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, Problem, Vector, fits
+from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.prediction import EXACT
 
-# A run should end after its critical path times one of these; the longer ones where money counts more than time.
+# A run should end after its critical path times one of these; the longer ones are not tried again in each plan.
 STRETCHES = (1.0, 1.02, 1.05)
 LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
+# Fleets are of machines with so many cpus at most; of each type so many are tried, and parts of as many as it takes.
+MOST_CPUS = 64
+FEW_SIZES = (1, 2, 3, 4, 6, 8)
+# Fleets are tried until so many events have been gone through, but so many fleets at least.
+MOST_EVENTS, LEAST_FLEETS = 25_000, 8
+# Where lengths are not known fleets are compared in so many cases of as many steps at most.
+CASES = ((500, 4), (2_000, 2))
+# The score of a schedule in which steps have no place that could have one.
+NOT_WHOLE = 1e9
+# So many looks at machines for steps are taken for ways by cost, so many ways at least where each takes fewer; and so
+# many with the ways by which the last plan goes on.
+MOST_LOOKS, LEAST_WAYS, MOST_LOOKS_OF_ALL = 400_000, 4, 2_000_000
+# So many steps on machines take a look more for each other one.
+STEPS_PER_LOOK = 10
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
 WORTHS = (1.0, 100.0)
-# At a hurry of 1 what a run ends later than by this part counts as so many times as late.
-LATE, LATE_COUNTS = 0.04, 20.0
 # Which part of those that run as long as a step until now has ended when it is reckoned to end early.
 EARLY = 0.25
 # By what a run takes longer than until it shall have ended counts as so many times as long.
@@ -33,10 +48,6 @@ OVERDUE_COUNTS = 100.0
 LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
 DOUBT = 0.05
-# How many machines a run is given on which its steps begin as soon as they can, instead of where they cost the least.
-FLEETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-# Between these and beyond them the best number is looked for by one schedule more for so many ways that were tried.
-WAYS_PER_REFINEMENT = 40
 # Where more than so many times as many are at work it is not tried.
 MOST_LEFT = 2
 
@@ -68,12 +79,14 @@ class ChosenSchedule:
     """A schedule, and what it was made by.
 
     :param ends: when each run is expected to end, epoch seconds; one with a step that fits nothing is left out
+    :param goes_on: whether it goes on as the last one
     """
 
     schedule: Schedule
-    way: Way
+    way: Way | Fleet
     score: float
     ends: Mapping[str, float] = field(default_factory=dict)
+    goes_on: bool = False
 
 
 def choose(
@@ -85,27 +98,32 @@ def choose(
     boots: Mapping[str, float] = {},
     hurry: float = 1.0,
     spent: float = 0.0,
-    ways: Sequence[Way] = (),
+    ways: Sequence[Way | Fleet] = (),
+    more: Sequence[Way] = (),
     now: float,
     pause: Callable[[], None] = lambda: None,
     most_boot_paid: float = math.inf,
 ) -> ChosenSchedule:
-    """The best schedule of those by all ways.
+    """The best schedule of those by fleets, and by ways beside them.
 
     :param problem: what can be launched
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param hurry: what time is worth to runs to which the forecast says nothing else
     :param spent: USD that the live runs have cost until now
-    :param ways: only these are tried; none: all
+    :param ways: only these are tried; none: all, and ``more``
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
     :param most_boot_paid: of a boot so many seconds cost money at most
     """
     search = Search(forecast, locations, problem, boot, boots, hurry, spent, now, pause, most_boot_paid)
-    ways = ways or all_ways(problem, min(search.hurries.values(), default=hurry))
-    for way in ways:
+    if ways:
+        search.consider_fleets([each for each in ways if isinstance(each, Fleet)])
+        some = [each for each in ways if isinstance(each, Way)]
+    else:
+        search.consider_fleets()
+        some = [*more, *search.ways_beside_fleets()]
+    for way in some:
         search.consider(way)
-    search.refine({way.fleet for way in ways}, len(ways) // WAYS_PER_REFINEMENT)
     if search.best is None:
         # For where none of the others can be: what they go by is not on sale any more.
         search.consider(LAST_RESORT)
@@ -132,10 +150,15 @@ class Search:
         pause: Callable[[], None],
         most_boot_paid: float,
     ) -> None:
-        medians = forecast.by_those_at_work(now)
-        self.forecast = forecast = medians.by_means()
-        self.problem, self.boot, self.spent, self.now = problem, boot, spent, now
         most = problem.limits.instances
+        self.medians = medians = forecast.by_those_at_work(now)
+        self.forecast = forecast = medians.by_means()
+        # Ways know no limits but the number of machines, and where lengths are not known what is planned in detail is
+        # not what will be.
+        self.is_for_fleets = problem.limits != InstanceLimits(most) or any(
+            step.spread > EXACT for step in forecast.steps.values()
+        )
+        self.problem, self.boot, self.spent, self.now = problem, boot, spent, now
         self.builder = Builder(forecast, locations, boot, most, now, pause, boots, most_boot_paid)
         self.menus = Menus(forecast, problem, self.builder)
         critical = longest_of_runs(forecast, self.builder.rests)
@@ -161,6 +184,7 @@ class Search:
         self.spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
         self.busy = len({step.location for step in forecast.steps.values() if step.begun is not None})
         self.best: ChosenSchedule | None = None
+        self.looks = 0
         self._best_fleet: tuple[float, Way] | None = None
         self._tried: set[tuple[int, Way]] = set()
         self._used: dict[int, int] = {}  # by menus: how many machines of a fleet, where one was left over
@@ -169,8 +193,14 @@ class Search:
         """Take the schedule by a way if it is the best one; one that was made by another way already is not made."""
         if way.before is not None and not are_on_sale(way.before, self.problem):
             return
+        if self.is_for_fleets and self.best is not None and isinstance(self.best.way, Fleet):
+            return
         if (way.patient and not self.is_patience_of_use) or 0 < MOST_LEFT * way.fleet < self.busy:
             return
+        looks = self._looks(way)
+        if self.best is not None and self.looks + looks > MOST_LOOKS_OF_ALL:
+            return
+        self.looks += looks
         bins = self.menus.bins(way.least_cpus, way.by_work)
         if way.before is None:
             like = id(bins), replace(way, least_cpus=0.0, by_work=False)
@@ -188,12 +218,58 @@ class Search:
             found = self._score(schedule, ends, self._more_usd(schedule)) + doubt
         # Also what costs more than can be reckoned is a plan, where there is none yet.
         if self.best is None or found < best - 1e-12:
-            self.best = ChosenSchedule(schedule, replace(way, before=None), found)
+            self.best = ChosenSchedule(schedule, replace(way, before=None), found, goes_on=way.before is not None)
         if way.fleet and way.before is None:
             if len(schedule.fleet) < way.fleet:
                 self._used[id(bins)] = len(schedule.fleet)
             if found < best_fleet - 1e-12:
                 self._best_fleet = found, way
+
+    def consider_fleets(self, fleets: Sequence[Fleet] | None = None) -> None:
+        """Take the schedule by a fleet if it is the best one.
+
+        :param fleets: these are tried; None: of each type a few sizes, and more beside the best one
+        """
+        if fleets is not None and not fleets:
+            return
+        trial = FleetTrial(self, FleetWork(self.builder, self.problem, self.builder.pause))
+        trial.run(fleets)
+        if trial.best is not None:
+            score, fleet = trial.best
+            if self.best is None or score < self.best.score:
+                self.best = ChosenSchedule(trial.made(fleet, keeps=True).schedule(), fleet, score)
+
+    def _looks(self, way: Way) -> int:
+        """How many looks at machines a schedule takes, about."""
+        steps = len(self.forecast.steps)
+        if way.before is not None and not way.fleet:
+            return steps
+        machines = 1 if self.best is None else len(self.best.schedule.machines)
+        return steps * (max(machines, len(self.builder.locations)) + steps // STEPS_PER_LOOK)
+
+    def ways_beside_fleets(self) -> list[Way]:
+        """Ways by cost on machines like those of the best fleet, and on the smallest."""
+        best = self.best.way if self.best is not None else LAST_RESORT
+        cpus = best.bin.type.capacity.cpus if isinstance(best, Fleet) else best.least_cpus
+        machines = len(self.best.schedule.machines) if self.best is not None else 1
+        menus = [*dict.fromkeys(((cpus, False), (0.0, False), (cpus, True), (2 * cpus, False)))]
+        fleets = [
+            Way(*menu, fleet=size)
+            for menu in menus[:2]
+            for size in sorted({machines, machines - 1, machines + 1, machines // 2})
+            if size > 0
+        ]
+        by_cost = [
+            Way(*menu, stretch, worth, patient)
+            for menu in menus
+            for stretch in (*STRETCHES, *LONG_STRETCHES)
+            for worth in WORTHS
+            for patient in (False, True)
+        ]
+        ways = fleets + by_cost
+        looks = max(1, self._looks(LAST_RESORT))
+        most = max(LEAST_WAYS if looks < MOST_LOOKS else 0, MOST_LOOKS // looks)
+        return ways if len(ways) <= most else ways[:: math.ceil(len(ways) / most)] if most else []
 
     def _more_usd(self, schedule: Schedule) -> float:
         """USD that machines cost beyond what is planned, since the last of their steps probably ends later."""
@@ -206,24 +282,11 @@ class Search:
         return more
 
     def _score(self, schedule: Schedule, ends: Mapping[str | None, float], more_usd: float = 0.0) -> float:
-        usd = self.spent + schedule.usd + more_usd
-        return score(usd, ends, self.forecast, self.soonest, self.least, self.hurries, self.boot, self.now)
+        return self.score(schedule.usd + more_usd, ends)
 
-    def refine(self, sizes: Collection[int], most: int) -> None:
-        """Look for the best number of machines beside the best one that was tried.
-
-        :param sizes: the numbers that were tried; ``most``: how many more may be
-        """
-        tried = set(sizes)
-        while self._best_fleet is not None and most > 0:
-            way = self._best_fleet[1]
-            between = sizes_between(way.fleet, tried)
-            if not between:
-                break
-            for size in between:
-                self.consider(replace(way, fleet=size))
-            tried.update(between)
-            most -= len(between)
+    def score(self, usd: float, ends: Mapping[str | None, float]) -> float:
+        """How good it is to pay so much from now on and to have runs end then; the least is the best."""
+        return score(self.spent + usd, ends, self.forecast, self.least, self.hurries, self.now)
 
     def _terms(self, way: Way, bins: Mapping[str, Bin | None]) -> ScheduleTerms:
         deadlines = {}
@@ -233,6 +296,122 @@ class Search:
             deadlines[run] = min(self.now + wait + seconds * way.stretch, latest)
         worth = {run: usd * way.worth for run, usd in self.worth.items()}
         return ScheduleTerms(deadlines, worth, bins, way.fleet, way.before)
+
+
+class FleetTrial:
+    """The fleets that are tried, and which of them is the best."""
+
+    def __init__(self, search: Search, work: FleetWork) -> None:
+        self.search, self.work = search, work
+        self.best: tuple[float, Fleet] | None = None
+        self.menus: dict[int, Sequence[Bin | None]] = {}
+        self.bounds: dict[int, Callable[[float], float]] = {}
+        self.todo: list[tuple[float, int, Fleet]] = []
+        self.late: list[tuple[float, int, Fleet]] = []
+        self.peak: float | None = None
+        self.tried: dict[int, set[int]] = {}
+        self.events = self.runs = 0
+        most = next((number for steps_at_most, number in CASES if len(work.names) <= steps_at_most), 0)
+        self.cases = draws(work, search.medians, most) if most else []
+        builder, steps = search.builder, search.forecast.steps
+        self.critical = longest_of_runs(search.forecast, builder.rests)
+        is_idle = any(step.elsewhere or step.begun is not None for step in steps.values())
+        self.boot = 0.0 if builder.locations or is_idle else min([search.boot, *builder.boots.values()])
+        self.sums = [[0.0] * 4 for _ in work.classes]
+        for number, its_class in enumerate(work.class_of):
+            for i, amount in enumerate(work.classes[its_class].need):
+                self.sums[its_class][i] += amount * work.seconds[number]
+
+    def add(self, offer: Bin) -> None:
+        """Try fleets of a type, too."""
+        search, builder = self.search, self.search.builder
+        menu = self.menus[id(offer)] = self.work.menu(offer)
+        by_bin: dict[int, tuple[Bin, list[float]]] = {}
+        for number, its in enumerate(menu):
+            if its is not None:
+                _, sums = by_bin.setdefault(id(its), (its, [0.0] * 4))
+                for i in range(4):
+                    sums[i] += self.sums[number][i]
+        volumes = {
+            key: max(sums[i] / its.capacity[i] for i in range(4) if its.capacity[i])
+            for key, (its, sums) in by_bin.items()
+        }
+        usd = 0.0 if builder.locations else sum(volumes[key] * its.price / 3600 for key, (its, _) in by_bin.items())
+        is_alone = len(by_bin) == 1 and not builder.locations
+        boot = min(builder.boot_of(offer.type.name), builder.most_boot_paid)
+
+        def bound(size: float) -> float:
+            ends = {run: search.now + self.boot + seconds for run, seconds in self.critical.items()}
+            if is_alone and len(ends) == 1 and size < math.inf:
+                ends = {run: max(end, search.now + self.boot + volumes[id(offer)] / size) for run, end in ends.items()}
+            boots = boot * offer.price / 3600 * (size if is_alone and size < math.inf else 0.0)
+            return search.score(usd + boots, ends)
+
+        self.bounds[id(offer)] = bound
+        if self.best is not None and bound(math.inf) >= self.best[0]:
+            return
+        if self.peak is None:
+            # As many machines as it takes for all to begin at once.
+            self.peak = len(self.try_one(Fleet(offer))) * offer.capacity[0]
+        most = max(1, math.ceil(self.peak / max(1, offer.capacity[0])))
+        numbers = sorted({*FEW_SIZES, *(most // 2**each for each in range(12))})
+        self.tried[id(offer)] = {each for each in numbers if 1 <= each < most} | {most}
+        fleets = [Fleet(offer, each) for each in numbers if 1 <= each < most] + [Fleet(offer)]
+        self.todo += [(bound(each.size), len(self.todo) + number, each) for number, each in enumerate(fleets)]
+        late = [Fleet(offer, stretch=each) for each in (*STRETCHES, *LONG_STRETCHES)]
+        self.late += [(bound(math.inf), len(self.late) + number, each) for number, each in enumerate(late)]
+
+    def run(self, fleets: Sequence[Fleet] | None) -> None:
+        """Try fleets, those first that may be the best ones; see :meth:`Search.consider_fleets`."""
+        if fleets is not None:
+            on_sale = {(each.type.name, each.offering.capacity_type): each for each in self.work.problem.bins}
+            for fleet in fleets:
+                if (its := on_sale.get((fleet.bin.type.name, fleet.bin.offering.capacity_type))) is not None:
+                    self.menus[id(its)] = self.work.menu(its)
+                    self.try_one(replace(fleet, bin=its))
+            return
+        for offer in offers(self.work, MOST_CPUS):
+            self.add(offer)
+        self._try_some(self.todo)
+        while self.best is not None and self.best[1].size < math.inf:
+            fleet = self.best[1]
+            tried = self.tried[id(fleet.bin)]
+            between = sizes_between(int(fleet.size), tried)
+            tried.update(between)
+            if not between:
+                break
+            for size in between:
+                if self.bounds[id(fleet.bin)](size) < self.best[0]:
+                    self.try_one(replace(fleet, size=size))
+        self._try_some(self.late)
+
+    def _try_some(self, fleets: Sequence[tuple[float, int, Fleet]]) -> None:
+        for bound, _, fleet in sorted(fleets, key=lambda each: each[:2]):
+            if self._is_enough() or (self.best is not None and bound >= self.best[0]):
+                break
+            self.try_one(fleet)
+
+    def _is_enough(self) -> bool:
+        return self.events > MOST_EVENTS and self.runs >= LEAST_FLEETS
+
+    def made(self, fleet: Fleet, draw: Draw | None = None, *, keeps: bool = False) -> FleetRun:
+        deadlines = {
+            run: self.search.now + self.search.waits[run] + seconds * fleet.stretch
+            for run, seconds in self.critical.items()
+            if fleet.stretch
+        }
+        return FleetRun(self.work, fleet, self.menus[id(fleet.bin)], deadlines, draw, keeps=keeps)
+
+    def try_one(self, fleet: Fleet) -> list[FleetMachine]:
+        runs = [self.made(fleet, case) for case in self.cases or (None,)]
+        self.events += sum(each.count + len(each.machines) for each in runs)
+        self.runs += 1
+        found = NOT_WHOLE
+        if all(each.is_whole for each in runs):
+            found = math.fsum(self.search.score(each.usd, each.ends) for each in runs) / len(runs)
+        if self.best is None or found < self.best[0] - 1e-12:
+            self.best = found, fleet
+        return max((each.machines for each in runs), key=len)
 
 
 def sizes_between(size: int, tried: Collection[int]) -> list[int]:
@@ -263,20 +442,6 @@ def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:
         if (run := step.job.run) is not None:
             ends[run] = max(ends.get(run, 0.0), schedule.until.get(name, math.inf) + step.rest)
     return {run: end for run, end in ends.items() if end < math.inf}
-
-
-def all_ways(problem: Problem, hurry: float) -> list[Way]:
-    sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
-    stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
-    menus = [(least, by_work) for least in (0.0, *sizes[1:]) for by_work in (False, True)]
-    by_cost = [
-        Way(*menu, stretch, worth, patient)
-        for menu in menus
-        for patient in (False, True)
-        for worth in WORTHS
-        for stretch in stretches
-    ]
-    return by_cost + [Way(*menu, fleet=size) for menu in menus for size in FLEETS]
 
 
 class Menus:
@@ -381,10 +546,8 @@ def score(
     usd: float,
     ends: Mapping[str | None, float],
     forecast: Forecast,
-    soonest_ends: Mapping[str | None, float],
     least: Mapping[str | None, float],
     hurries: Mapping[str | None, float],
-    boot: float,
     now: float,
 ) -> float:
     """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work.
@@ -395,25 +558,29 @@ def score(
     length = 0.0
     for run, end in ends.items():
         begun = forecast.began.get(run or "", now)
-        seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
-        late = seconds / (soonest + LATE / max(hurries[run], 1e-9) * max(1.0, soonest - boot))
-        worth = math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late))
-        length += hurries[run] * least[run] / whole * worth
+        seconds = max(1.0, end - begun)
+        length += hurries[run] * least[run] / whole * math.log(seconds)
         if (until := forecast.finish_by.get(run or "", math.inf)) < end:
             length += OVERDUE_COUNTS * math.log(seconds / max(1.0, until - begun))
     return math.log(max(1e-9, usd)) + length
 
 
-def nearby(way: Way) -> tuple[Way, ...]:
-    """A way, and those beside it that are tried as long as nothing but time has passed.
+def nearby(way: Way | Fleet, machines: int) -> tuple[Way | Fleet, ...]:
+    """A way or a fleet, and those beside it that are tried as long as nothing but time has passed.
 
     The same on the smallest machines is among them: what large ones were good for may be over.
+
+    :param machines: how many there are by the last schedule
     """
+    sizes = [each for each in (machines, machines - 1, machines + 1, machines // 2, 2 * machines) if each > 0]
+    fleets: list[Fleet] = []
+    if isinstance(way, Fleet):
+        fleets = [way, *(Fleet(way.bin, each) for each in sizes), *(Fleet(way.bin, stretch=each) for each in STRETCHES)]
+        way = Way(way.bin.type.capacity.cpus)
     its = replace(way, patient=False, fleet=0)
     stretched = [replace(its, stretch=each) for each in STRETCHES]
-    sizes = {way.fleet, way.fleet - 1, way.fleet + 1, way.fleet // 2} if way.fleet else ()
-    fleets = [Way(way.least_cpus, way.by_work, fleet=size) for size in sorted(sizes) if size > 0]
     smallest = replace(its, least_cpus=0.0, by_work=False)
-    return tuple(
-        dict.fromkeys((replace(way, patient=False), *stretched, smallest, *fleets, replace(its, patient=True)))
-    )
+    numbers = sorted({way.fleet, way.fleet - 1, way.fleet + 1, way.fleet // 2}) if way.fleet else ()
+    more = [Way(way.least_cpus, way.by_work, fleet=size) for size in numbers if size > 0]
+    some = replace(way, patient=False), *stretched, smallest, *more, replace(its, patient=True)
+    return (*dict.fromkeys(fleets), *dict.fromkeys(some))

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose, nearby
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
 from lading.scheduling.location import Location
@@ -65,7 +66,7 @@ class Planner:
 
     def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
         self.boot, self.hurry, self.most_boot_paid, self.plans = boot, hurry, most_boot_paid, 0
-        self.way: Way | None = None
+        self.way: Way | Fleet | None = None
         self.schedule: Schedule | None = None
         self.planned: frozenset[str] = frozenset()
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
@@ -91,8 +92,6 @@ class Planner:
         :param now: epoch seconds
         """
         if not self.holds(forecast, locations, problem, now):
-            hurry = min((forecast.hurries.get(run or "", self.hurry) for run in runs_of(forecast)), default=self.hurry)
-            ways = self.ways(forecast) or (*all_ways(problem, hurry), *self.going_on(forecast))
             choice = choose(
                 forecast,
                 locations,
@@ -100,7 +99,8 @@ class Planner:
                 boot=self.boot,
                 hurry=self.hurry,
                 spent=spent,
-                ways=ways,
+                ways=self.ways(forecast),
+                more=self.going_on(forecast),
                 now=now,
                 most_boot_paid=self.most_boot_paid,
             )
@@ -108,14 +108,15 @@ class Planner:
         self.not_ahead = forecast.launched_when_waiting().difference(waiting)
         return self.act(forecast, waiting, problem, now)
 
-    def ways(self, forecast: Forecast) -> tuple[Way, ...]:
-        """The ways to try for a new plan: those beside the last one as long as nothing has come; none: all."""
+    def ways(self, forecast: Forecast) -> tuple[Way | Fleet, ...]:
+        """What is tried for a new plan: what is beside the last one as long as nothing has come; none: all."""
         is_alike = (
             self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY and self._is_worth_as_much(forecast)
         )
         if self.way is None or not is_alike:
             return ()
-        return self.going_on(forecast) + nearby(self.way)
+        machines = 0 if self.schedule is None else sum(not each.released for each in self.schedule.machines)
+        return self.going_on(forecast) + nearby(self.way, machines)
 
     def going_on(self, forecast: Forecast) -> tuple[Way, ...]:
         """The ways by which what was planned goes on as it was, and what has come since has a few machines more.
@@ -129,7 +130,11 @@ class Planner:
         new = to_come.keys() - before.keys()
         if not all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before):
             return ()  # what was planned waits for what was not
-        way = replace(self.way, patient=False, fleet=0, before=before)
+        way = (
+            Way(self.way.bin.type.capacity.cpus, before=before)
+            if isinstance(self.way, Fleet)
+            else replace(self.way, patient=False, fleet=0, before=before)
+        )
         if not new:
             return (way,)
         machines = sum(not machine.released for machine in self.schedule.machines)
@@ -140,7 +145,9 @@ class Planner:
 
         :param forecast: for which it was made, also where the steps that come last were left out
         """
-        self.way, self.schedule = choice.way, choice.schedule
+        if self.way is None or not choice.goes_on:
+            self.way = choice.way
+        self.schedule = choice.schedule
         self.planned = self.open = frozenset(forecast.steps)
         self.worth = worth(forecast)
         self.plans += 1
@@ -224,10 +231,6 @@ class Planner:
             return False
         soonest = forecast.by_those_at_work(now).soonest(now)
         return any(soonest[name] > first + SLACK for name, first in due.items())
-
-
-def runs_of(forecast: Forecast) -> set[str | None]:
-    return {step.job.run for step in forecast.steps.values()}
 
 
 def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:

@@ -225,7 +225,7 @@ class Builder:
     def build(self, terms: ScheduleTerms) -> Schedule:
         """The schedule by these terms."""
         steps = self.forecast.steps
-        schedule = Schedule([self._there(each) for each in self.locations])
+        schedule = Schedule([self.there(each) for each in self.locations])
         by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
         ends = schedule.until
         self._slots = Slots(self.forecast, self.now)
@@ -252,7 +252,7 @@ class Builder:
         """Seconds from a launch of an instance type to its first job."""
         return self.boots.get(kind or "", self.boot)
 
-    def _there(self, location: Location) -> PlannedMachine:
+    def there(self, location: Location) -> PlannedMachine:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
         capacity = self._free[location.name]

@@ -8,7 +8,7 @@ boot are not paid, but for another boot.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lading.scheduling.catalogue import Catalogue
@@ -65,7 +65,9 @@ def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Cheapest
     return CheapestFleets(critical_path, min(in_time, default=None), min(all_fleets, default=None))
 
 
-def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[EqualMachines]:
+def fleets(
+    workflow: Forecast, catalogue: Catalogue, boot: float, sizes: Sequence[int] = SIZES
+) -> Iterator[EqualMachines]:
     """All fleets of a type that holds each step, of each size up to the one of which a machine stays unused."""
     needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
     wishes = {step.job.wish for step in workflow.steps.values()}
@@ -77,7 +79,7 @@ def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Eq
         if machine_type.capacity in known or not is_able:
             continue
         known.add(machine_type.capacity)
-        for size in SIZES:
+        for size in sizes:
             machines, seconds = run(workflow, needs, machine_type, boot, size)
             used = [machine for machine in machines if machine.busy]
             yield EqualMachines(sum(machine.usd() for machine in used), machine_type.type.name, len(used), seconds)

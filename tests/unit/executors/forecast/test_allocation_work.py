@@ -27,6 +27,7 @@ from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.insight.starts import StartSource
 from lading.scheduling.job import PlannedJob
@@ -247,10 +248,10 @@ class Cluster:
         plan = SitePlan(MachineMarket(Catalogue({})), self.start, lambda: None, threading.Event())
         self.work = AllocationWork(plan)
 
-    def start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
+    def start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
         self.made.append(here.now)
         future: Future[ChosenSchedule] = Future()
-        future.set_result(planned(here, ways, lambda: None))
+        future.set_result(planned(here, ways, more, lambda: None))
         return future
 
     def tick(self, now: float, barred: Sequence[str] = (), **jobs: ComingTask) -> ComingWork:

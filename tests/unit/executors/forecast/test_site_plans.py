@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -39,7 +41,7 @@ class House:
     def __init__(self) -> None:
         self.jobs: dict[str, ComingTask] = {}
         self.machines: list[Location] = []
-        self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any]] = []
+        self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any, Any]] = []
         self.rings = 0
         self.at_once = True
         self.most: int | None = None
@@ -49,15 +51,15 @@ class House:
     def ring(self) -> None:
         self.rings += 1
 
-    def start(self, here: PlanningInput, ways: tuple[Way, ...]) -> Future[ChosenSchedule]:
-        self.asked.append((Future(), here, ways))
+    def start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
+        self.asked.append((Future(), here, ways, more))
         if self.at_once:
             self.make()
         return self.asked[-1][0]
 
     def make(self) -> None:
         """Make the plan that was asked for last."""
-        future, here, ways = self.asked[-1]
+        future, here, ways, more = self.asked[-1]
         future.set_result(
             choose(
                 here.forecast,
@@ -67,6 +69,7 @@ class House:
                 boots=here.boots,
                 hurry=1.0,
                 ways=ways,
+                more=more,
                 now=here.now,
             )
         )
@@ -270,7 +273,7 @@ def test_what_is_asked_of_a_run_is_planned_at_once_and_in_all_ways() -> None:
     found = here.look(NOW + 2, hurry=0.0, finish_by=NOW + 400)
     assert (found.is_of_now, len(here.asked)) == (True, 2)
     assert len(found.actions.launches) == 1
-    assert set(here.asked[-1][2]) >= set(here.asked[0][2]), "not only ways beside the last one"
+    assert here.asked[-1][2] == here.asked[0][2] == (), "not only what is beside the last one"
 
 
 def test_what_comes_after_is_not_known_and_so_nothing_goes() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.forecast.choice import choose
+from lading.scheduling.forecast.choice import Way, choose
+from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import (
     MORE_MACHINES,
@@ -268,13 +269,15 @@ def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> N
     here.decide(0.0)
     here.begin("a", "up", 0.0)
     first = here.planner.ways(Forecast(here.steps))[0]
+    assert isinstance(first, Way)
     assert first.before is not None
     assert first.before["b"] == PlannedStart(100.0, "up", 0)
     unsure = {name: replace(each, spread=0.3) for name, each in here.steps.items()}
-    assert all(way.before is None for way in here.planner.ways(Forecast(unsure))), "else all would go on to wait"
+    ways = here.planner.ways(Forecast(unsure))
+    assert all(isinstance(way, Fleet) or way.before is None for way in ways), "else all would go on to wait"
     here.decide(101.0 + SLACK)
     assert here.planner.way is not None
-    assert here.planner.way.before is None
+    assert isinstance(here.planner.way, Fleet) or here.planner.way.before is None
     here.steps["new"] = step("new", 10)
     assert here.planner.ways(Forecast(here.steps)) == ()
     assert [way.fleet for way in here.planner.going_on(Forecast(here.steps))] == [0, *(1 + n for n in MORE_MACHINES)]

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.choice import Menus, Way, all_ways, choose, nearby, sizes_between
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.forecast.choice import Menus, Way, choose, nearby, sizes_between
+from lading.scheduling.forecast.fleets import Fleet, FleetRun, FleetWork, draws, offers
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import planned_starts
 from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
@@ -181,18 +183,6 @@ def test_nothing_waits_because_something_at_work_may_take_long() -> None:
     assert first_start(999.0, 1.2) == NOW + BOOT
 
 
-def test_a_short_run_is_late_by_its_critical_path_not_by_the_boot() -> None:
-    """Of a run of a minute that boots for a minute four per cent are 2.4 s, not 4.8."""
-    goods = catalogue(small=(1, 4096, 0.18))
-    steps = {
-        "long": WorkflowStep(PlannedJob("long", Resources(1, 1)), 60.0),
-        **{f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(1, 1)), 32.0) for number in range(2)},
-    }
-    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
-    schedule = choose(Forecast(steps), [], problem, boot=BOOT, now=NOW).schedule
-    assert schedule.ends[None] <= NOW + BOOT + 60 * 1.05
-
-
 @given(forecasts(), st.sampled_from([None, 2]), st.booleans())
 def test_what_goes_on_as_before_ends_when_it_was_to_end(forecast: Forecast, most: int | None, is_up: bool) -> None:
     """Nothing has happened since the last schedule was made."""
@@ -200,9 +190,9 @@ def test_what_goes_on_as_before_ends_when_it_was_to_end(forecast: Forecast, most
     problem = posed(None if most is None else most + is_up)
     last = choose(forecast, locations, problem, boot=BOOT, now=NOW)
     before = planned_starts(last.schedule)
-    again = choose(forecast, locations, problem, boot=BOOT, ways=[replace(last.way, before=before)], now=NOW)
-    assert again.way == last.way
-    assert again.way.before is None, "the next one goes on as this one"
+    again = choose(forecast, locations, problem, boot=BOOT, ways=[Way(before=before)], now=NOW)
+    assert again.goes_on
+    assert again.way == Way(), "the next one goes on as this one"
     if most is None:  # else what makes way for another machine depends on the order in which they are opened
         assert planned_starts(again.schedule).keys() == before.keys()
         assert all(again.schedule.starts[name] <= its.start + 1e-6 for name, its in before.items())
@@ -212,7 +202,7 @@ def test_what_goes_on_as_before_finds_other_room_where_a_machine_has_gone() -> N
     steps = {f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(2, 1)), 100.0) for number in range(2)}
     forecast = Forecast(steps)
     last = choose(forecast, [there("up"), there("gone")], posed(), boot=BOOT, now=NOW)
-    way = replace(last.way, before=planned_starts(last.schedule))
+    way = Way(before=planned_starts(last.schedule))
     found = choose(forecast, [there("up")], posed(), boot=BOOT, ways=[way], now=NOW).schedule
     assert found.starts.keys() == steps.keys()
     assert "gone" not in {home.location.name for home in found.homes.values() if home.location is not None}
@@ -222,7 +212,7 @@ def goes_on(last: Forecast, forecast: Forecast, problem: Problem | None = None) 
     """A schedule that goes on as that of what was to be done before."""
     problem = problem or posed()
     choice = choose(last, [], problem, boot=BOOT, hurry=10.0, now=NOW)
-    way = replace(choice.way, before=planned_starts(choice.schedule))
+    way = Way(before=planned_starts(choice.schedule))
     return choose(forecast, [], problem, boot=BOOT, hurry=10.0, ways=[way], now=NOW).schedule
 
 
@@ -280,19 +270,14 @@ def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
     assert schedule.starts.keys() == {"other"}
 
 
-def test_ways_without_a_bound_on_time_are_tried_where_time_counts_little() -> None:
-    assert max(way.stretch for way in all_ways(posed(), 1.0)) == 1.05
-    assert max(way.stretch for way in all_ways(posed(), 0.0)) == math.inf
-
-
 def test_the_smallest_machines_are_always_among_what_is_tried() -> None:
     """Large ones that were good for all are no good for the short rest of a run."""
     for way in (Way(64.0, by_work=True, stretch=1.05, worth=100.0, patient=True), Way(8.0, fleet=4), Way()):
-        tried = nearby(way)
+        tried = nearby(way, 3)
         assert tried[0] == replace(way, patient=False)
         assert Way(stretch=way.stretch, worth=way.worth) in tried
         assert len(set(tried)) == len(tried)
-    assert {each.fleet for each in nearby(Way(8.0, fleet=4))} == {0, 2, 3, 4, 5}
+    assert {each.fleet for each in nearby(Way(8.0, fleet=4), 4)} == {0, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("most", [1, 3, None])
@@ -427,21 +412,19 @@ def test_what_is_launched_by_other_terms_is_tried_once() -> None:
 
 
 def test_the_best_number_of_machines_lies_between_those_that_are_tried_first() -> None:
-    """Twice 60 steps that fill a machine each go in three waves on 20 machines; with fewer the run is late."""
+    """Twice 60 steps that fill a machine each go in three waves on 20 machines."""
     steps: dict[str, WorkflowStep] = {}
 
     def add(name: str, seconds: float, parents: tuple[str, ...] = ()) -> str:
         steps[name] = WorkflowStep(PlannedJob(name, Resources(2, 1), run="x"), seconds, parents)
         return name
 
-    join = add("join", 10.0, tuple(add(f"first{number}", 4.0) for number in range(60)))
-    add("last", 400.0, tuple(add(f"second{number}", 4.0, (join,)) for number in range(60)))
-    fleets = [way for way in all_ways(posed(), 1.0) if way.fleet and not way.least_cpus]
-    assert 20 not in {way.fleet for way in fleets}
-    found = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=fleets * 20)
-    each = [choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=[Way(fleet=n)]).score for n in range(1, 30)]
-    assert found.way.fleet == 20
-    assert found.score == min(each)
+    join = add("join", 10.0, tuple(add(f"first{number}", 40.0) for number in range(60)))
+    add("last", 400.0, tuple(add(f"second{number}", 40.0, (join,)) for number in range(60)))
+    found = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW)
+    fleets = [Fleet(each, size) for each in posed().bins for size in range(1, 61)]
+    each = [choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=[fleet]).score for fleet in fleets]
+    assert found.score <= min(each) + 1e-9
 
 
 def test_the_type_for_all_work_counts_as_large_where_lengths_are_uncertain() -> None:
@@ -476,3 +459,96 @@ def test_what_is_there_is_left_to_what_can_begin_before_it_would_be_released() -
     assert schedule.homes["later"].location is None
     assert (schedule.starts["waits"], schedule.starts["later"]) == (NOW, NOW + 1000.0)
     assert schedule.usd == pytest.approx((1200 + 2600 + BOOT) * 0.36 / 3600)
+
+
+def wide(number: int, seconds: float = 300.0) -> Forecast:
+    jobs = [PlannedJob(f"{each}", Resources(1, 1024), run="x", task="t") for each in range(number)]
+    return Forecast({job.name: WorkflowStep(job, seconds, alike="t") for job in jobs}, {"x": NOW})
+
+
+def test_the_more_a_run_is_in_a_hurry_the_more_it_costs_and_the_sooner_it_ends() -> None:
+    """And there is a choice: most settings are not like another one."""
+    found = []
+    for hurry in (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0):
+        schedule = choose(wide(60, 15.0), [], posed(), boot=BOOT, hurry=hurry, now=NOW).schedule
+        found.append((round(schedule.usd, 6), round(schedule.ends["x"] - NOW, 3)))
+    assert all(after[0] >= before[0] and after[1] <= before[1] for before, after in pairwise(found))
+    assert len(set(found)) >= 6
+
+
+def test_ten_per_cent_longer_for_more_than_ten_per_cent_less_is_taken() -> None:
+    """Nothing but USD times seconds counts, however late a run ends by that: a machine that boots for a minute for each
+    job of four seconds costs more than the time is worth."""
+    found = choose(wide(100, 4.0), [], posed(), boot=BOOT, hurry=1.0, now=NOW)
+    fleets = [
+        choose(wide(100, 4.0), [], posed(), boot=BOOT, hurry=1.0, ways=[Fleet(each, size)], now=NOW)
+        for each in posed().bins
+        for size in (1, 2, 3, 5, 10, 25, 50)
+    ]
+    worth = [each.schedule.usd * (each.schedule.ends["x"] - NOW) for each in (found, *fleets)]
+    assert worth[0] <= min(worth) * (1 + 1e-9)
+    assert found.schedule.ends["x"] > NOW + (BOOT + 4) * 1.2, "as later machines cost more than they save"
+
+
+def test_limits_bound_what_a_fleet_has_at_a_time() -> None:
+    """Of a task, of a run, of a type, of a quota and of money, beside the number of all."""
+    for limits, most in (
+        (InstanceLimits(tasks={"t": 3}), 3),
+        (InstanceLimits(runs={"x": 2}), 2),
+        (InstanceLimits(types={"small": 2, "large": 0}), 2),
+        (InstanceLimits(vcpus={"standard on-demand": 6}), 3),
+        (InstanceLimits(usd_per_hour=4 * 0.36), 4),
+    ):
+        problem = pose([], [], GOODS, limits, Objective(), NOW, None)
+        found = choose(wide(40), [], problem, boot=BOOT, hurry=10.0, now=NOW).schedule
+        assert found.starts.keys() == wide(40).steps.keys()
+        kinds = [each.bin.type.name for each in found.machines if each.bin is not None]
+        is_by_number = limits.tasks or limits.runs
+        assert sum(4 if kind == "large" and not is_by_number else 1 for kind in kinds) <= most
+
+
+def test_what_no_step_asks_for_makes_no_fleet() -> None:
+    """Machines with GPUs are dearer, and of no use to steps without."""
+    plain, with_gpus = PlannedJob("a", Resources(1, 1024)), PlannedJob("g", Resources(1, 1024, gpus=1))
+    gpu = InstanceType("gpu", Resources(2, 4096, gpus=1), (Offering(0.9),))
+    goods = Catalogue({**GOODS.types, "gpu": gpu})
+
+    def names(*jobs: PlannedJob) -> list[str]:
+        forecast = Forecast({job.name: WorkflowStep(job, 60.0) for job in jobs})
+        problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
+        work = FleetWork(Builder(forecast, [], BOOT, None, NOW), problem)
+        return [each.type.name for each in offers(work, 64)]
+
+    assert names(plain) == ["small", "large"]
+    assert names(plain, with_gpus) == ["small", "gpu", "large"]
+
+
+def test_equal_steps_go_together() -> None:
+    """A plan of thousands of equal steps takes about as many looks as there are machines."""
+    forecast = wide(5000)
+    builder = Builder(forecast, [], BOOT, None, NOW)
+    work = FleetWork(builder, posed())
+    small = posed().bins[0]
+    run = FleetRun(work, Fleet(small, 50), work.menu(small))
+    assert run.is_whole
+    assert run.ends == {"x": NOW + BOOT + 50 * 300.0}
+    assert run.count <= 50 * 50 + 1, "one event for each machine and wave"
+
+
+def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again() -> None:
+    steps = {
+        name: replace(step, spread=0.6, measured=20, begun=NOW - 100 if name == "3" else None)
+        for name, step in wide(12).steps.items()
+    }
+    forecast = Forecast(steps, {"x": NOW})
+    work = FleetWork(Builder(forecast, [], BOOT, None, NOW), posed())
+    cases, again = draws(work, forecast, 4), draws(work, forecast, 4)
+    assert cases == again
+    lengths = sorted(seconds for case in cases for seconds in case.seconds)
+    assert 200 < lengths[len(lengths) // 2] < 450
+    assert lengths[-1] > 2 * 300 > 300 / 2 > lengths[0]
+    assert all(case.left["3"] > 0 for case in cases)
+    without = {name: step for name, step in steps.items() if name != "7"}
+    fewer = FleetWork(Builder(Forecast(without), [], BOOT, None, NOW), posed())
+    assert len(draws(fewer, Forecast(without), 4)[0].seconds) == 10
+    assert draws(work, wide(12), 4) == [], "all is known"

@@ -1,0 +1,805 @@
+"""Schedules by a fleet: steps begin in the order of the longest rest, each as soon as a machine has room. Pure.
+
+It is list scheduling (Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17,
+1969) in the order of HEFT, made event by event, as jobs will begin. Steps that need the same and take as long go
+together: n of them on m machines cost about as much as m. So a fleet is tried in milliseconds, and hundreds of fleets
+can be compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from zlib import crc32
+
+from lading.scheduling.forecast.forecast import NORMAL, Forecast, WorkflowStep
+from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule
+from lading.scheduling.forecast.timeline import MachineTimeline
+from lading.scheduling.job import Wish
+from lading.scheduling.location import MachineKind
+from lading.scheduling.packing.problem import Bin, Problem, Vector, fits
+from lading.scheduling.prediction import EXACT
+from lading.scheduling.quotas import quota, vcpus
+
+# Events closer than this are one, seconds.
+MOMENT = 1e-6
+# A fleet is looked at after so many events again and again, for other threads may want to run.
+EVENTS_PER_PAUSE = 50
+# What an event is of that ends on none of the machines: of steps elsewhere, of one that has begun, or of no step.
+ELSEWHERE, BEGUN, WAKE = -1, -2, -3
+# Of a task of which none has ended so much of the spread is that from step to step; and no step is among so few.
+ALONE, MOST_PART = 0.3, 1 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Machines of one type, and others only for what does not fit it.
+
+    :param bin: what is launched
+    :param size: so many machines at most, those that are there included, but where nothing else fits a step
+    :param stretch: a machine more is launched only for a step without which its run would end later than after so many
+        times its critical path; 0: for each step that waits
+    """
+
+    bin: Bin
+    size: float = math.inf
+    stretch: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepClass:
+    """What steps have in common that suit the same machines and count for the same limits.
+
+    :param lasts: seconds for which a machine that ends has to stay for them
+    :param slots: the limits of steps at work that they count for, with how many slots each of them takes
+    :param labels: the limits of machines that they count for
+    """
+
+    need: Vector
+    wish: Wish
+    elsewhere: bool
+    lasts: float
+    slots: tuple[tuple[tuple[str, str], int], ...]
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class FleetMachine:
+    """A machine of a run by a fleet.
+
+    :param suits: of each class of steps whether it can ever run there
+    :param up: epoch seconds from which on it takes steps
+    :param idle_since: when its last step has ended; None: it has none yet, and was not there before
+    :param paid: seconds that it costs until then
+    :param spare: whether it only takes what fits no machine of the fleet
+    """
+
+    free: list[int]
+    suits: Sequence[bool]
+    price: float
+    boot: float
+    up: float
+    planned: PlannedMachine
+    idle_since: float | None = None
+    paid: float = 0.0
+    running: int = 0
+    since: float = 0.0
+    closes: float = math.inf
+    spare: bool = False
+    number: int = 0
+    is_open: bool = True
+    labels: dict[tuple[str, str], int] = field(default_factory=dict)
+    busy: list[tuple[float, float]] = field(default_factory=list)
+
+
+class FleetWork:
+    """What is to be done at one moment, prepared for all fleets.
+
+    :ivar classes: see :class:`StepClass`
+    """
+
+    def __init__(self, builder: Builder, problem: Problem, pause: Callable[[], None] = lambda: None) -> None:
+        self.builder, self.problem, self.pause = builder, problem, pause
+        self.forecast: Forecast = builder.forecast
+        self.now, limits = builder.now, problem.limits
+        self.limits = limits
+        self.most = {("run", name): most for name, most in self.forecast.most_at_once.items()}
+        self.most |= {("pool", name): most for name, most in self.forecast.pools.items()}
+        self.most_machines = {("task", name): most for name, most in limits.tasks.items()}
+        self.most_machines |= {("run", name): most for name, most in limits.runs.items()}
+        steps = self.forecast.steps
+        self.has_ends = any(each.ends_at is not None for each in builder.locations)
+        self.names: list[str] = list(builder.order)
+        self.begun = [name for name, step in steps.items() if step.begun is not None]
+        number = {name: place for place, name in enumerate(self.names)}
+        self.classes: list[StepClass] = []
+        self.class_of: list[int] = []
+        self.seconds: list[float] = []
+        self.bucket_of: list[int] = []
+        self.bucket_seconds: list[float] = []
+        self.bucket_latest: list[float] = []
+        """Of each group of equal steps the seconds before the end of its run at which it should begin."""
+        self.bucket_run: list[str | None] = []
+        self.missing: list[int] = []
+        numbers: dict[StepClass, int] = {}
+        by_key: dict[object, int] = {}
+        rests, longest = builder.rests, builder.longest_rests
+        for name in self.names:
+            step = steps[name]
+            its_class = self.class_like(step)
+            where = numbers.setdefault(its_class, len(self.classes))
+            if where == len(self.classes):
+                self.classes.append(its_class)
+            self.class_of.append(where)
+            self.seconds.append(step.seconds)
+            like = where, step.seconds, rests[name], step.job.priority, step.job.run
+            bucket = by_key.setdefault(like, len(self.bucket_seconds))
+            if bucket == len(self.bucket_seconds):
+                self.bucket_seconds.append(step.seconds)
+                self.bucket_latest.append(longest[name])
+                self.bucket_run.append(step.job.run)
+            self.bucket_of.append(bucket)
+            self.missing.append(sum(each in steps for each in step.parents))
+        children = self.forecast.children
+        self.children = [[number[each] for each in children[name]] for name in self.names]
+        self.children_of_begun = {
+            name: [number[each] for each in children[name] if each in number] for name in self.begun
+        }
+        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
+
+    def class_like(self, step: WorkflowStep) -> StepClass:
+        """That of a step."""
+        run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
+        slots = [(run, 1)] if run in self.most and step.seconds else []
+        if step.seconds and step.pool_slots <= self.most.get(pool, -1):
+            slots.append((pool, step.pool_slots))
+        labels = [("task", step.job.task or ""), ("run", step.job.run or "")]
+        lasts = max(step.seconds, step.job.time or 0.0) if self.has_ends else 0.0
+        return StepClass(
+            self.builder.needs[step.job.name],
+            step.job.wish,
+            step.elsewhere,
+            lasts,
+            tuple(slots),
+            () if step.elsewhere else tuple(each for each in labels if each in self.most_machines),
+        )
+
+    def suits(self, capacity: Vector, kind: MachineKind) -> list[bool]:
+        """Of each class whether it can ever run on such a machine."""
+        key = capacity, kind
+        if key not in self._suits:
+            self._suits[key] = [
+                not each.elsewhere and fits(each.need, capacity) and kind.grants(each.wish) for each in self.classes
+            ]
+        return self._suits[key]
+
+    def menu(self, preferred: Bin) -> list[Bin | None]:
+        """What is launched for each class: such a machine, or the cheapest that it fits where it does not fit that."""
+        suits = self.suits(preferred.capacity, preferred.kind)
+        found: list[Bin | None] = []
+        for number, each in enumerate(self.classes):
+            if each.elsewhere:
+                found.append(None)
+            elif suits[number]:
+                found.append(preferred)
+            else:
+                able = self.problem.bins_granting(each.wish).bins
+                found.append(next((it for it in able if fits(each.need, it.capacity)), None))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How long steps take in one case of many.
+
+    :param seconds: of those of :attr:`FleetWork.names`
+    :param left: seconds for which those run on that have begun, by their names
+    """
+
+    seconds: Sequence[float]
+    left: Mapping[str, float]
+
+
+def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
+    """Cases of how long steps take, by the spread of each; none: all of that is known.
+
+    Steps that are alike have the same chance in all cases together: of four cases with five steps each one has the
+    longest of twenty. The same steps have the same cases in each plan, so that plans differ by what has happened alone.
+    Of a task of which none has ended the length of all is not known, and less differs from step to step.
+
+    :param medians: the forecast with the medians of lengths
+    """
+    steps = medians.steps
+    if not any(step.spread > EXACT for step in steps.values()):
+        return []
+    alike: dict[tuple[str | None, str], list[str]] = {}
+    for name, step in steps.items():
+        if step.spread > EXACT:
+            alike.setdefault((step.job.run, name if step.alike is None else step.alike), []).append(name)
+    factors: list[dict[str, float]] = [{} for _ in range(number)]
+    tasks = sorted((crc32(f"{key} {case}".encode()), key, case) for key in alike for case in range(number))
+    common: dict[tuple[object, int], float] = {}
+    seen: dict[object, int] = {}
+    for _, key, case in tasks:
+        # Each task has each part of the chance once.
+        place = seen[key] = seen.get(key, -1) + 1
+        common[key, case] = NORMAL.inv_cdf((place + 0.5) / number)
+    for key, names in alike.items():
+        order = sorted((crc32(f"{name} {case}".encode()), name, case) for name in names for case in range(number))
+        for place, (_, name, case) in enumerate(order):
+            step = steps[name]
+            its_own, shared = step.spread, step.spread / math.sqrt(step.measured) if step.measured else 0.0
+            if not step.measured:
+                its_own, shared = ALONE * step.spread, math.sqrt(1 - ALONE**2) * step.spread
+            shift = step.seconds * math.exp(shared * common[key, case])
+            part = (place + 0.5) / len(order)
+            if step.begun is not None:
+                passed = max(0.0, medians_passed(step, work.now))
+                below = NORMAL.cdf(math.log(max(passed, 1e-3) / shift) / its_own)
+                part = min(below + part * (1 - below), MOST_PART)
+                factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(part)) - passed)
+            else:
+                factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(part))
+    return [
+        Draw(
+            [case.get(name, steps[name].seconds) for name in work.names],
+            {name: case.get(name, steps[name].left(work.now)) for name in work.begun},
+        )
+        for case in factors
+    ]
+
+
+def medians_passed(step: WorkflowStep, now: float) -> float:
+    """Seconds for which a step has run."""
+    return 0.0 if step.begun is None else now - step.begun
+
+
+class FleetRun:
+    """The run of a forecast on one fleet.
+
+    :param draw: how long steps take; None: as long as the forecast has it
+    :param deadlines: epoch seconds until which each run should have ended; asked where the fleet has a stretch
+    :ivar usd: what is still to be paid
+    :ivar ends: when each run ends, epoch seconds
+    """
+
+    def __init__(
+        self,
+        work: FleetWork,
+        fleet: Fleet,
+        menu: Sequence[Bin | None],
+        deadlines: Mapping[str | None, float] | None = None,
+        draw: Draw | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.work, self.fleet, self.menu, self.deadlines, self.draw = work, fleet, menu, deadlines, draw
+        self.lengths = None if draw is None else draw.seconds
+        self.keeps = keeps
+        self.missing = work.missing[:]
+        self.events: list[tuple[float, int, int, int, Sequence[int]]] = []  # time, order, machine, class, steps
+        self.count = 0
+        self.ready: dict[int, deque[int]] = {}
+        self.waiting: list[list[int]] = [[] for _ in work.classes]  # by class the groups of which steps wait, a heap
+        self.fresh: set[int] = set()
+        self.blocked: set[int] = set()
+        self.changed: list[FleetMachine] = []
+        self.slots: dict[tuple[str, str], int] = dict.fromkeys(work.most, 0)
+        self.labelled: dict[tuple[str, str], int] = dict.fromkeys(work.most_machines, 0)
+        self.machines: list[FleetMachine] = []
+        self.begun: list[tuple[str, FleetMachine | None, StepClass]] = []
+        self.ends: dict[str | None, float] = {}
+        self.starts: list[float] = [math.nan] * len(work.names)
+        self.homes: list[int] = [ELSEWHERE] * len(work.names)
+        self.wakes: set[float] = set()
+        self.first = [0] * len(work.classes)
+        """By class the number of the first machine that may have room for its steps."""
+        self.home_of: dict[int, FleetMachine] = {}
+        """By class a machine of the fleet that suits it."""
+        self.open, self.has_spares = 0, False
+        self.is_starved = False
+        self._begin()
+        self._run()
+        self.usd = math.fsum(each.paid * each.price for each in self.machines)
+        self.is_whole = not any(self.waiting)
+
+    def _begin(self) -> None:
+        """Put the machines that are there and what runs on them at the beginning."""
+        work, now, steps = self.work, self.work.now, self.work.forecast.steps
+        at = self._put_there()
+        for name in work.begun:
+            step, left = steps[name], self._left(name, steps[name])
+            self.ends[step.job.run] = max(self.ends.get(step.job.run, now), now + left)
+            home, its_class = at.get(step.location or ""), work.class_like(step)
+            self._count(its_class, home, 1)
+            if home is not None:
+                if not home.running:
+                    home.since = home.up
+                home.running += 1
+                home.free = [have - need for have, need in zip(home.free, its_class.need, strict=True)]
+            self.begun.append((name, home, its_class))
+            self._push(now + left, BEGUN, 0, (len(self.begun) - 1,))
+        for number, missing in enumerate(self.missing):
+            if not missing:
+                self._come(number, now)
+
+    def _put_there(self) -> dict[str, FleetMachine]:
+        """The machines that are there, by name: those stay first that have to stay for the longest in any case."""
+        work, now = self.work, self.work.now
+        ends: dict[str, float] = {}
+        for name in work.begun:
+            step = work.forecast.steps[name]
+            if step.location is not None:
+                ends[step.location] = max(ends.get(step.location, now), now + self._left(name, step))
+        at: dict[str, FleetMachine] = {}
+        for location in work.builder.locations:
+            planned = work.builder.there(location)
+            timeline = planned.timeline
+            suits = work.suits(timeline.capacity, location.kind)
+            at[location.name] = FleetMachine(
+                list(timeline.capacity),
+                suits,
+                timeline.usd_per_second,
+                timeline.boot,
+                timeline.since,
+                planned,
+                timeline.since,
+                closes=planned.closes,
+            )
+            if timeline.since > now:
+                self._wake(timeline.since)
+        self.machines = [at[name] for name in sorted(at, key=lambda name: -ends.get(name, at[name].up))]
+        for number, machine in enumerate(self.machines):
+            machine.number, machine.spare = number, number >= self.fleet.size
+        self.open, self.has_spares = len(at), len(at) > self.fleet.size
+        return at
+
+    def _count(self, its_class: StepClass, machine: FleetMachine | None, number: int) -> None:
+        """Note steps that are at work, or of a negative number that have ended, where that is limited."""
+        for limit, slots in its_class.slots:
+            self.slots[limit] += slots * number
+            if number < 0:
+                self._unblock(limit)
+        if machine is None:
+            return
+        for label in its_class.labels:
+            before = machine.labels.get(label, 0)
+            machine.labels[label] = before + number
+            if not before:
+                self.labelled[label] += 1
+            elif not machine.labels[label]:
+                self.labelled[label] -= 1
+                self._unblock(label)
+
+    def _left(self, name: str, step: WorkflowStep) -> float:
+        return step.left(self.work.now) if self.draw is None else self.draw.left[name]
+
+    def _push(self, time: float, machine: int, its_class: int, steps: Sequence[int]) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (time, self.count, machine, its_class, steps))
+
+    def _wake(self, time: float) -> None:
+        if time not in self.wakes and time < math.inf:
+            self.wakes.add(time)
+            self._push(time, WAKE, 0, ())
+
+    def _come(self, number: int, time: float) -> None:
+        """A step may begin: what it waited for has ended."""
+        work = self.work
+        further = [number]
+        while further:
+            number = further.pop()
+            its_class = work.class_of[number]
+            each = work.classes[its_class]
+            if each.elsewhere:
+                step = work.forecast.steps[work.names[number]]
+                start = step.start(time)
+                if not each.slots or start > time + MOMENT:
+                    seconds = self.lengths[number] if self.lengths is not None else work.seconds[number]
+                    self.starts[number] = start
+                    if seconds <= 0.0 and start <= time:
+                        self._note_end(number, time)
+                        for child in work.children[number]:
+                            self.missing[child] -= 1
+                            if not self.missing[child]:
+                                further.append(child)
+                    else:
+                        self._push(start + seconds, ELSEWHERE, its_class, (number,))
+                    continue
+            bucket = work.bucket_of[number]
+            queue = self.ready.get(bucket)
+            if queue is None:
+                queue = self.ready[bucket] = deque()
+            if not queue:
+                heapq.heappush(self.waiting[its_class], bucket)
+                if self.waiting[its_class][0] == bucket or its_class not in self.blocked:
+                    self.fresh.add(its_class)
+            queue.append(number)
+
+    def _note_end(self, number: int, time: float) -> None:
+        run = self.work.bucket_run[self.work.bucket_of[number]]
+        if time > self.ends.get(run, 0.0):
+            self.ends[run] = time
+
+    def _run(self) -> None:
+        work, events = self.work, self.events
+        self._dispatch(work.now)
+        looks = 0
+        while events:
+            time = events[0][0]
+            until = time + MOMENT
+            while events and events[0][0] <= until:
+                at, _, machine, its_class, steps = heapq.heappop(events)
+                if machine >= ELSEWHERE:
+                    self._end(machine, its_class, steps, time)
+                elif machine == BEGUN:
+                    self._end_begun(*self.begun[steps[0]], time)
+                else:
+                    self.wakes.discard(at)
+                    self.fresh |= self.blocked
+                    self.blocked.clear()
+                    self.first = [0] * len(self.first)
+            self._dispatch(time)
+            looks += 1
+            if looks % EVENTS_PER_PAUSE == 0:
+                work.pause()
+
+    def _end_begun(self, name: str, home: FleetMachine | None, its_class: StepClass, time: float) -> None:
+        if home is not None:
+            self._free(home, its_class, 1, time)
+        self._count(its_class, home, -1)
+        for child in self.work.children_of_begun[name]:
+            self.missing[child] -= 1
+            if not self.missing[child]:
+                self._come(child, time)
+
+    def _end(self, number: int, its_class: int, steps: Sequence[int], time: float) -> None:
+        each, home = self.work.classes[its_class], None if number == ELSEWHERE else self.machines[number]
+        if home is not None:
+            self._free(home, each, len(steps), time)
+        if each.slots or each.labels:
+            self._count(each, home, -len(steps))
+        self._note_end(steps[0], time)
+        missing, children = self.missing, self.work.children
+        for step in steps:
+            for child in children[step]:
+                missing[child] -= 1
+                if not missing[child]:
+                    self._come(child, time)
+
+    def _free(self, machine: FleetMachine, its_class: StepClass, number: int, time: float) -> None:
+        free, need = machine.free, its_class.need
+        free[0] += need[0] * number
+        free[1] += need[1] * number
+        free[2] += need[2] * number
+        free[3] += need[3] * number
+        machine.running -= number
+        if not machine.running:
+            begun = machine.since
+            machine.paid += time - begun
+            machine.idle_since = time
+            if self.keeps:
+                busy = machine.busy
+                if busy and begun <= busy[-1][1]:
+                    busy[-1] = busy[-1][0], time
+                else:
+                    busy.append((begun, time))
+            if self.is_starved:
+                self._wake(time + machine.boot)
+        self.changed.append(machine)
+
+    def _unblock(self, limit: tuple[str, str]) -> None:
+        """Steps that count for a limit may begin anywhere again."""
+        for each in list(self.blocked):
+            its_class = self.work.classes[each]
+            if limit in its_class.labels or any(limit == other for other, _ in its_class.slots):
+                self.blocked.discard(each)
+                self.fresh.add(each)
+                self.first[each] = 0
+
+    def _due(self) -> list[tuple[int, int, bool]]:
+        """The classes of which steps may begin now, each with its first group, and whether all machines may have room:
+        else only those on which steps have ended, for it has not changed elsewhere that there is none."""
+        waiting = self.waiting
+        todo = [(waiting[each][0], each, True) for each in self.fresh if waiting[each]]
+        for each in self.blocked if self.changed else ():
+            if waiting[each] and each not in self.fresh:
+                n0, n1, n2, n3 = self.work.classes[each].need
+                for machine in self.changed:
+                    free = machine.free
+                    if machine.suits[each] and n0 <= free[0] and n1 <= free[1] and n2 <= free[2] and n3 <= free[3]:
+                        todo.append((waiting[each][0], each, False))
+                        break
+        self.fresh.clear()
+        heapq.heapify(todo)
+        return todo
+
+    def _dispatch(self, time: float) -> None:
+        """Let steps begin that have room now, the longest rests first."""
+        classes, waiting, opened = self.work.classes, self.waiting, len(self.machines)
+        todo = self._due()
+        by_number = {machine.number: machine for machine in self.changed}
+        changed, self.changed = [by_number[number] for number in sorted(by_number)], []
+        if changed:
+            low = changed[0].number
+            self.first = [low if each > low else each for each in self.first]
+        while todo:
+            bucket, its_class, is_fresh = heapq.heappop(todo)
+            heap = waiting[its_class]
+            queue = self.ready[bucket]
+            each = classes[its_class]
+            if each.elsewhere:
+                self._place_elsewhere(its_class, queue, time)
+            elif is_fresh or its_class not in self.blocked:
+                some = islice(self.machines, self.first[its_class], None)
+                last = self._place(its_class, bucket, queue, some, time)
+                if not (each.slots or each.labels):
+                    self.first[its_class] = len(self.machines) if last is None else last
+            else:
+                self._place(its_class, bucket, queue, [*changed, *self.machines[opened:]], time)
+            if queue and not each.elsewhere:
+                self._launch(its_class, bucket, queue, time)
+            if queue:
+                self.blocked.add(its_class)
+                continue
+            heapq.heappop(heap)
+            if heap:
+                heapq.heappush(todo, (heap[0], its_class, is_fresh))
+            else:
+                self.blocked.discard(its_class)
+
+    def _allowed(self, its_class: StepClass, number: int) -> int:
+        """How many steps of a class more may be at work now."""
+        for limit, slots in its_class.slots:
+            number = min(number, (self.work.most[limit] - self.slots[limit]) // slots if slots else number)
+        return max(0, number)
+
+    def _place_elsewhere(self, its_class: int, queue: deque[int], time: float) -> None:
+        each = self.work.classes[its_class]
+        for _ in range(self._allowed(each, len(queue))):
+            number = queue.popleft()
+            seconds = self.lengths[number] if self.lengths is not None else self.work.seconds[number]
+            self.starts[number] = time
+            self._count(each, None, 1)
+            self._push(time + seconds, ELSEWHERE, its_class, (number,))
+
+    def _place(
+        self, its_class: int, bucket: int, queue: deque[int], machines: Iterable[FleetMachine], time: float
+    ) -> int | None:
+        """Let steps begin on machines; the number of the last one, None: they have no room for all."""
+        each = self.work.classes[its_class]
+        number = self._allowed(each, len(queue)) if each.slots else len(queue)
+        if not number:
+            return None
+        n0, n1, n2, n3 = each.need
+        may_use_spare = self.menu[its_class] is None or (self.has_spares and self._home(its_class, time) is None)
+        for machine in machines:
+            free = machine.free
+            if free[0] < n0 or free[1] < n1 or free[2] < n2 or free[3] < n3 or not machine.suits[its_class]:
+                continue
+            if (
+                machine.up > time + MOMENT
+                or time + each.lasts > machine.closes
+                or (machine.spare and not may_use_spare)
+            ):
+                continue
+            if machine.closes < math.inf and time + self.work.bucket_seconds[bucket] > machine.closes:
+                continue
+            if each.labels and not self._grants(machine, each):
+                continue
+            count = number
+            if n0:
+                count = min(count, free[0] // n0)
+            if n1:
+                count = min(count, free[1] // n1)
+            if n2:
+                count = min(count, free[2] // n2)
+            if n3:
+                count = min(count, free[3] // n3)
+            self._start(machine, its_class, queue, count, time)
+            number -= count
+            if not number:
+                return machine.number
+        return None
+
+    def _grants(self, machine: FleetMachine, its_class: StepClass) -> bool:
+        """Whether steps may be on one more machine, or are on this one."""
+        return all(
+            machine.labels.get(label) or self.labelled[label] < self.work.most_machines[label]
+            for label in its_class.labels
+        )
+
+    def _start(self, machine: FleetMachine, its_class: int, queue: deque[int], count: int, time: float) -> None:
+        each = self.work.classes[its_class]
+        free, need = machine.free, each.need
+        free[0] -= need[0] * count
+        free[1] -= need[1] * count
+        free[2] -= need[2] * count
+        free[3] -= need[3] * count
+        if not machine.running:
+            if machine.idle_since is None:
+                machine.paid += min(machine.boot, self.work.builder.most_boot_paid)
+            else:
+                machine.paid += min(time - machine.idle_since, machine.boot)
+            machine.since = time
+        machine.running += count
+        if each.slots or each.labels:
+            self._count(each, machine, count)
+        steps = [queue.popleft() for _ in range(count)]
+        starts, homes = self.starts, self.homes
+        for step in steps:
+            starts[step], homes[step] = time, machine.number
+        if self.lengths is None:
+            self._push(time + self.work.seconds[steps[0]], machine.number, its_class, steps)
+        else:
+            for step in steps:
+                self._push(time + self.lengths[step], machine.number, its_class, (step,))
+
+    def _home(self, its_class: int, time: float) -> FleetMachine | None:
+        """A machine of the fleet that suits a class; None: there is none."""
+        home = self.home_of.get(its_class)
+        if home is None or home.closes <= time:
+            able = (each for each in self.machines if not each.spare and each.suits[its_class] and each.closes > time)
+            if (home := next(able, None)) is not None:
+                self.home_of[its_class] = home
+        return home
+
+    def _launch(self, its_class: int, bucket: int, queue: deque[int], time: float) -> None:
+        """Launch machines for steps that wait, as far as the fleet and the limits allow."""
+        launched = self.menu[its_class]
+        if launched is None:
+            return
+        work, each = self.work, self.work.classes[its_class]
+        boot = work.builder.boot_of(launched.type.name)
+        has_home = self._home(its_class, time) is not None
+        begin = work.now + boot
+        if self.fleet.stretch and has_home:
+            assert self.deadlines is not None
+            begin = max(begin, self.deadlines[work.bucket_run[bucket]] - work.bucket_latest[bucket])
+        if time + MOMENT < begin:
+            self._wake(begin)
+            return
+        while queue and self._may_begin_elsewhere(each) and not (has_home and self.open >= self.fleet.size):
+            if not self._may_open(launched, time, boot, has_home=has_home):
+                return
+            most = work.builder.most_boot_paid
+            timeline = MachineTimeline(launched.capacity, launched.price / 3600, boot, time, most_boot_paid=most)
+            machine = FleetMachine(
+                list(launched.capacity),
+                work.suits(launched.capacity, launched.kind),
+                timeline.usd_per_second,
+                boot,
+                time,
+                PlannedMachine(timeline, bin=launched),
+                number=len(self.machines),
+            )
+            self.machines.append(machine)
+            self.open += 1
+            has_home = True
+            if self._place(its_class, bucket, queue, (machine,), time) is None and not machine.running:
+                return
+
+    def _may_begin_elsewhere(self, its_class: StepClass) -> bool:
+        """Whether a step may begin on a machine on which none of its class is."""
+        return self._allowed(its_class, 1) > 0 and all(
+            self.labelled[label] < self.work.most_machines[label] for label in its_class.labels
+        )
+
+    def _may_open(self, launched: Bin, time: float, boot: float, *, has_home: bool) -> bool:
+        """Whether the limits of the site allow one machine more, for which an idle one may make way."""
+        if self._is_within(launched):
+            return True
+        if has_home:
+            return False
+        self.is_starved = True
+        for machine in self.machines:
+            since = machine.idle_since if machine.idle_since is not None else math.inf
+            if machine.is_open and not machine.running and max(since, machine.up) <= time - boot + MOMENT:
+                machine.is_open, machine.closes = False, time - boot
+                self.open -= 1
+                if self._is_within(launched):
+                    return True
+        for machine in self.machines:
+            if machine.is_open and not machine.running and machine.idle_since is not None:
+                self._wake(max(machine.idle_since, machine.up) + boot)
+        return False
+
+    def _is_within(self, launched: Bin) -> bool:
+        limits = self.work.limits
+        if limits.instances is not None and self.open >= limits.instances:
+            return False
+        if not (limits.types or limits.vcpus or limits.usd_per_hour is not None):
+            return True
+        there = [each for each in self.machines if each.is_open]
+        most = limits.types.get(launched.type.name)
+        if most is not None and sum(kind_of(each) == launched.type.name for each in there) >= most:
+            return False
+        if limits.usd_per_hour is not None:
+            usd = sum(each.price for each in there) * 3600 + launched.price
+            if usd > limits.usd_per_hour + 1e-9:
+                return False
+        its = quota(launched.type.name, launched.offering.capacity_type)
+        if its in limits.vcpus:
+            used = sum(vcpus_of(each) for each in there if quota_of(each) == its)
+            if used + vcpus(launched.type.name, launched.type.capacity.cpus) > limits.vcpus[its]:
+                return False
+        return True
+
+    def schedule(self) -> Schedule:
+        """When and where everything begins."""
+        work, steps = self.work, self.work.forecast.steps
+        planned = []
+        for machine in self.machines:
+            its = machine.planned
+            timeline = its.timeline
+            timeline.busy = machine.busy or timeline.busy
+            if not its.location and not machine.busy:
+                continue
+            if its.location is not None and machine.busy and machine.busy[0][0] > timeline.since:
+                timeline.busy = [(timeline.since, timeline.since), *machine.busy]
+            its.closes = machine.closes
+            planned.append(its)
+        schedule = Schedule(planned)
+        for name in work.begun:
+            step = steps[name]
+            assert step.begun is not None
+            schedule.starts[name], schedule.until[name] = step.begun, work.now + step.left(work.now)
+        order = sorted(
+            (number for number in range(len(work.names)) if not math.isnan(self.starts[number])),
+            key=self.starts.__getitem__,
+        )
+        for number in order:
+            name = work.names[number]
+            schedule.starts[name] = self.starts[number]
+            schedule.until[name] = self.starts[number] + work.seconds[number]
+            if (home := self.homes[number]) != ELSEWHERE:
+                its = self.machines[home].planned
+                its.steps.append(name)
+                schedule.homes[name] = its
+        schedule.ends = dict(self.ends)
+        schedule.usd = self.usd
+        schedule.fleet = planned
+        return schedule
+
+
+def kind_of(machine: FleetMachine) -> str | None:
+    """Its instance type."""
+    its = machine.planned
+    return its.bin.type.name if its.bin is not None else its.location.instance_type if its.location else None
+
+
+def quota_of(machine: FleetMachine) -> str:
+    its = machine.planned
+    kind = (
+        its.bin.offering.capacity_type if its.bin is not None else its.location.capacity_type if its.location else None
+    )
+    return quota(str(kind_of(machine)), kind)
+
+
+def vcpus_of(machine: FleetMachine) -> float:
+    its = machine.planned
+    cpus = its.bin.type.capacity.cpus if its.bin is not None else its.location.capacity.cpus if its.location else 0.0
+    return vcpus(str(kind_of(machine)), cpus)
+
+
+def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
+    """What fleets are made of: of what can be launched that some step fits all of which none is better.
+
+    What no step asks for, such as GPUs, makes none better.
+    """
+    asked = [i for i in range(4) if any(each.need[i] for each in work.classes)]
+    found: list[tuple[Bin, list[int], Sequence[bool]]] = []
+    for each in work.problem.bins:  # the cheapest first
+        room, suits = [each.capacity[i] for i in asked], work.suits(each.capacity, each.kind)
+        is_worse = any(
+            all(more >= mine for more, mine in zip(other, room, strict=True))
+            and all(it or not mine for it, mine in zip(its, suits, strict=True))
+            for _, other, its in found
+        )
+        if each.type.capacity.cpus <= most_cpus and any(suits) and not is_worse:
+            found.append((each, room, suits))
+    return [each for each, _, _ in found]
