@@ -20,6 +20,8 @@ FEWEST_TRIES = 3
 SMALL_MEMORY = 16.0
 # Part that is added to peaks that were sampled so seldom that a short one may have been missed.
 SAMPLED_MARGIN = 0.05
+# A shorter try whose memory was sampled so seldom may have used most of it between two looks, seconds.
+SHORTEST_SAMPLED = 2.0
 # More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
 MOST_SLOWED = 0.05
 CPU_NOISE = 0.02
@@ -138,7 +140,12 @@ def sizes(usage: Usage) -> Sizes:
     def point(use: Use, value: float, seconds: float | None = None) -> Point:
         return Point(measure(use.input_size, by_length=by_length), value, use.seconds if seconds is None else seconds)
 
-    memory = [(use, use.peak_memory) for use in sample if use.cause is None and use.peak_memory is not None]
+    memory = [
+        (use, use.peak_memory)
+        for use in sample
+        if use.cause is None and use.peak_memory is not None
+        if use.seconds >= SHORTEST_SAMPLED or not use.is_sampled
+    ]
     too_little = [point(use, bound) for use in sample if (bound := use.memory_bound)]
     cpus = [(use, use.busy_cpus) for use in sample if use.busy_cpus is not None]
     mean_cpus = [(use, use.mean_cpus) for use in sample if use.mean_cpus is not None]

@@ -72,7 +72,7 @@ rule all:
 rule sized:
     input: "mib"
     output: "sized.txt"
-    shell: "pause=$([ $(cat mib) = 60 ] || [ -e tried ] && echo 0 || echo 600); [ $(cat mib) = 60 ] || touch tried; "
+    shell: "pause=600; [ -e tried ] && pause=0; [ $(cat mib) = 60 ] && pause=3 || touch tried; "
         "python3 -c 'import sys, time; a = bytes([1]) * (int(sys.argv[1]) << 20); time.sleep(int(sys.argv[2]))' "
         "$(cat mib) $pause && echo ok > {output}"
 

@@ -108,6 +108,14 @@ def test_peaks_that_were_sampled_seldom_get_a_larger_margin() -> None:
     assert (right_size(seldom).memory.nearly_all or 0) >= 1.04 * 1624
 
 
+def test_a_short_try_whose_memory_was_sampled_seldom_tells_nothing_of_it() -> None:
+    brief = [Use(1, 512, 0.2, peak_memory=2, is_sampled=True)] * 9
+    assert sizes(usage(brief)).memory is None
+    longer = sizes(usage([*brief, Use(1, 512, 5.0, peak_memory=60, is_sampled=True)])).memory
+    assert longer is not None
+    assert longer.at(None) > 60
+
+
 def test_where_inputs_explain_the_need_the_line_is_an_expression_that_suffices() -> None:
     uses = [
         Use(4, 65536, 600, peak_memory=600 + 2000 * size, input_size=size * 2**30) for size in (1, 2, 3, 4, 6, 8, 10)
