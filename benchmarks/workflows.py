@@ -56,7 +56,7 @@ from lading.scheduling.simulation.workflow import Dependencies, expected_lengths
 DATA = Path(__file__).parent / "data"
 FAMILIES = ("c6i", "m6i", "r6i", "c7i", "m7i", "r7i", "c6a", "m6a", "r6a")
 BOOT = 60.0
-# How many machines the fleets have of which the best one by USD and time counts.
+# The sizes of the fleets of one type with which a plan is compared by USD and time.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 # Reclaims come by chance: so many times each. What a spot machine costs of the price on demand.
 SEEDS, SPOT_SHARE = 4, 0.35
