@@ -78,6 +78,13 @@ class RunSites:
             return {name: each for name, each in self.known.items() if each.accept_untargeted}
         return {name: each for name, each in self.known.items() if is_named(name, site)}
 
+    def largest(self, site: str | None) -> Resources | None:
+        """The most of everything that a machine or node has to which a job may go; None: that is not known."""
+        rooms = [each.capacity for found in self.open_to(site).values() for each in found.locations]
+        if not rooms:
+            return None
+        return Resources(max(each.cpus for each in rooms), max(each.memory for each in rooms))
+
     @property
     def most_threads(self) -> int | None:
         """The most threads of a rule, as ``--cores`` limits them; None: any number, as some site may have them."""
@@ -170,7 +177,7 @@ def needs_of(
     overhead = DIRECT_OVERHEAD if is_direct else OVERHEAD
     cause, had_memory, had_seconds = last or (None, None, None)
     auto = {AUTO_HINTS[name]: None for name in auto_resources(job, workflow, options)}
-    hints, decisions = sized(Hints(auto=auto), fitted, None, size)
+    hints, decisions = sized(Hints(auto=auto), fitted, None if sites is None else sites.largest(site), size)
     chosen = frozenset(name for name in auto if getattr(fitted, name) is not None)
     if hints.memory is not None and fitted.memory is not None:
         memory, overhead = hints.memory, 0  # what tries needed is what all of their processes needed

@@ -12,6 +12,8 @@ from snakemake_executor_plugin_lading.needs import NeedsError, RunSites
 from lading.plugin.published import PublishedSite
 from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.hints.hints import Hints
+from lading.scheduling.insight.right_size import sizes
+from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
@@ -156,6 +158,15 @@ def test_a_machine_alone_gives_what_it_has() -> None:
     sites.check(Hints.from_config(config), "d")
     assert needs.exceeds_memory(asked, HERE) == 61036
     assert sites.most_threads == 4
+
+
+def test_what_lading_chooses_is_no_more_than_the_largest_node_has() -> None:
+    sites = RunSites({"hpc": cluster("slurm")})
+    used = Usage()
+    used.add(Use(1, 64000, 600.0, peak_memory=63900))
+    chosen = needs.needs_of(job(lading_auto=1), WORKFLOW, OPTIONS, None, sites, sizes(used))
+    assert chosen.config["lading"]["memory"] == 64000
+    sites.check(Hints.from_config(chosen.config), "d")
 
 
 def test_a_command_is_given_little_more_than_it_asks_for() -> None:
