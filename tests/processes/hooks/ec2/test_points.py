@@ -192,7 +192,7 @@ def house(
     table: dict[str, Any] = {
         **service.table,
         "instance_types": ("m5.large",),
-        "policy": "greedy",  # buys for each job that finds no room now; a forecast may wait for one whose end is unknown
+        "policy": "greedy",  # it buys for each job that finds no room now; a forecast may wait for the end of another
         "python": str(node_python.make(service.account)),
         "api_url": api.url,
         "kill_grace": 2,
