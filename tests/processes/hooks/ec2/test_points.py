@@ -192,7 +192,6 @@ def house(
     table: dict[str, Any] = {
         **service.table,
         "instance_types": ("m5.large",),
-        "policy": "greedy",  # it buys for each job that finds no room now; a forecast may wait for the end of another
         "python": str(node_python.make(service.account)),
         "api_url": api.url,
         "kill_grace": 2,
@@ -216,6 +215,8 @@ def house(
 def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_find(
     house: House, service: FakeEC2, api: ExecutionApi, point: str
 ) -> None:
+    # It buys for each job that finds no room now; a forecast may wait for the end of another.
+    house.config = house.config.model_copy(update={"policy": "greedy"})
     before = len(service.ledger())
     # No job ends before all machines are bought: the last one would not be needed then.
     gate = api.gates[HEALTH] = threading.Event()
