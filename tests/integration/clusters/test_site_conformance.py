@@ -55,7 +55,8 @@ class Probes(SiteConformance):
     patience = 180.0
 
     @pytest.fixture(scope="class")
-    def latest(self, site: Make) -> Iterator[list[Site[Any]]]:
+    @classmethod
+    def latest(cls, site: Make) -> Iterator[list[Site[Any]]]:
         """The controller's side that was made last, which ends with the class."""
         sites: list[Site[Any]] = []
         yield sites
@@ -80,14 +81,16 @@ class Probes(SiteConformance):
 
 class TestThisMachine(Probes):
     @pytest.fixture(scope="class")
-    def site(self, api: ExecutionApi, spool: Path) -> Make:
+    @classmethod
+    def site(cls, api: ExecutionApi, spool: Path) -> Make:
         config = LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2)
         return lambda: LocalSite("local", config, spool)
 
 
 class TestMachinesBehindSsh(Probes):
     @pytest.fixture(scope="class")
-    def site(self, account: Account, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path) -> Iterator[Make]:
+    @classmethod
+    def site(cls, account: Account, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path) -> Iterator[Make]:
         with Sshd(account) as sshd:
             patch.setenv("AIRFLOW_CONN_LAB1", sshd.connection())
             work_dir = Path(tempfile.mkdtemp(prefix="lading-machines-", dir="/var/tmp"))
@@ -106,7 +109,8 @@ class TestMachinesBehindSsh(Probes):
 
 class TestMachinesOfEC2(Probes):
     @pytest.fixture(scope="class")
-    def site(self, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path) -> Iterator[Make]:
+    @classmethod
+    def site(cls, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path) -> Iterator[Make]:
         with FakeEC2(boot_seconds=0.5) as service:
             for name, value in service.environment.items():
                 patch.setenv(name, value)
@@ -126,11 +130,12 @@ class Cluster(Probes):
     mode = "job"
 
     @pytest.fixture(scope="class")
+    @classmethod
     def site(
-        self, account: Account, slurm_login: Sshd, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path
+        cls, account: Account, slurm_login: Sshd, api: ExecutionApi, patch: pytest.MonkeyPatch, spool: Path
     ) -> Make:
         patch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
-        made = small_slurm(account, api.url, mode=self.mode)
+        made = small_slurm(account, api.url, mode=cls.mode)
         return lambda: made("hpc", spool)
 
 
