@@ -171,8 +171,10 @@ class Lent:
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._lender], [], [], 0)[0]:
-            # Where nothing is said the lender was killed, and none can say how it ends.
-            self.returncode = int(self._lender.recv(64) or -signal.SIGKILL)
+            if said := self._lender.recv(64):
+                self.returncode = int(said)
+            elif not Path("/proc", str(self.pid)).exists():  # the lender has ended, and none can say how this has
+                self.returncode = -signal.SIGKILL
         return self.returncode
 
 
