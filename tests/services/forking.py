@@ -28,8 +28,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
-# What a scheduler starts by its module, where that is done, and the longest request for it, bytes.
-LADINGS = {
+# The modules of controllers and node agents, those that start them, and the longest request for one, bytes.
+STARTERS = {
     "lading.plugin": "lading.executors.controller_process",
     "lading.executors.agent": "lading.hooks.machines.agent_host",
 }
@@ -61,7 +61,7 @@ def preload(components: list[str]) -> None:
 
 
 class Forks:
-    """What was asked for, and runs. Where others ask by a socket is known by this process's id."""
+    """What was asked for on standard input, and through the :func:`door`."""
 
     def __init__(self, answers: int) -> None:
         self.answers = answers
@@ -126,7 +126,8 @@ class Forks:
                 asker.close()
                 return request
             self.askers[pid] = asker
-            asker.send(str(pid).encode())
+            with contextlib.suppress(OSError):  # who has asked was killed
+                asker.send(str(pid).encode())
         for descriptor in files:
             os.close(descriptor)
         return None
@@ -190,7 +191,7 @@ def borrow(lender: int) -> None:
         start_new_session: bool,
         env: dict[str, str] | None = None,
     ) -> Lent | subprocess.Popen[bytes]:
-        module = next(each for each in command if each in LADINGS)
+        module = next(each for each in command if each in STARTERS)
         request = {
             "module": module,
             "arguments": command[command.index(module) :],
@@ -206,7 +207,7 @@ def borrow(lender: int) -> None:
                     command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session, env=env
                 )
 
-    for module in LADINGS.values():
+    for module in STARTERS.values():
         import_module(module).subprocess = SimpleNamespace(  # type: ignore[attr-defined]
             Popen=start, DEVNULL=subprocess.DEVNULL
         )

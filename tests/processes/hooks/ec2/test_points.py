@@ -31,7 +31,7 @@ from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, instances
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.hooks.ec2 import offers, prices
+from lading.hooks.ec2 import life, offers, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.launcher import Launcher
@@ -48,8 +48,8 @@ from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
 PATIENCE = 90.0
-# For so long EC2 answers nothing, seconds.
-OUTAGE = 120.0
+# For so long EC2 answers nothing, and a machine that it does not describe for so long was terminated, seconds.
+OUTAGE, SECONDS_UNTIL_MISSED = 30.0, 5.0
 JOBS, MACHINES = 3, 2
 # An order that is not seen for so long is taken for one that was never sent, seconds.
 SECONDS_UNTIL_GONE = 5.0
@@ -306,9 +306,10 @@ def test_a_spot_machine_is_billed_by_prices_that_were_never_read(
     assert (job.usd or 0.0) + (row.usd_idle or 0.0) == pytest.approx(row.usd), "and so are its jobs"
 
 
-def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
-    house: House, service: FakeEC2, api: ExecutionApi
+def test_while_the_api_is_down_for_long_jobs_run_on_or_wait_and_say_so(
+    house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", SECONDS_UNTIL_MISSED)
     api.gates[HEALTH] = long_goes_on = threading.Event()
     before = len(service.ledger())
     house.add(1)
