@@ -22,6 +22,7 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors.agent.tasks import probe
 from lading.executors.forecast import live_runs
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
@@ -32,7 +33,7 @@ from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.scheduling.forecast.policy import SLACK, SOON
 from tests.clusters.dag_runs import add_run, job, store_dag, task
-from tests.clusters.driven import HEALTH, asking, run_commands
+from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, make_settings
 from tests.clusters.small_slurm import small_slurm
@@ -44,6 +45,7 @@ from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
+PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
 # The time limit of the first task, and the predicted wait for the room of the second one, seconds. They are far apart:
 # what is asked for ahead has to be seen before the first task is ended at its limit, however busy the machine is.
 SECONDS = 30
@@ -133,7 +135,7 @@ class Run:
 
     def _queue(self, task_id: str, **columns: Any) -> None:
         with Session(self.engine) as session:
-            words = json.dumps(asking())
+            words = json.dumps(probe.workload())
             job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), memory=300, **columns)
             session.commit()
 
@@ -154,7 +156,7 @@ def make_run(
 ) -> Iterator[MakeRun]:
     """Makes a run over this machine and a site called ``there``."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
-    run_commands(monkeypatch)
+    monkeypatch.setenv(PATIENT, "600")
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
     monkeypatch.setattr(live_runs, "SECONDS_BETWEEN_LOOKS", 1.0)
     made: list[House] = []
@@ -231,6 +233,7 @@ def test_a_machine_is_asked_for_while_the_first_task_runs(
             "instance_types": ("m5.large",),
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
+            "setup": f"export {PATIENT}=600",
             "kill_grace": 2,
             "idle_seconds": 20,
             "expected_boot_time": WAIT,

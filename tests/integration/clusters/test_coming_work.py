@@ -24,13 +24,14 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors.agent.tasks import probe
 from lading.executors.forecast import live_runs
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
 from lading.scheduling.provisioning.coming_work import MINUTE, NOT_MEASURED, SECONDS_BETWEEN_STEPS
 from tests.clusters.dag_runs import add_run, job, task
-from tests.clusters.driven import HEALTH, asking, run_commands
+from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings
 from tests.clusters.small_slurm import small_slurm
@@ -57,7 +58,6 @@ def make_house(
     """A cluster on which an allocation is said to wait in its queue for an hour, and a run of a Dag."""
     monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
-    run_commands(monkeypatch)
     monkeypatch.setattr(live_runs, "SECONDS_UNTIL_FORGOTTEN", 3600.0)  # however slow the machine is
     houses: list[House] = []
 
@@ -93,7 +93,7 @@ def house(make_house: MakeHouse) -> House:
 
 def queue(house: House, task_id: str, limit: int = LIMIT) -> None:
     with Session(house.engine) as session:
-        words = json.dumps(asking())
+        words = json.dumps(probe.workload())
         columns: dict[str, Any] = {"cpus": 1.0, "memory": 300, "time_limit": limit, "site_hint": "there"}
         job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), **columns)
         session.commit()
