@@ -12,6 +12,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lading.scheduling.text.printable import printable_lines
 from snakemake_executor_plugin_lading import direct
@@ -49,6 +50,7 @@ class Executor(RemoteExecutor):
             self.engine.start(self.direct_command)
         except BaseException as error:
             self.interrupts.close()
+            self._stop_checking()
             if isinstance(error, EngineError):
                 raise WorkflowError(str(error)) from error
             raise
@@ -91,6 +93,13 @@ class Executor(RemoteExecutor):
         is_shared = self.workflow.storage_settings.assume_common_workdir
         folder = str(self.workflow.workdir_init) if is_shared else ""
         return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder, is_direct=False)
+
+    def get_job_args(self, job: JobExecutorInterface, **given: Any) -> str:
+        """Return the arguments of the Snakemake that runs a job."""
+        arguments = super().get_job_args(job, **given)
+        is_shared = SharedFSUsage.INPUT_OUTPUT in self.workflow.storage_settings.shared_fs_usage
+        # The main Snakemake removes temporary files, and misses those of a single job that are gone before.
+        return f"{arguments} --notemp" if is_shared and not job.is_group() else arguments
 
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])
@@ -176,12 +185,16 @@ class Executor(RemoteExecutor):
                 if self.interrupts is not None:
                     self.interrupts.close()
 
-    def shutdown(self) -> None:
+    def _stop_checking(self) -> bool:
+        """End the thread that checks the active jobs; whether it has ended."""
         with self.lock:
             self.wait = False
         # An interrupt may have left a lock held for which that thread waits, such as that of a log's handler.
         self.wait_thread.join(SECONDS_TO_JOIN)
-        if not self.wait_thread.is_alive():
+        return not self.wait_thread.is_alive()
+
+    def shutdown(self) -> None:
+        if self._stop_checking():
             super().shutdown()
         self.engine.stop()
         if self.interrupts is not None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -97,6 +98,10 @@ rule b:
 TOGETHER = """
 rule all:
     input: "grouped.txt", "piped.txt", "served.txt"
+    output: "kept.txt", temp("removed.txt")
+    run:
+        for each in output:
+            open(each, "w").close()
 rule a:
     output: "a.txt"
     group: "g"
@@ -210,7 +215,7 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
-def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> None:
+def test_groups_pipes_services_and_temporary_files_are_what_they_are_with_cores(make: Make) -> None:
     with_lading, with_cores = make(TOGETHER), make(TOGETHER)
     with_lading.run()
     command = [str(SNAKEMAKE), "--cores", "4"]
@@ -219,8 +224,25 @@ def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> Non
     found, wanted = (
         {path.name: path.read_text() for path in each.folder.glob("*.txt")} for each in (with_lading, with_cores)
     )
-    assert found == wanted == {"a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n"}
+    assert found == wanted
+    assert wanted == {
+        "a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n", "kept.txt": "",
+    }  # fmt: skip
     assert with_lading.processes() == [], "the service has ended"
+    shutil.copytree(with_lading.folder, with_lading.folder / "copy")  # which fails at a FIFO
+
+
+def test_a_workflow_that_is_refused_leaves_no_thread_at_work(make: Make) -> None:
+    flow = make(LAPTOP)
+    script = (
+        "import sys, threading\nfrom snakemake.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    print([each.name for each in threading.enumerate()])\n"
+    )
+    command = [sys.executable, "-c", script, "--executor", "lading", "--jobs", "1"]
+    done = subprocess.run(command, cwd=flow.folder, capture_output=True, text=True, timeout=PATIENCE)
+    assert "rule gpus" in done.stderr
+    assert "MainThread" in done.stdout
+    assert "_wait_thread" not in done.stdout
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
