@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone, tzinfo
@@ -16,8 +15,16 @@ from urllib.parse import urlsplit
 
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
+from snakemake_executor_plugin_lading.needs import for_users
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
-from snakemake_executor_plugin_lading.state_folder import FOLDER, STORE, ControllerOptions, StateFolder, transaction
+from snakemake_executor_plugin_lading.state_folder import (
+    FOLDER,
+    STORE,
+    ControllerOptions,
+    StateFolder,
+    StoreRemoved,
+    transaction,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from lading.executors.store.run_rows import RunTerms
 
 PROGRAM = "snakemake-lading"
-AIRFLOW = re.compile(r"airflow|\[lading\]", re.IGNORECASE)
 # Of a pipe or a file: a row is a line, as far as that goes.
 WIDTH = 200
 
@@ -94,10 +100,8 @@ def make_host(state: StateFolder) -> Any:
         def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
             return []  # Snakemake keeps no log of events
 
-        def remedy(self, text: str | None) -> str | None:
-            # What Airflow's operators can do is of no use here.
-            kept = [each for each in re.split(r"(?<=[.:;]) ", text or "") if not AIRFLOW.search(each)]
-            return " ".join(kept) or None
+        def for_users(self, text: str | None) -> str | None:
+            return for_users(text or "") or None
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc
@@ -261,7 +265,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     complete(args)
     run: Callable[[argparse.Namespace], None]
     run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
-    run(args)
+    try:
+        run(args)
+    except StoreRemoved as error:  # while `top` shows it
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

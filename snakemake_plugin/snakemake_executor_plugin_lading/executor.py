@@ -40,6 +40,7 @@ class Executor(RemoteExecutor):
 
     def __post_init__(self) -> None:
         from snakemake_executor_plugin_lading.engine import Engine, EngineError
+        from snakemake_executor_plugin_lading.needs import for_users
 
         self.next_questions = 0.0
         self.logged: set[str] = set()
@@ -52,7 +53,7 @@ class Executor(RemoteExecutor):
             self.interrupts.close()
             self._stop_checking()
             if isinstance(error, EngineError):
-                raise WorkflowError(str(error)) from error
+                raise WorkflowError(for_users(str(error))) from error
             raise
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
@@ -112,8 +113,9 @@ class Executor(RemoteExecutor):
         if not active_jobs:
             self._rest(has_news=False)
             return
-        ended: dict[str, EndedJob] = self.engine.fetch_ended()
-        if time.monotonic() >= self.next_questions:
+        has_store = self._has_store()
+        ended: dict[str, EndedJob] = self.engine.fetch_ended() if has_store else {}
+        if has_store and time.monotonic() >= self.next_questions:
             self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
             self.engine.keep_controller()
             for wait in self.engine.wait_reasons():
@@ -162,6 +164,20 @@ class Executor(RemoteExecutor):
         if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
             scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
 
+    def _has_store(self) -> bool:
+        """Whether the store is still there; else the workflow ends."""
+        from snakemake_executor_plugin_lading.state_folder import StoreRemoved
+
+        try:
+            self.engine.state.check(self.engine.store)
+        except StoreRemoved as error:
+            if not self.is_cancelled:
+                self.is_cancelled = True
+                # Of an error that was raised Snakemake shows where.
+                self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
+            return False
+        return True
+
     def _rest(self, *, has_news: bool) -> None:
         """Set when the active jobs are checked again."""
         self.pause = SHORTEST_PAUSE if has_news else min(LONGEST_PAUSE, 1.5 * self.pause)
@@ -194,7 +210,7 @@ class Executor(RemoteExecutor):
         return not self.wait_thread.is_alive()
 
     def shutdown(self) -> None:
-        if self._stop_checking():
+        if self._stop_checking() and self._tmpdir is not None:  # which would be made to be removed
             super().shutdown()
         self.engine.stop()
         if self.interrupts is not None:

@@ -22,9 +22,8 @@ from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
 from snakemake_executor_plugin_lading.process import connect_process
-from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
+from snakemake_executor_plugin_lading.state_folder import StateFolder, StoreRemoved, transaction
 from sqlalchemy import update
-from sqlalchemy.exc import OperationalError
 
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
@@ -245,16 +244,31 @@ def test_a_workflow_that_is_refused_leaves_no_thread_at_work(make: Make) -> None
     assert "_wait_thread" not in done.stdout
 
 
+def test_a_workflow_whose_folder_is_removed_says_so_and_leaves_nothing_at_work(make: Make) -> None:
+    flow = make(COUNTS)
+    process = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    shutil.rmtree(flow.folder / ".snakemake")
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, said
+    assert f"{flow.lading} was removed while it was in use" in said
+    assert "Traceback" not in said
+    assert "sql" not in said.lower(), said
+    wait_until(lambda: flow.processes() == [])
+
+
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool, is_open: bool) -> None:
     state = StateFolder(tmp_path / "lading")
     database, store = state.connect(), state.store_id()
-    database.dispose()
+    if not is_open:
+        database.dispose()
     state.database.rename(tmp_path / "removed.db")
     if is_replaced:
         StateFolder(state.root).connect().dispose()
     assert state.has_lost(store)
-    with pytest.raises(OperationalError, match="was removed"), database.connect():
+    with pytest.raises(StoreRemoved, match="was removed"), database.connect():
         pass
     assert state.database.exists() == is_replaced
 
