@@ -230,19 +230,24 @@ def complete(args: argparse.Namespace) -> None:
             args.run_id, args.map_index = job.run_id, job.map_index
 
 
-def known_durations(store: str) -> dict[str, float]:
-    """How long the jobs of each rule have run, seconds, as far as there is a store that says it."""
+def read_past(store: str) -> planning.Past:
+    """What asks a store about earlier runs of a workflow; nothing is known of one that has not run yet."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         state = find_state_folder(store)
     except StoreError:
-        return {}  # the workflow has not run yet
-    try:
-        with transaction(connect_process(state, only_reads=True)) as session:
-            return planning.median_durations(session)
-    except SQLAlchemyError as error:
-        sys.exit(f"{state.database} cannot be read: {error}")
+        return lambda question: {}
+    database = connect_process(state, only_reads=True)
+
+    def read(question: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            with transaction(database) as session:
+                return question(session)
+        except SQLAlchemyError as error:
+            sys.exit(f"{state.database} cannot be read: {error}")
+
+    return read
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -253,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(str(error))
     args = parser().parse_args(argv)
     if args.command == "plan":
-        sys.exit(planning.print_frontier(args, known_durations(args.store)))
+        sys.exit(planning.print_frontier(args, read_past(args.store)))
     try:
         state = find_state_folder(args.store)
     except StoreError as error:

@@ -11,7 +11,7 @@ import secrets
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -125,7 +125,7 @@ class Engine:
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
         self.run_id = str(uuid.uuid4())
-        self.dag_id = printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
+        self.dag_id = dag_id_of(workflow)
         self.workdir = runs.path_key(os.getcwd())
         # Not that of the process, which another one may have in a container, or later.
         self.owner = secrets.randbelow(MOST_OWNERS)
@@ -402,18 +402,9 @@ class Engine:
 
     def _fit_sizes(self, jobs: Iterable[Any]) -> None:
         """Find out what the tries needed of each rule whose memory or runtime Lading chooses."""
-        from lading.executors.store import usage
-        from lading.scheduling.insight.right_size import sizes
-
-        names = set()
-        for job in jobs:
-            with contextlib.suppress(NeedsError):  # which says so where the job is submitted
-                if auto_resources(job, self.workflow, self.options):
-                    names.add(name_of(job))
-        if names:
+        if names := sized_tasks(jobs, self.workflow, self.options):
             with transaction(self.database) as session:
-                used = usage.of_tasks(session, self.dag_id, names)
-            self.sizes.update((name, sizes(each)) for name, each in used.items())
+                self.sizes |= read_sizes(session, self.dag_id, names)
 
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
         from lading.executors.columns import hint_columns
@@ -634,6 +625,29 @@ def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:
     except Exception:  # what a job asks for may depend on files that are not there
         return ()
     return () if command is None else command.key(name_of(job))
+
+
+def dag_id_of(workflow: Any) -> str:
+    """What a workflow is called: its folder."""
+    return printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
+
+
+def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
+    """The tasks among those of jobs whose memory or runtime Lading chooses."""
+    names = set()
+    for job in jobs:
+        with contextlib.suppress(NeedsError):  # which says so where the job is submitted
+            if auto_resources(job, workflow, options):
+                names.add(name_of(job))
+    return names
+
+
+def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, Sizes]:
+    """By task, what its tries needed."""
+    from lading.executors.store import usage
+    from lading.scheduling.insight.right_size import sizes
+
+    return {name: sizes(each) for name, each in usage.of_tasks(session, dag_id, names).items()}
 
 
 def name_of(job: Any) -> str:
