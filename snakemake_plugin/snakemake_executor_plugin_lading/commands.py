@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
-from snakemake_executor_plugin_lading.needs import for_users
+from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, for_users
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import (
     FOLDER,
@@ -101,7 +101,8 @@ def make_host(state: StateFolder) -> Any:
             return []  # Snakemake keeps no log of events
 
         def for_users(self, text: str | None) -> str | None:
-            return for_users(text or "") or None
+            said = for_users(text or "")
+            return None if OF_AIRFLOW.search(said) else said or None
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc

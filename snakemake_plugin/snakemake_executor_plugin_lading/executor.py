@@ -27,6 +27,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 SECONDS_BETWEEN_QUESTIONS = 1.0
 # How long the end waits for the thread that checks the active jobs, seconds.
 SECONDS_TO_JOIN = 20.0
+INTERRUPTED = "Interrupted by Ctrl-C."
 # What is shown of the log of a job that has failed.
 MOST_LAST_LINES, MOST_LAST_BYTES = 10, 4096
 
@@ -54,6 +55,8 @@ class Executor(RemoteExecutor):
             self._stop_checking()
             if isinstance(error, EngineError):
                 raise WorkflowError(for_users(str(error))) from error
+            if isinstance(error, KeyboardInterrupt):  # for which Snakemake shows a traceback before it runs jobs
+                raise WorkflowError(INTERRUPTED) from None
             raise
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
@@ -162,7 +165,7 @@ class Executor(RemoteExecutor):
         """
         scheduler = self.workflow.scheduler
         if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
-            scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
+            scheduler.executor_error_callback(WorkflowError(INTERRUPTED))
 
     def _has_store(self) -> bool:
         """Whether the store is still there; else the workflow ends."""

@@ -37,16 +37,16 @@ IN_RULES = {
     "finish_by": "--lading-finish-by",
 }  # fmt: skip
 # Advice for users of Airflow, in parentheses or as a part of a sentence.
-OF_AIRFLOW = re.compile(r"\bAirflow\b|\bairflow[ -]lading\b|\[(lading|core)\]")
+OF_AIRFLOW = re.compile(r"(?<![\w/.-])(Airflow|airflow[ -]lading)(?![\w/-])|\[(lading|core)\]")
 OF_AIRFLOW_ASIDE = re.compile(r" \([^()]*(airflow lading|\[lading\])[^()]*\)")
 # Words that are Airflow's, and what they mean for Snakemake.
 WORDS = {
-    r"\banother deployment( of Lading)?\b": "another workflow",
-    r"\bthis deployment\b": "this workflow",
-    r"\btask instance\b": "job",
-    r"\bthe scheduler\b": "Snakemake",
-    r"\bDag\b": "workflow",
-    r"\bDags\b": "workflows",
+    "another deployment( of Lading)?": "another workflow",
+    "this deployment": "this workflow",
+    "task instance": "job",
+    "the scheduler": "Snakemake",
+    "Dag": "workflow",
+    "Dags": "workflows",
 }
 # The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
 AUTO = "lading_auto"
@@ -152,9 +152,9 @@ def for_users(said: str) -> str:
     said = OF_AIRFLOW_ASIDE.sub("", said)
     parts = re.split(r"(?<=[.;]) ", said)
     if (kept := [part for part in parts if not OF_AIRFLOW.search(part)]) != parts:
-        said = " ".join(kept).rstrip(";")
+        said = " ".join(kept).rstrip(";") or said
     for words, ours in WORDS.items():
-        said = re.sub(words, ours, said)
+        said = re.sub(rf"(?<![\w/.-]){words}(?![\w/-])", ours, said)  # not in a path
     return re.sub(r"\bhint (ppn × threads|\w+)", lambda match: IN_RULES.get(match[1], f"resource {match[1]}"), said)
 
 

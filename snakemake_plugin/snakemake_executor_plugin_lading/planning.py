@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,6 @@ SHARED = (
 PRINT = "--d3dag"
 # So many runs of a rule say how long its jobs take, the last ones.
 MOST_RUNS = 1000
-
-
 # Asks the store about earlier runs: an answer by rule, empty where there is none.
 Past: TypeAlias = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Any]]
 
@@ -90,7 +89,7 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
     found: list[tuple[Any, list[Any], dict[str, Any]]] = []
 
     def collect(self: Any, *_: object) -> None:
-        with contextlib.redirect_stderr(None):  # what there is to say of them was said
+        with contextlib.redirect_stderr(io.StringIO()):  # what there is to say of them was said
             _, parsed = cli.parse_args(arguments)
         options = ExecutorPluginRegistry().get_plugin("lading").get_settings(parsed)
         names = sized_tasks(self.needrun_jobs(), self.workflow, options)
@@ -104,13 +103,8 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
                 through = self.bfs(self.dependencies, *waits_for, stop=lambda each: each not in here)
                 behind = [each for local in through for each in self.dependencies[local] if self.needrun(each)]
                 before = [each for each in {*waits_for, *behind} if each not in here]
-                found.append(
-                    (
-                        job,
-                        before,
-                        forecast_hints(job, self.workflow, options, None, fitted.get(name_of(job), NOTHING_KNOWN)),
-                    )
-                )
+                size = fitted.get(name_of(job), NOTHING_KNOWN)
+                found.append((job, before, forecast_hints(job, self.workflow, options, None, size)))
 
     printed = dag.DAG.d3dag
     dag.DAG.d3dag = collect

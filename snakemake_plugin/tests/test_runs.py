@@ -733,6 +733,21 @@ def test_a_workflow_that_is_interrupted_before_its_first_job_leaves_nothing(make
     assert_nothing_is_left(flow)
 
 
+def test_an_interrupt_while_lading_starts_shows_no_traceback(make: Make) -> None:
+    flow = make(
+        COUNTS
+        + """
+import signal
+from snakemake_executor_plugin_lading.engine import Engine
+Engine.check_jobs = lambda self: signal.raise_signal(signal.SIGINT)
+"""
+    )
+    said = flow.run(status=1)
+    assert "Interrupted by Ctrl-C" in said
+    assert "Traceback" not in said
+    assert flow.processes() == []
+
+
 def test_jobs_that_wait_at_a_machine_are_cancelled_with_those_that_run(make: Make) -> None:
     flow = make(COUNTS.replace("range(2)", "range(4)"))
     (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 1\nmemory = "8 GiB"\n')
