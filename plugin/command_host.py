@@ -58,8 +58,8 @@ class CommandHost(ABC):
     def zone(self) -> tzinfo:
         """The time zone in which users read times."""
 
-    def remedy(self, text: str | None) -> str | None:
-        """What can be done about a reason, as far as it is of use to who runs this program."""
+    def for_users(self, text: str | None) -> str | None:
+        """A reason, or what can be done about it, as far as it is of use to who runs this program, in their words."""
         return text
 
     @abstractmethod

@@ -139,6 +139,7 @@ class Agent:
         if self.running.cpu_groups is not None:
             self.running.cpu_groups.close()
         self.inbox.rejected.remove(self.spool.shutdown)
+        Bell(self.spool.bell).remove(self.bell)
         if self.shutdown is None and self.config is not None and self.config.switch_off:
             log.info("this machine is no longer needed: %s", self.config.switch_off)
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])

@@ -94,7 +94,8 @@ def execution_api(configured: str | None) -> str:
 
     :param configured: what the table of a site says; None: the configuration of the deployment counts
     """
-    return configured or current.deployment().api_url()
+    own = current.deployment().api_url()
+    return (configured or own) if own else ""
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -64,8 +64,12 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "xd-run-as-image-user": "it runs the job as another user",  # qsub(1), "-xd_run_as_image_user"
     },
 }
-# Between two questions to a site whose jobs change: what a batch system's own users are asked to keep to.
+# Between two looks at a site whose jobs change: its folder is read, and job scripts ask for their own jobs.
 SECONDS_WHILE_JOBS_CHANGE = 2.0
+# Between two questions for the states of all tasks there, whose cost to the batch system grows with their number.
+SECONDS_BETWEEN_QUESTIONS, SECONDS_BETWEEN_LARGE_QUESTIONS = 5.0, 15.0
+# More jobs than these make a question a large one.
+MOST_JOBS_OF_A_SMALL_QUESTION = 1000
 # Of PBS, LSF and Grid Engine: options whose values have names of their own in them.
 _WITH_NAMES = ("l", "W", "R")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
@@ -149,8 +153,18 @@ class BatchSiteConfig(TableModel):
 
     @property
     def min_poll_interval(self) -> float:
-        """Seconds between two questions while jobs change."""
+        """Seconds between two looks while jobs change."""
         return min(SECONDS_WHILE_JOBS_CHANGE, self.max_poll_interval)
+
+    def seconds_after_questions(self, questions: int, jobs: int) -> float:
+        """Seconds for which the batch system is asked for no states after it was.
+
+        :param questions: how many commands it was asked by: for the states of jobs, and for those in its accounting
+        :param jobs: for how many it was asked
+        """
+        is_small = jobs <= MOST_JOBS_OF_A_SMALL_QUESTION
+        pause = SECONDS_BETWEEN_QUESTIONS if is_small else SECONDS_BETWEEN_LARGE_QUESTIONS
+        return questions * min(pause, self.max_poll_interval)
 
     def transport(self) -> Transport:
         """The way to the login node; nothing is opened yet."""

@@ -93,7 +93,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         """The conversation with the cluster."""
         if self._poller is None:
             transport, api = self.connect(), execution_api(self.config.api_url)
-            if self.config.api == "tunnel":
+            if self.config.needs_tunnel(api):
                 file = ClusterFolder(self.config.work_dir).api_address
                 self.tunnel = self.config.tunnel(transport, api, file, self._shared_tunnel)
             self._poller = MODES[self.config.mode](

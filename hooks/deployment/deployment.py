@@ -147,7 +147,7 @@ class Deployment(ABC):
 
     @abstractmethod
     def api_url(self) -> str:
-        """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing."""
+        """Where jobs report to, unless the table of their site says otherwise; empty: they report to nothing at all."""
 
     def token_verifier(self) -> TokenVerifier:
         """Make what verifies the tokens that jobs present to the API. It belongs to one event loop."""

@@ -161,7 +161,7 @@ class Connector:
         host_table = HostConfig.model_validate({**table, "usd_per_hour": ec2_machine.usd_per_hour or 0.0})
         machine = Machine(self.site, config, host_table, transport, self.api, self.folder / ec2_machine.name, self.logs)
         tunnel = None
-        if config.api == "tunnel":
+        if config.needs_tunnel(self.api):
             tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
         rounds = Rounds(f"{self.site}-{ec2_machine.name}", machine, tunnel, machine.spool, machine.tracker.leisure)
         return Connection(machine, rounds)

@@ -39,10 +39,13 @@ class Bell:
             shutil.rmtree(self.path)
 
     def open(self) -> int:
-        """A descriptor that is readable when it is rung.
+        """Make the FIFO where it is missing; return a descriptor that is readable when it is rung.
 
         It is opened for writing as well, so that the last writer's close is no end of file that would wake forever.
+
+        :raises OSError: it cannot be made
         """
+        self.make()
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def ring(self) -> None:
@@ -64,16 +67,30 @@ class Bell:
         finally:
             os.close(descriptor)
 
+    def remove(self, descriptor: int) -> None:
+        """Remove the FIFO, unless another one has its name: many a program that copies files stumbles over one.
+
+        :param descriptor: of the process that has waited at it, which ends
+        """
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.lstat(self.path), os.fstat(descriptor)):
+                os.unlink(self.path)
+
     def __enter__(self) -> Bell:
-        self.make()
         self.descriptor = self.open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.remove(self.descriptor)
         os.close(self.descriptor)
 
     def wait(self, seconds: float) -> None:
         """Return when the bell rings, at the latest after ``seconds``."""
+        if os.fstat(self.descriptor).st_nlink == 0:  # such as by one that ended as this one began
+            with contextlib.suppress(OSError):  # its folder may be gone as well
+                descriptor = self.open()
+                os.close(self.descriptor)
+                self.descriptor = descriptor
         ready, _, _ = select.select([self.descriptor], [], [], seconds)
         if ready:
             with contextlib.suppress(BlockingIOError):

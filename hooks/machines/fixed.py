@@ -67,7 +67,7 @@ class FixedSite(Site[SSHConfig], Holding):
             self.name, self.config, host, transport, api, folder, logs, Owner.from_key(*current.deployment().identity())
         )
         tunnel = None
-        if self.config.api == "tunnel":
+        if self.config.needs_tunnel(api):
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
         rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool, machine.tracker.leisure)
         return Connection(machine, rounds)

@@ -174,7 +174,7 @@ def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
 
 
 def _environment(config: MachinesConfig, host: HostConfig, api: str) -> list[str]:
-    file = f"{config.root(host)}/api_address" if config.api == "tunnel" else None
+    file = f"{config.root(host)}/api_address" if config.needs_tunnel(api) else None
     return address.environment(config.agent_setup, api, file)
 
 

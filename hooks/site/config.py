@@ -196,6 +196,13 @@ class RemoteConfig(EnforcingConfig):
     )
     max_bundle_size: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
 
+    def needs_tunnel(self, api: str) -> bool:
+        """Whether jobs reach the API through the SSH connection.
+
+        :param api: its URL; empty: they report to none
+        """
+        return self.api == "tunnel" and api != ""
+
     @field_validator("api_url")
     @classmethod
     def _of_http(cls, value: str | None) -> str | None:

@@ -162,7 +162,6 @@ class Spool:
         for folder in folders if self.closed.is_dir() and not reopens else (*folders, self.inbox):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(self.root, 0o700)
-        Bell(self.bell).make()
 
     @property
     def config(self) -> Path:

@@ -60,7 +60,7 @@ def explain(args: Namespace) -> None:
         except SitesError as error:
             raise SystemExit(str(error)) from error
         for line in report(session, job, sites, known):
-            print(readable(line))
+            print(readable(host().for_users(line) or ""))
 
 
 def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
@@ -227,7 +227,7 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 def outcome(job: JobRow) -> ExplanationStep:
     """The state of a job, as text."""
-    advice = host().remedy(job.remedy)
+    advice = host().for_users(job.remedy)
     remedy = [f"what would change it: {advice}"] if advice else []
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])

@@ -103,10 +103,10 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = 
         "try_number": job.try_number,
         "state": job.state,
         "cause": job.cause,
-        "reason": None if job.reason is None else str(job.reason),
+        "reason": None if job.reason is None else host().for_users(str(job.reason)),
         "reason_code": job.reason_code,
         "reason_limit": job.reason_limit,
-        "remedy": host().remedy(job.remedy),
+        "remedy": host().for_users(job.remedy),
         "cpus": job.cpus,
         "memory_mib": job.memory,
         "disk_mib": job.disk,
@@ -149,7 +149,7 @@ def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | N
         "duration": row["duration_seconds"],
         "peak MiB": job.peak_memory,
         "cpu s": job.cpu_seconds,
-        "reason": None if job.reason is None else str(job.reason),
+        "reason": None if job.reason is None else host().for_users(str(job.reason)),
     }
 
 

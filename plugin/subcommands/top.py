@@ -103,7 +103,8 @@ def reasons(why: WaitGroups) -> Table:
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
         message = group.sentences[0] if group.sentences else ""
-        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), message, host().remedy(group.remedy))
+        said = [host().for_users(text) or "" for text in (titled(group), message, group.remedy)]
+        texts = (str(group.jobs), ago(why.now - group.oldest), *said)
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
 

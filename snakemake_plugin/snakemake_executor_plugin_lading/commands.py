@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone, tzinfo
@@ -16,8 +15,16 @@ from urllib.parse import urlsplit
 
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
+from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, for_users
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
-from snakemake_executor_plugin_lading.state_folder import FOLDER, STORE, ControllerOptions, StateFolder, transaction
+from snakemake_executor_plugin_lading.state_folder import (
+    FOLDER,
+    STORE,
+    ControllerOptions,
+    StateFolder,
+    StoreRemoved,
+    transaction,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from lading.executors.store.run_rows import RunTerms
 
 PROGRAM = "snakemake-lading"
-AIRFLOW = re.compile(r"airflow|\[lading\]", re.IGNORECASE)
 # Of a pipe or a file: a row is a line, as far as that goes.
 WIDTH = 200
 
@@ -94,10 +100,9 @@ def make_host(state: StateFolder) -> Any:
         def notes(self, session: Session, job: JobRow) -> list[tuple[float, str]]:
             return []  # Snakemake keeps no log of events
 
-        def remedy(self, text: str | None) -> str | None:
-            # What Airflow's operators can do is of no use here.
-            kept = [each for each in re.split(r"(?<=[.:;]) ", text or "") if not AIRFLOW.search(each)]
-            return " ".join(kept) or None
+        def for_users(self, text: str | None) -> str | None:
+            said = for_users(text or "")
+            return None if OF_AIRFLOW.search(said) else said or None
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc
@@ -226,19 +231,24 @@ def complete(args: argparse.Namespace) -> None:
             args.run_id, args.map_index = job.run_id, job.map_index
 
 
-def known_durations(store: str) -> dict[str, float]:
-    """How long the jobs of each rule have run, seconds, as far as there is a store that says it."""
+def read_past(store: str) -> planning.Past:
+    """What asks a store about earlier runs of a workflow; nothing is known of one that has not run yet."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         state = find_state_folder(store)
     except StoreError:
-        return {}  # the workflow has not run yet
-    try:
-        with transaction(connect_process(state, only_reads=True)) as session:
-            return planning.median_durations(session)
-    except SQLAlchemyError as error:
-        sys.exit(f"{state.database} cannot be read: {error}")
+        return lambda question: {}
+    database = connect_process(state, only_reads=True)
+
+    def read(question: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            with transaction(database) as session:
+                return question(session)
+        except SQLAlchemyError as error:
+            sys.exit(f"{state.database} cannot be read: {error}")
+
+    return read
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -249,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(str(error))
     args = parser().parse_args(argv)
     if args.command == "plan":
-        sys.exit(planning.print_frontier(args, known_durations(args.store)))
+        sys.exit(planning.print_frontier(args, read_past(args.store)))
     try:
         state = find_state_folder(args.store)
     except StoreError as error:
@@ -261,7 +271,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     complete(args)
     run: Callable[[argparse.Namespace], None]
     run = getattr(import_module(f"lading.plugin.subcommands.{args.command}"), args.command)
-    run(args)
+    try:
+        run(args)
+    except StoreRemoved as error:  # while `top` shows it
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

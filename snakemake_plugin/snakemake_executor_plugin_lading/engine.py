@@ -11,7 +11,7 @@ import secrets
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,12 +28,19 @@ from snakemake_executor_plugin_lading.needs import (
     check_limits,
     exceeds_memory,
     executor_config,
+    for_users,
     forecast_hints,
     input_size,
     needs_of,
 )
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
-from snakemake_executor_plugin_lading.state_folder import FOLDER, ControllerOptions, StateFolder, transaction
+from snakemake_executor_plugin_lading.state_folder import (
+    FOLDER,
+    ControllerOptions,
+    StateFolder,
+    StoreRemoved,
+    transaction,
+)
 
 if TYPE_CHECKING:
     from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -118,7 +125,7 @@ class Engine:
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
         self.run_id = str(uuid.uuid4())
-        self.dag_id = printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
+        self.dag_id = dag_id_of(workflow)
         self.workdir = runs.path_key(os.getcwd())
         # Not that of the process, which another one may have in a container, or later.
         self.owner = secrets.randbelow(MOST_OWNERS)
@@ -147,6 +154,7 @@ class Engine:
             self.database = connect_process(self.state)
         except (MixedVersions, NeedsError, AnotherVersion, OSError) as error:
             raise EngineError(str(error)) from error
+        self.store = self.state.store_id()
         self.controller = ControllerProcess(self.settings, self.owner)
         self.sites = self._load_sites()
         self._limit_threads()
@@ -175,7 +183,7 @@ class Engine:
             try:
                 found[name] = known(declared(site))
             except Exception as error:  # a third party's site may raise anything, and AWS may be away
-                self.logger.info(f"Lading: what site {name!r} could have is not known: {error}")
+                self.logger.info(f"Lading: what site {name!r} could have is not known: {for_users(str(error))}")
         return RunSites(found if len(found) == len(sites) else {}, here)
 
     def _limit_threads(self) -> None:
@@ -365,6 +373,8 @@ class Engine:
             return
         try:
             self.controller.ensure()
+        except StoreRemoved:
+            raise
         except Exception as error:  # such as a store that is locked for long; it is tried again
             self.logger.warning(f"Lading: the controller could not be looked for: {error}")
 
@@ -392,18 +402,9 @@ class Engine:
 
     def _fit_sizes(self, jobs: Iterable[Any]) -> None:
         """Find out what the tries needed of each rule whose memory or runtime Lading chooses."""
-        from lading.executors.store import usage
-        from lading.scheduling.insight.right_size import sizes
-
-        names = set()
-        for job in jobs:
-            with contextlib.suppress(NeedsError):  # which says so where the job is submitted
-                if auto_resources(job, self.workflow, self.options):
-                    names.add(name_of(job))
-        if names:
+        if names := sized_tasks(jobs, self.workflow, self.options):
             with transaction(self.database) as session:
-                used = usage.of_tasks(session, self.dag_id, names)
-            self.sizes.update((name, sizes(each)) for name, each in used.items())
+                self.sizes |= read_sizes(session, self.dag_id, names)
 
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
         from lading.executors.columns import hint_columns
@@ -515,7 +516,7 @@ class Engine:
         with transaction(self.database) as session:
             found = session.execute(select(JobRow.reason_code, JobRow.reason).where(*mine).distinct().limit(50)).all()
         # That others go first, and that the machine is full, is what jobs wait for all the time.
-        return {NUMBERS.sub("…", str(reason)) for code, reason in found if reason.meaning.kind != "turn"}
+        return {NUMBERS.sub("…", for_users(str(reason))) for code, reason in found if reason.meaning.kind != "turn"}
 
     def may_resubmit(self, info: SubmittedJobInfo, end: EndedJob) -> bool:
         """Whether a job that has failed is submitted again without a try of its own; what it had is remembered."""
@@ -532,7 +533,7 @@ class Engine:
 
     def cancel(self) -> None:
         """Have all jobs of this run ended; those that wait have ended at once."""
-        with transaction(self.database, is_alone=True) as session:
+        with contextlib.suppress(StoreRemoved), transaction(self.database, is_alone=True) as session:
             self._cancel(session)
         self.controller.ring()
 
@@ -560,13 +561,16 @@ class Engine:
         if self._presence is None:
             atexit.unregister(self.stop)
             return
-        self._is_ending = True
-        with transaction(self.database, is_alone=True) as session:
-            self._cancel(session)
-            runs.forget_run(session, self.state, self.run_id)
-            is_launched = instances.count_living(session) > 0
-            others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
-            has_jobs = bool(session.scalar(select(others)))
+        self._is_ending, is_launched, has_jobs = True, False, False
+        try:
+            with transaction(self.database, is_alone=True) as session:
+                self._cancel(session)
+                runs.forget_run(session, self.state, self.run_id)
+                is_launched = instances.count_living(session) > 0
+                others = exists().where(JobRow.state.in_(LIVE), JobRow.run_id != self.run_id)
+                has_jobs = bool(session.scalar(select(others)))
+        except StoreRemoved:
+            waits = False  # the controller and its agents notice it as well, and end
         self._presence.end()
         self._presence.path.unlink(missing_ok=True)  # its number is never used again: they would become many
         if is_launched:
@@ -623,6 +627,29 @@ def _command_key(job: Any, command_of: CommandOf) -> tuple[str, ...]:
     return () if command is None else command.key(name_of(job))
 
 
+def dag_id_of(workflow: Any) -> str:
+    """What a workflow is called: its folder."""
+    return printable(Path(workflow.workdir_init).name)[:LONGEST_NAME] or "snakemake"
+
+
+def sized_tasks(jobs: Iterable[Any], workflow: Any, options: Any) -> set[str]:
+    """The tasks among those of jobs whose memory or runtime Lading chooses."""
+    names = set()
+    for job in jobs:
+        with contextlib.suppress(NeedsError):  # which says so where the job is submitted
+            if auto_resources(job, workflow, options):
+                names.add(name_of(job))
+    return names
+
+
+def read_sizes(session: Any, dag_id: str, names: Collection[str]) -> dict[str, Sizes]:
+    """By task, what its tries needed."""
+    from lading.executors.store import usage
+    from lading.scheduling.insight.right_size import sizes
+
+    return {name: sizes(each) for name, each in usage.of_tasks(session, dag_id, names).items()}
+
+
 def name_of(job: Any) -> str:
     """What a job's task is called: its rule, or its group."""
     name = f"group-{job.groupid}" if job.is_group() else str(job.rule.name)
@@ -656,4 +683,4 @@ def arguments_of(command: str) -> list[str]:
 
 def end_message(row: Any) -> str:
     """How a job has ended, as a sentence."""
-    return ": ".join(str(part) for part in (row.cause, row.reason) if part)
+    return ": ".join(for_users(str(part)) for part in (row.cause, row.reason) if part)

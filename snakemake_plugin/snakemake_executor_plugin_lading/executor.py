@@ -12,6 +12,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lading.scheduling.text.printable import printable_lines
 from snakemake_executor_plugin_lading import direct
@@ -26,6 +27,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 SECONDS_BETWEEN_QUESTIONS = 1.0
 # How long the end waits for the thread that checks the active jobs, seconds.
 SECONDS_TO_JOIN = 20.0
+INTERRUPTED = "Interrupted by Ctrl-C."
 # What is shown of the log of a job that has failed.
 MOST_LAST_LINES, MOST_LAST_BYTES = 10, 4096
 
@@ -39,6 +41,7 @@ class Executor(RemoteExecutor):
 
     def __post_init__(self) -> None:
         from snakemake_executor_plugin_lading.engine import Engine, EngineError
+        from snakemake_executor_plugin_lading.needs import for_users
 
         self.next_questions = 0.0
         self.logged: set[str] = set()
@@ -49,8 +52,11 @@ class Executor(RemoteExecutor):
             self.engine.start(self.direct_command)
         except BaseException as error:
             self.interrupts.close()
+            self._stop_checking()
             if isinstance(error, EngineError):
-                raise WorkflowError(str(error)) from error
+                raise WorkflowError(for_users(str(error))) from error
+            if isinstance(error, KeyboardInterrupt):  # for which Snakemake shows a traceback before it runs jobs
+                raise WorkflowError(INTERRUPTED) from None
             raise
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
@@ -92,6 +98,13 @@ class Executor(RemoteExecutor):
         folder = str(self.workflow.workdir_init) if is_shared else ""
         return JobCommand(arguments_of(self.format_job_exec(job)), {}, folder, is_direct=False)
 
+    def get_job_args(self, job: JobExecutorInterface, **given: Any) -> str:
+        """Return the arguments of the Snakemake that runs a job."""
+        arguments = super().get_job_args(job, **given)
+        is_shared = SharedFSUsage.INPUT_OUTPUT in self.workflow.storage_settings.shared_fs_usage
+        # The main Snakemake removes temporary files, and misses those of a single job that are gone before.
+        return f"{arguments} --notemp" if is_shared and not job.is_group() else arguments
+
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])
 
@@ -103,8 +116,9 @@ class Executor(RemoteExecutor):
         if not active_jobs:
             self._rest(has_news=False)
             return
-        ended: dict[str, EndedJob] = self.engine.fetch_ended()
-        if time.monotonic() >= self.next_questions:
+        has_store = self._has_store()
+        ended: dict[str, EndedJob] = self.engine.fetch_ended() if has_store else {}
+        if has_store and time.monotonic() >= self.next_questions:
             self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
             self.engine.keep_controller()
             for wait in self.engine.wait_reasons():
@@ -151,7 +165,21 @@ class Executor(RemoteExecutor):
         """
         scheduler = self.workflow.scheduler
         if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
-            scheduler.executor_error_callback(WorkflowError("Interrupted by Ctrl-C."))
+            scheduler.executor_error_callback(WorkflowError(INTERRUPTED))
+
+    def _has_store(self) -> bool:
+        """Whether the store is still there; else the workflow ends."""
+        from snakemake_executor_plugin_lading.state_folder import StoreRemoved
+
+        try:
+            self.engine.state.check(self.engine.store)
+        except StoreRemoved as error:
+            if not self.is_cancelled:
+                self.is_cancelled = True
+                # Of an error that was raised Snakemake shows where.
+                self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
+            return False
+        return True
 
     def _rest(self, *, has_news: bool) -> None:
         """Set when the active jobs are checked again."""
@@ -176,12 +204,16 @@ class Executor(RemoteExecutor):
                 if self.interrupts is not None:
                     self.interrupts.close()
 
-    def shutdown(self) -> None:
+    def _stop_checking(self) -> bool:
+        """End the thread that checks the active jobs; whether it has ended."""
         with self.lock:
             self.wait = False
         # An interrupt may have left a lock held for which that thread waits, such as that of a log's handler.
         self.wait_thread.join(SECONDS_TO_JOIN)
-        if not self.wait_thread.is_alive():
+        return not self.wait_thread.is_alive()
+
+    def shutdown(self) -> None:
+        if self._stop_checking() and self._tmpdir is not None:  # which would be made to be removed
             super().shutdown()
         self.engine.stop()
         if self.interrupts is not None:

@@ -21,7 +21,7 @@ from snakemake_executor_plugin_lading.batch_resources import NeedsError, number,
 if TYPE_CHECKING:
     from lading.plugin.published import PublishedSite
 
-__all__ = ["NeedsError", "RunSites", "check_limits", "executor_config", "forecast_hints", "needs_of"]
+__all__ = ["NeedsError", "RunSites", "check_limits", "executor_config", "for_users", "forecast_hints", "needs_of"]
 
 # What a job may use beside what its rule's command does, MiB: the Snakemake that runs it; its shell, and ours.
 OVERHEAD, DIRECT_OVERHEAD = 256, 16
@@ -36,8 +36,18 @@ IN_RULES = {
     "queue": "resource slurm_partition", "native": "option of the batch system", "hurry": "--lading-hurry",
     "finish_by": "--lading-finish-by",
 }  # fmt: skip
-
-
+# Advice for users of Airflow, in parentheses or as a part of a sentence.
+OF_AIRFLOW = re.compile(r"(?<![\w/.-])(Airflow|airflow[ -]lading)(?![\w/-])|\[(lading|core)\]")
+OF_AIRFLOW_ASIDE = re.compile(r" \([^()]*(airflow lading|\[lading\])[^()]*\)")
+# Words that are Airflow's, and what they mean for Snakemake.
+WORDS = {
+    "another deployment( of Lading)?": "another workflow",
+    "this deployment": "this workflow",
+    "task instance": "job",
+    "the scheduler": "Snakemake",
+    "Dag": "workflow",
+    "Dags": "workflows",
+}
 # The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
 AUTO = "lading_auto"
 AUTO_HINTS = {"mem": "memory", "runtime": "time"}
@@ -100,7 +110,7 @@ class RunSites:
         try:
             check_sites(hints, self.known, Resources(), dag_id)
         except HintError as error:
-            said = in_rules(str(error))
+            said = for_users(str(error))
             raise NeedsError(f"{said}. {self._advice()}" if "more than" in said else said) from error
 
     def _advice(self) -> str:
@@ -133,12 +143,18 @@ def executor_config(**hints: Any) -> dict[str, Any]:
     try:
         Hints.from_config(config)
     except HintError as error:
-        raise NeedsError(in_rules(str(error))) from error
+        raise NeedsError(for_users(str(error))) from error
     return config
 
 
-def in_rules(said: str) -> str:
-    """What is wrong with hints, in the words in which a workflow has them."""
+def for_users(said: str) -> str:
+    """What the engine says in the words of a workflow, without what only users of Airflow can do."""
+    said = OF_AIRFLOW_ASIDE.sub("", said)
+    parts = re.split(r"(?<=[.;]) ", said)
+    if (kept := [part for part in parts if not OF_AIRFLOW.search(part)]) != parts:
+        said = " ".join(kept).rstrip(";") or said
+    for words, ours in WORDS.items():
+        said = re.sub(rf"(?<![\w/.-]){words}(?![\w/-])", ours, said)  # not in a path
     return re.sub(r"\bhint (ppn × threads|\w+)", lambda match: IN_RULES.get(match[1], f"resource {match[1]}"), said)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, TypeAlias
 
-from snakemake_executor_plugin_lading.engine import name_of
+from lading.scheduling.insight.right_size import NOTHING_KNOWN
+from snakemake_executor_plugin_lading.engine import dag_id_of, name_of, read_sizes, sized_tasks
 from snakemake_executor_plugin_lading.needs import forecast_hints
 from snakemake_executor_plugin_lading.process import DEFAULT_RESOURCES
 
@@ -27,6 +28,8 @@ SHARED = (
 PRINT = "--d3dag"
 # So many runs of a rule say how long its jobs take, the last ones.
 MOST_RUNS = 1000
+# Asks the store about earlier runs: an answer by rule, empty where there is none.
+Past: TypeAlias = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Any]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,17 +49,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str] | None = None) -> int:
-    """Print the frontier of a workflow; the exit status.
-
-    :param lengths: by rule, how long its jobs have run, seconds
-    """
+def print_frontier(args: argparse.Namespace, past: Past, out: IO[str] | None = None) -> int:
+    """Print the frontier of a workflow; the exit status."""
     from lading.plugin.offline.command import guarded
 
-    return guarded(lambda given: _print_frontier(given, lengths, out or sys.stdout))(args)
+    return guarded(lambda given: _print_frontier(given, past, out or sys.stdout))(args)
 
 
-def _print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out: IO[str]) -> int:
+def _print_frontier(args: argparse.Namespace, past: Past, out: IO[str]) -> int:
     from lading.plugin.offline import frontier
     from lading.plugin.offline.inputs import check_sizes, market
     from lading.plugin.offline.options import UsageError
@@ -67,7 +67,7 @@ def _print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out:
         raise UsageError(f"snakemake-lading plan {missing}")
     offered = market(args).offered
     given = args.snakemake[1:] if args.snakemake[:1] == ["--"] else args.snakemake
-    workflow = planned_arrivals(job_graph(given), lengths, args.seconds)
+    workflow = planned_arrivals(job_graph(given, past), past(median_durations), args.seconds)
     if not workflow:
         raise UsageError("nothing of this workflow is left to do; snakemake's --forceall plans all of it")
     check_sizes(workflow, "the workflow", offered)
@@ -75,20 +75,25 @@ def _print_frontier(args: argparse.Namespace, lengths: Mapping[str, float], out:
     return 0
 
 
-def job_graph(arguments: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, Any]]]:
+def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any], dict[str, Any]]]:
     """The jobs of a workflow that are to run: each with those that it waits for, and what it asks for as hints.
 
     :param arguments: the options and targets that Snakemake is given
     :raises lading.plugin.offline.options.UsageError: Snakemake does not take them, or the workflow
     """
     from snakemake import cli, dag
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     from lading.plugin.offline.options import UsageError
 
     found: list[tuple[Any, list[Any], dict[str, Any]]] = []
-    options = SimpleNamespace(limits="rules", auto=False, site=None, hurry=None, finish_by=None)
 
     def collect(self: Any, *_: object) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):  # what there is to say of them was said
+            _, parsed = cli.parse_args(arguments)
+        options = ExecutorPluginRegistry().get_plugin("lading").get_settings(parsed)
+        names = sized_tasks(self.needrun_jobs(), self.workflow, options)
+        fitted = past(lambda session: read_sizes(session, dag_id_of(self.workflow), names)) if names else {}
         # Without an executor all of them are local for Snakemake.
         here = {job for job in self.needrun_jobs() if job.rule.norun or job.rule.name in self.workflow._localrules}
         # What runs on this machine takes no time in the plan; what comes after it waits for what came before it.
@@ -98,7 +103,8 @@ def job_graph(arguments: Sequence[str]) -> list[tuple[Any, list[Any], dict[str, 
                 through = self.bfs(self.dependencies, *waits_for, stop=lambda each: each not in here)
                 behind = [each for local in through for each in self.dependencies[local] if self.needrun(each)]
                 before = [each for each in {*waits_for, *behind} if each not in here]
-                found.append((job, before, forecast_hints(job, self.workflow, options)))
+                size = fitted.get(name_of(job), NOTHING_KNOWN)
+                found.append((job, before, forecast_hints(job, self.workflow, options, None, size)))
 
     printed = dag.DAG.d3dag
     dag.DAG.d3dag = collect

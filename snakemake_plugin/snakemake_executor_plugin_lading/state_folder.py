@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
@@ -26,6 +27,10 @@ FOLDER, STORE = Path(".snakemake/lading"), "store.db"
 SPOOL = "spool"
 # How long one process waits for another that writes, seconds.
 PATIENCE = 60.0
+
+
+class StoreRemoved(WorkflowError):
+    """The store was removed, or another one has its place, while this process used it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,17 @@ class StateFolder:
         except OSError:
             return False
 
+    def check(self, store: tuple[int, int] | None) -> None:
+        """Refuse to go on without a store.
+
+        :raises StoreRemoved: it was removed, or another one has its name
+        """
+        if self.has_lost(store):
+            raise StoreRemoved(
+                f"{self.root} was removed while it was in use: the jobs on this machine are killed, and those "
+                "elsewhere are no longer known. Remove what they were writing, and run Snakemake again"
+            )
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from making the same things at the same time."""
@@ -115,14 +131,15 @@ class StateFolder:
         store = self.store_id()
 
         def connect() -> sqlite3.Connection:
-            if self.has_lost(store):
-                raise sqlite3.OperationalError(f"the store {self.database} was removed")
+            self.check(store)
             # As SQLAlchemy's own connections to a file, which it hands from thread to thread.
             address = f"{self.database.as_uri()}?mode=rw"
             return sqlite3.connect(address, uri=True, timeout=PATIENCE, check_same_thread=False)
 
         engine = create_engine(f"sqlite:///{self.database}", creator=connect)
         event.listen(engine, "connect", _configure)
+        # To a file that was removed a connection stays open.
+        event.listen(engine, "checkout", lambda *_: self.check(store))
         return engine
 
 

@@ -7,7 +7,32 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ProfileNotFound
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, jump_command
-from snakemake_executor_plugin_lading.state_folder import StateFolder
+from snakemake_executor_plugin_lading.process import make_settings
+from snakemake_executor_plugin_lading.state_folder import ControllerOptions, StateFolder
+
+from lading.hooks.cluster.site import ClusterSite
+from lading.hooks.deployment import current
+from lading.hooks.machines.fixed import FixedSite
+from lading.plugin.sites import load_sites
+
+SITES_OF_AIRFLOW = """
+[sites.lab]
+kind = "ssh"
+hosts = [{ssh_conn_id = "lab1"}]
+work_dir = "/w"
+python = "/p"
+api = "tunnel"
+api_url = "https://airflow.example.org/execution/"
+
+[sites.hpc]
+kind = "slurm"
+ssh_conn_id = "login"
+work_dir = "/w"
+python = "/p"
+node_cpus = 4
+node_memory = 8000
+api = "tunnel"
+"""
 
 
 @pytest.mark.parametrize(
@@ -36,3 +61,15 @@ def test_only_a_site_that_names_no_profile_has_the_credentials_that_boto3_finds(
         assert client.meta.region_name == region
     with pytest.raises(ProfileNotFound, match="lba"):
         deployment.aws_client("lba", "ec2", "eu-west-1", {})
+
+
+def test_jobs_that_report_to_no_api_have_no_tunnel_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, sites_file = StateFolder(tmp_path / "lading"), tmp_path / "sites.toml"
+    sites_file.write_text(SITES_OF_AIRFLOW)
+    monkeypatch.setattr(current, "_named", [SnakemakeDeployment(state)])
+    sites = load_sites(make_settings(state, ControllerOptions(str(sites_file))))
+    machines, cluster = sites["lab"], sites["hpc"]
+    assert isinstance(machines, FixedSite)
+    assert isinstance(cluster, ClusterSite)
+    assert machines.connections["lab1"].rounds.tunnel is None
+    assert cluster.rounds.tunnel is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from snakemake_executor_plugin_lading import needs
-from snakemake_executor_plugin_lading.needs import NeedsError, RunSites
+from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, NeedsError, RunSites, for_users
 
 from lading.plugin.published import PublishedSite
 from lading.scheduling.gpus import gpu_feature
@@ -16,6 +17,7 @@ from lading.scheduling.insight.right_size import sizes
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
+from lading.scheduling.reason_codes import CAUSES, CODES
 from lading.scheduling.resources import Resources
 
 OPTIONS = SimpleNamespace(auto=False, limits="rules", site=None, hurry=None, finish_by=None)
@@ -167,6 +169,37 @@ def test_what_lading_chooses_is_no_more_than_the_largest_node_has() -> None:
     chosen = needs.needs_of(job(lading_auto=1), WORKFLOW, OPTIONS, None, sites, sizes(used))
     assert chosen.config["lading"]["memory"] == 64000
     sites.check(Hints.from_config(chosen.config), "d")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "it belongs to another deployment of Lading, a:/x, and this one is b:/y: give each work_dir of its own",
+            "it belongs to another workflow, a:/x, and this one is b:/y: give each work_dir of its own",
+        ),
+        ("denied; allow what `airflow lading check SITE --policy` prints", "denied"),
+        ("in an hour, or when it is woken (airflow lading wake)", "in an hour, or when it is woken"),
+        ("Raise it. Run: airflow lading check SITE.", "Raise it."),
+        ("there is no file /data/Airflow/Dag/x", "there is no file /data/Airflow/Dag/x"),
+        ("hint site names 'x'", "resource lading_site names 'x'"),
+    ],
+)
+def test_what_is_said_has_the_words_of_a_workflow(said: str, expected: str) -> None:
+    assert for_users(said) == expected
+
+
+def test_no_reason_has_words_of_airflow() -> None:
+    # A job of Snakemake's reports to no API, is no task instance, and its controller is no service.
+    airflows = {
+        "api_away", "api_out_of_reach", "api_silent_at_start", "token_refused", "task_ended_in_airflow",
+        "workload_unreadable", "no_controller_service",
+    }  # fmt: skip
+    codes = [code for code in CODES.values() if code.key not in airflows]
+    sentences = [for_users(code.sentence) for code in codes]
+    remedies = [for_users(each.remedy) for each in (*codes, *CAUSES.values())]
+    said = [*sentences, *(each for each in remedies if not OF_AIRFLOW.search(each))]  # the others are not shown
+    assert [text for text in said if re.search(r"[Aa]irflow|\bDags?\b|deployment|task instance|scheduler", text)] == []
 
 
 def test_a_command_is_given_little_more_than_it_asks_for() -> None:

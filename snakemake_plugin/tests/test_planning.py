@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,3 +92,22 @@ def test_rules_that_have_run_take_as_long_as_they_did(make: Callable[[str], Work
     assert "nothing of this workflow is left to do" in planned(flow, *types, status=2)
     found = json.loads(planned(flow, *types, "--", "--forceall"))
     assert max(each["seconds"] for each in found["by_hurry"]) < 3600, "not an hour for each part"
+
+
+def test_rules_whose_memory_lading_chooses_have_what_their_jobs_used(make: Callable[[str], Workflow]) -> None:
+    flow = make(
+        """
+rule all:
+    output: "all.txt"
+    resources: mem_mb=50_000, runtime=60, lading_auto=1
+    shell: "touch {output}"
+"""
+    )
+    types = ("--types", "m5.large", "--output", "json")
+    assert "task 'all[0]' is too large" in planned(flow, *types, status=2)
+    flow.run()
+    with contextlib.closing(sqlite3.connect(flow.lading / "store.db")) as store, store:
+        store.execute(
+            "UPDATE lading_job SET peak_memory = 100, started_at = ended_at - 60"
+        )  # long enough to be sure of
+    assert json.loads(planned(flow, *types, "--", "--forceall"))["by_hurry"]

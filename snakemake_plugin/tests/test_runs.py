@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -21,9 +22,8 @@ from snakemake.persistence import FileBackupMixin
 from snakemake_executor_plugin_lading import executor
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment
 from snakemake_executor_plugin_lading.process import connect_process
-from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
+from snakemake_executor_plugin_lading.state_folder import StateFolder, StoreRemoved, transaction
 from sqlalchemy import update
-from sqlalchemy.exc import OperationalError
 
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
@@ -97,6 +97,10 @@ rule b:
 TOGETHER = """
 rule all:
     input: "grouped.txt", "piped.txt", "served.txt"
+    output: "kept.txt", temp("removed.txt")
+    run:
+        for each in output:
+            open(each, "w").close()
 rule a:
     output: "a.txt"
     group: "g"
@@ -210,7 +214,7 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
-def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> None:
+def test_groups_pipes_services_and_temporary_files_are_what_they_are_with_cores(make: Make) -> None:
     with_lading, with_cores = make(TOGETHER), make(TOGETHER)
     with_lading.run()
     command = [str(SNAKEMAKE), "--cores", "4"]
@@ -219,20 +223,52 @@ def test_groups_pipes_and_services_do_what_they_do_with_cores(make: Make) -> Non
     found, wanted = (
         {path.name: path.read_text() for path in each.folder.glob("*.txt")} for each in (with_lading, with_cores)
     )
-    assert found == wanted == {"a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n"}
+    assert found == wanted
+    assert wanted == {
+        "a.txt": "a\n", "grouped.txt": "a\nb\n", "piped.txt": "1\n2\n", "served.txt": "up\n", "kept.txt": "",
+    }  # fmt: skip
     assert with_lading.processes() == [], "the service has ended"
+    shutil.copytree(with_lading.folder, with_lading.folder / "copy")  # which fails at a FIFO
+
+
+def test_a_workflow_that_is_refused_leaves_no_thread_at_work(make: Make) -> None:
+    flow = make(LAPTOP)
+    script = (
+        "import sys, threading\nfrom snakemake.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    print([each.name for each in threading.enumerate()])\n"
+    )
+    command = [sys.executable, "-c", script, "--executor", "lading", "--jobs", "1"]
+    done = subprocess.run(command, cwd=flow.folder, capture_output=True, text=True, timeout=PATIENCE)
+    assert "rule gpus" in done.stderr
+    assert "MainThread" in done.stdout
+    assert "_wait_thread" not in done.stdout
+
+
+def test_a_workflow_whose_folder_is_removed_says_so_and_leaves_nothing_at_work(make: Make) -> None:
+    flow = make(COUNTS)
+    process = flow.start()
+    wait_until(lambda: begun(flow) == 2)
+    shutil.rmtree(flow.folder / ".snakemake")
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, said
+    assert f"{flow.lading} was removed while it was in use" in said
+    assert "Traceback" not in said
+    assert "sql" not in said.lower(), said
+    wait_until(lambda: flow.processes() == [])
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_process_of_a_store_that_was_removed_makes_no_other(tmp_path: Path, is_replaced: bool, is_open: bool) -> None:
     state = StateFolder(tmp_path / "lading")
     database, store = state.connect(), state.store_id()
-    database.dispose()
+    if not is_open:
+        database.dispose()
     state.database.rename(tmp_path / "removed.db")
     if is_replaced:
         StateFolder(state.root).connect().dispose()
     assert state.has_lost(store)
-    with pytest.raises(OperationalError, match="was removed"), database.connect():
+    with pytest.raises(StoreRemoved, match="was removed"), database.connect():
         pass
     assert state.database.exists() == is_replaced
 
@@ -695,6 +731,21 @@ def test_a_workflow_that_is_interrupted_before_its_first_job_leaves_nothing(make
     said, _ = snakemake.communicate(timeout=120)
     assert snakemake.returncode != 0, said
     assert_nothing_is_left(flow)
+
+
+def test_an_interrupt_while_lading_starts_shows_no_traceback(make: Make) -> None:
+    flow = make(
+        COUNTS
+        + """
+import signal
+from snakemake_executor_plugin_lading.engine import Engine
+Engine.check_jobs = lambda self: signal.raise_signal(signal.SIGINT)
+"""
+    )
+    said = flow.run(status=1)
+    assert "Interrupted by Ctrl-C" in said
+    assert "Traceback" not in said
+    assert flow.processes() == []
 
 
 def test_jobs_that_wait_at_a_machine_are_cancelled_with_those_that_run(make: Make) -> None:

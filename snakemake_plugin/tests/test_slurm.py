@@ -189,16 +189,19 @@ rule measured:
         flow.clean_up()
 
 
+# A try that is submitted alone is in no array.
 CANCELLED = """
 rule all:
     input: expand("{rule}/{i}.txt", rule=["tried", "other"], i=range(3))
 rule tried:
     output: "tried/{i}.txt"
     retries: 1
-    shell: "echo $SLURM_ARRAY_JOB_ID >> began.tried; until [ -e go ]; do sleep 0.2; done; touch {output}"
+    shell: "echo ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}} >> began.tried; "
+        "until [ -e go ]; do sleep 0.2; done; touch {output}"
 rule other:
     output: "other/{i}.txt"
-    shell: "echo $SLURM_ARRAY_JOB_ID >> began.other; until [ -e go ]; do sleep 0.2; done; touch {output}"
+    shell: "echo ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}} >> began.other; "
+        "until [ -e go ]; do sleep 0.2; done; touch {output}"
 """
 
 

@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--checkout", type=Path, help="Snakemake's sources of the installed version")
     parser.add_argument("-k", default="", help="which tests, as for pytest (default: all)")
-    parser.add_argument("--timeout", type=float, default=7200, help="seconds for all tests with one executor")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for each test: some hang")
     options = parser.parse_args()
     checkout = options.checkout or clone(HERE.parents[1] / ".environments/upstream")
     known = read_exceptions(HERE / "exceptions.txt")
@@ -59,16 +59,20 @@ def read_exceptions(path: Path) -> dict[str, str]:
 
 
 def run(executor: str, checkout: Path, chosen: str, seconds: float) -> set[str]:
-    """The names of the tests that pass with an executor."""
+    """The names of the tests that pass with an executor.
+
+    :param seconds: for each
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command: Sequence[str | Path] = [
             sys.executable, "-m", "pytest", "-q", "-p", "with_lading", "-p", "no:cacheprovider", TESTS,
-            f"--junitxml={report}", "-k", chosen,
+            f"--junitxml={report}", "--timeout", str(seconds), "-k", chosen,
         ]  # fmt: skip
-        path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, VARIABLE: executor}
-        subprocess.run(command, cwd=checkout, env=environment, timeout=seconds, check=False)
+        modules = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+        programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        environment = {**os.environ, "PYTHONPATH": modules, "PATH": programs, VARIABLE: executor}
+        subprocess.run(command, cwd=checkout, env=environment, check=False)
         cases = ElementTree.parse(report).getroot().iter("testcase")
         return {str(case.get("name")) for case in cases if not len(case)}
 

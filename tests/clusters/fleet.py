@@ -38,6 +38,7 @@ class RoundsSite(ElasticSite[ClusterConfig]):
 
     def observe(self) -> Observation:
         self.poller.interval.at_once()
+        self.poller.asks_again_at = 0.0
         self.poller.round()
         events = self.poller.unread()
         market, trouble, note = self.poller.submitter.market(), self.poller.unasked, self.poller.failing
@@ -92,6 +93,7 @@ class Fleet(Paper):
     def look(self) -> None:
         """A look at the cluster, about which nothing is decided."""
         self.poller.interval.at_once()
+        self.poller.asks_again_at = 0.0
         self.poller.round()
 
     @property

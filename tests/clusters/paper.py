@@ -51,8 +51,9 @@ esac
 """,
     "sinfo": 'echo x >> "$PAPER/surveys"; cat "$PAPER/nodes"',
     "scontrol": 'cat "$PAPER/partitions"',
-    "squeue": 'echo "JOBID|STATE|NODELIST|REASON|NAME"; cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
-    "sacct": 'cat "$PAPER/accounts"',
+    "squeue": 'echo squeue >> "$PAPER/asked_states"\n'
+    'echo "JOBID|STATE|NODELIST|REASON|NAME"; cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
+    "sacct": 'echo sacct >> "$PAPER/asked_states"; cat "$PAPER/accounts"',
     "scancel": 'echo "$*" >> "$PAPER/cancelled"',
 }
 
@@ -107,6 +108,7 @@ class Paper:
     def go(self) -> list[dict[str, Any]]:
         """One round, in which everything is looked at; the news."""
         self.poller.interval.at_once()
+        self.poller.asks_again_at = 0.0
         self.poller.round()
         event_buffer = self.poller.unread()
         self.poller.acknowledge(len(event_buffer))

@@ -199,7 +199,7 @@ class AllocationMode(ClusterPoller):
             look.steps["up"] = self.states.begun_question(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
-        if gone:
+        if gone and look.status is not None:
             look.steps["remains"] = look.remains = self.post_mortem.question(gone)
         return look
 

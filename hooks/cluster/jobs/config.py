@@ -102,7 +102,9 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         60,
         ge=2,
         le=60,
-        description="Time between questions while nothing happens, from 2 s to 1 min; while jobs change it is 2 s.",
+        description="Time between questions while nothing happens, from 2 s to 1 min. While jobs change the folder of "
+        "the cluster is read every 2 s, and the batch system asked for states every 5 s, 15 s beyond 1,000 jobs, or "
+        "this if it is less; a question to its accounting counts as one.",
     )
     exclude_nodes_for: DurationOrZero = Field(
         1800,

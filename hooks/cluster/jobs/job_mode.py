@@ -138,7 +138,7 @@ class JobMode(ClusterPoller):
             self._read_status(known, look.live, look.asked_at)
         self._settle()
         self._read_logs(look)
-        if look.doubtful and known is not None:
+        if "remains" in answers and known is not None:
             self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
         self._press(look.asked_at)
 
@@ -152,7 +152,7 @@ class JobMode(ClusterPoller):
         removals += [name for token in look.done for name in self.folder.files_of(token)]
         self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
-        if doubtful:
+        if doubtful and look.status is not None:
             look.steps["remains"] = self.post_mortem.question(doubtful)
         return look
 

@@ -119,7 +119,7 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
     :param api: its URL
     """
-    return address.environment(config.setup, api, folder.api_address if config.api == "tunnel" else None)
+    return address.environment(config.setup, api, folder.api_address if config.needs_tunnel(api) else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ SECONDS_UNTIL_REPORTED = 10.0
 # A batch system is asked for its nodes so often, in a look that is due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a look in which the batch system is asked.
-QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
+STATE_QUESTIONS = frozenset({"status", "accounting"})
+QUESTIONS = STATE_QUESTIONS | {"cancel", "nodes"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
+        self.asks_again_at = 0.0  # for the states of jobs, on the monotonic clock
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
         self.rejected = rejected or RejectedFiles(None)
@@ -316,7 +318,8 @@ class ClusterPoller(ClusterPart, ABC):
                 steps["sweep"] = sweep
         assert self.user is not None
         look.cancelled = dict(self._cancelled_scripts)
-        if batches or look.cancelled or self.unasked is not None:
+        is_due = time.monotonic() >= self.asks_again_at
+        if is_due and (batches or look.cancelled or self.unasked is not None):
             known = {job.submission.id for job in batches if job.submission is not None}
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
@@ -326,8 +329,10 @@ class ClusterPoller(ClusterPart, ABC):
             steps["cancelled"] = canceller.read_notes(self.folder.root)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
             steps["nodes"] = RunCommand(self.system.survey.command, limit=QUESTION_LIMIT)
-        if (accounting := self._accounting(gone)) is not None:
+        if is_due and (accounting := self._accounting(gone)) is not None:
             steps["accounting"] = RunCommand(accounting, limit=QUESTION_LIMIT)
+        if asked := len(STATE_QUESTIONS & steps.keys()):
+            self.asks_again_at = time.monotonic() + self.config.seconds_after_questions(asked, len(batches))
 
     def _accounting(self, gone: Sequence[TrackedBatchJob]) -> list[str] | None:
         """The question to the accounting, if there is one and it may know more than the batch system has."""

@@ -7,6 +7,7 @@ import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,34 @@ def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest
     paper.write("nodes", "batch*|8|16000|two|alloc\n")
     paper.go()
     assert (paper.poller.submitter.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
+
+
+def test_the_batch_system_is_asked_for_states_once_in_five_seconds(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+
+    def looks(seconds: float) -> list[str]:
+        """By which commands it was asked in looks of so many seconds, one each."""
+        nonlocal now
+        paper.write("asked_states", "")
+        for _ in range(int(seconds)):
+            now += 1.0
+            paper.poller.interval.at_once()
+            paper.poller.round()
+        return paper.read("asked_states").split()
+
+    paper.give("a", "b")
+    assert looks(21) == ["squeue"] * 4, "it has nothing to be asked for in the first one"
+    paper.begin("a")
+    paper.finish("a")
+    assert "a" in paper.poller.known()
+    looks(1)
+    assert only(paper.poller.unread(), "finished")["token"] == "a", "what jobs say is read in each look"
+    paper.write("queue", "")  # b has ended without a word
+    assert len(asked := looks(30)) <= 30 / 5 + 1, "an accounting counts as a question"
+    assert set(asked) == {"squeue", "sacct"}
 
 
 def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:

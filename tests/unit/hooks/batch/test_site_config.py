@@ -16,7 +16,7 @@ from lading.executors.columns import job_columns
 from lading.executors.executor import job_key
 from lading.executors.store import State, queue
 from lading.hooks.batch.native import refuse
-from lading.hooks.batch.site_config import NotAllowed, SiteRules
+from lading.hooks.batch.site_config import BatchSiteConfig, NotAllowed, SiteRules
 from lading.hooks.batch.system import Profile
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.run_site import RunSite
@@ -197,3 +197,10 @@ def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monke
 def test_rules_that_are_no_lists(given: object) -> None:
     with pytest.raises(ProfileError, match=r"allowed_dags = .*: a list of texts is expected"):
         SiteOptions.of_table({"allowed_dags": given}, "hpc")
+
+
+def test_a_large_question_is_asked_more_seldom_and_one_to_the_accounting_counts() -> None:
+    config = BatchSiteConfig()
+    after = [config.seconds_after_questions(*each) for each in ((1, 1000), (2, 1000), (1, 1001), (2, 1001))]
+    assert after == [5.0, 10.0, 15.0, 30.0]
+    assert config.model_copy(update={"max_poll_interval": 3}).seconds_after_questions(1, 1001) == 3, "as the table says"

@@ -56,4 +56,20 @@ def test_what_lies_where_the_bell_is_to_be_is_not_written_to_and_goes(tmp_path: 
         bell.wait(0.2)  # a file would be ready for ever
         assert time.monotonic() - before >= 0.2
     assert other.read_text() == "of somebody else"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["bell", "other"]
+    assert [each.name for each in tmp_path.iterdir()] == ["other"], "whoever waits takes it away"
+
+
+def test_a_bell_that_was_taken_away_is_there_again_for_the_next_wait(tmp_path: Path) -> None:
+    path = tmp_path / "bell"
+    with Bell(path) as bell:
+        with Bell(path):
+            pass
+        assert not path.exists()
+        bell.wait(0)
+        Bell(path).ring()
+        before = time.monotonic()
+        bell.wait(600)
+        assert time.monotonic() - before < 300
+        path.unlink()
+        path.touch()
+    assert path.exists(), "it is of somebody else"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.files import host
+from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool import connection, server
 from lading.hooks.spool.spool import Spool
@@ -135,7 +136,7 @@ def test_an_agent_is_woken_for_what_it_has_to_do_or_to_know_that_it_is_needed(ro
         except BlockingIOError:
             return False
 
-    bell = os.open(root / "spool/bell", os.O_RDWR | os.O_NONBLOCK)
+    bell = Bell(root / "spool/bell").open()
     try:
         assert rings(), "without jobs it ends when there are no requests"
         (token,) = some(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
@@ -123,7 +124,7 @@ def test_only_the_latest_of_what_was_set_aside_is_kept(spool: Spool) -> None:
 
 def test_ringing_without_an_agent_does_nothing_and_with_one_wakes_it(spool: Spool) -> None:
     spool.ring()
-    bell = os.open(spool.bell, os.O_RDONLY | os.O_NONBLOCK)
+    bell = Bell(spool.bell).open()
     try:
         spool.ask_to_cancel({"t-1": free_text("because")})
         assert os.read(bell, 10) == b"!"
