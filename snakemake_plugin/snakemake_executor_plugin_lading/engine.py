@@ -23,12 +23,14 @@ from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import (
     JobNeeds,
     NeedsError,
+    PastJobs,
     RunSites,
     auto_resources,
     check_limits,
     exceeds_memory,
     executor_config,
     forecast_hints,
+    in_allocation,
     input_size,
     needs_of,
 )
@@ -48,6 +50,8 @@ MOST_ENDS = 1000
 SECONDS_TO_CLEAR = 300.0
 # What is to come is stored so often at most, seconds.
 SECONDS_BETWEEN_PLANS = 2.0
+# How long jobs have run and waited is read so often at most, seconds.
+SECONDS_BETWEEN_LOOKS_BACK = 10.0
 MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
 # A reason says which machine and how much; the same for another job is no news.
@@ -114,6 +118,7 @@ class Engine:
     def __init__(self, workflow: Any, options: Any, environment: Mapping[str, str], logger: Any) -> None:
         from lading.executors.controller_process import ControllerProcess
         from lading.executors.migrations.own_database import AnotherVersion
+        from lading.executors.store.durations import Durations, PastWaits
 
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
@@ -129,7 +134,8 @@ class Engine:
         """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
         self.sizes: dict[str, Sizes] = {}
         """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
-        self.next_plan = 0.0
+        self.next_plan = self.next_look_back = 0.0
+        self.past, self._lengths, self._waits = PastJobs(), Durations(), PastWaits()
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
         self._is_ending = False
@@ -379,6 +385,7 @@ class Engine:
 
         rows = []
         self._fit_sizes([info.job for info in infos])
+        self._look_back()
         for info in infos:
             try:
                 rows.append(self._columns(info))
@@ -405,15 +412,38 @@ class Engine:
                 used = usage.of_tasks(session, self.dag_id, names)
             self.sizes.update((name, sizes(each)) for name, each in used.items())
 
+    def _look_back(self) -> None:
+        """Find out now and then how long jobs have run and waited, where short ones may share allocations."""
+        if time.monotonic() < self.next_look_back or not (clusters := self.sites.with_allocations):
+            return
+        self.next_look_back = time.monotonic() + SECONDS_BETWEEN_LOOKS_BACK
+        with transaction(self.database) as session:
+            self._lengths.learn(session)
+            self._waits.read(session)
+        self.past = PastJobs(self._lengths.history, self._waits.known, self._waits.launches)
+        if not self.past.waits.seconds and not self.past.launches.seconds:
+            self._say_once(
+                f"each job is a batch job of its own, as it is not known yet how long they wait at "
+                f"{', '.join(clusters)}. Later on, short ones share allocations where they wait longer than they run; "
+                'with mode = "allocation" in the table of the site all of them do'
+            )
+
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
         from lading.executors.columns import hint_columns
         from lading.executors.store import State
         from lading.hooks.spool.command import CommandWork
+        from lading.scheduling.hints.hints import Hints
 
         job, aux = info.job, info.aux
         command: JobCommand = aux["command"]
         token, name, size = str(uuid.uuid4()), name_of(job), input_size(job)
-        hints, needs = self._needs(job, self.tries.get(key_of(job)), size, is_direct=command.is_direct)
+        last = self.tries.get(key_of(job))
+        hints, needs = self._needs(job, last, size, is_direct=command.is_direct)
+        if last is None:  # what an allocation has failed is tried as a batch job
+            needs, why = in_allocation(needs, self.sites, self.dag_id, name, self.past)
+            if why:
+                hints = Hints.from_config(needs.config)
+                self._say_once(why)
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
         columns = {**hint_columns(hints, self.settings), **needs.columns, "input_size": size}

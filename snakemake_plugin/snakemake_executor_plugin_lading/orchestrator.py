@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.deployment.deployment import BatchDefaults, Deployment, DeploymentIdentity, Login, OpenSocket
+from lading.scheduling.site_names import ACCOUNT
 from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.needs import allocations_of
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 RUNNER = "snakemake_executor_plugin_lading.runner"
 # What runs a command as a batch job, MiB: a Python that watches it.
 MEMORY_OF_BATCH_JOB = 48
+# Of the allocations of a site whose table has no mode: seconds for which one without jobs stays, and after which a job
+# that has found no room in one may be a batch job.
+IDLE_SECONDS, BURST_SECONDS = 60, 3600
 SSH_PORT = 22
 # Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
@@ -55,6 +61,28 @@ class SnakemakeDeployment(Deployment):
 
     def batch_defaults(self) -> BatchDefaults:
         return BatchDefaults(MEMORY_OF_BATCH_JOB, time=None)
+
+    def implied_sites(self, tables: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The allocations for the short jobs of each cluster whose table has no ``mode``. Only jobs that name them go
+        there.
+        """
+        found = {}
+        for name, table in tables.items():
+            if "mode" not in models[table["kind"]].model_fields or "mode" in table or ACCOUNT in name:
+                continue
+            config = models[table["kind"]](**table)
+            own = {"max_jobs", "node_gpus", "gpu_types"}
+            found[allocations_of(name)] = {
+                **{key: value for key, value in table.items() if key not in own},
+                "mode": "allocation",
+                "work_dir": f"{config.work_dir}/allocations",
+                "accept_untargeted": False,
+                # As many cpus as so many jobs have.
+                "max_allocations": max(1, math.ceil(config.max_jobs / config.node_cpus)),
+                "idle_seconds": IDLE_SECONDS,
+                "burst_after": BURST_SECONDS,
+            }
+        return {name: table for name, table in found.items() if name not in tables}
 
     def log_folder(self) -> Path:
         return self.state.logs

@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from snakemake_executor_plugin_lading.engine import name_of
-from snakemake_executor_plugin_lading.needs import forecast_hints
-from snakemake_executor_plugin_lading.process import DEFAULT_RESOURCES
+from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES, forecast_hints
 
 # Of ``lading plan``: what these commands have in common.
 SHARED = (
