@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 RUNNER = "snakemake_executor_plugin_lading.runner"
 # What runs a command as a batch job, MiB: a Python that watches it.
 MEMORY_OF_BATCH_JOB = 48
-# Of the allocations of a site whose table has no mode: seconds for which one without jobs keeps its node from batch jobs,
-# and after which a job that has found no room in one may be a batch job.
+# Of allocations of a site whose table has no mode: seconds for which one without jobs keeps its node from batch jobs,
+# and after which a job that has found no room in one may be a batch job itself.
 IDLE_SECONDS, BURST_SECONDS = 10, 3600
 SSH_PORT = 22
 # Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
