@@ -87,7 +87,7 @@ def make_host(state: StateFolder) -> Any:
                 return f"{state.database} cannot be read: {error}"
 
         def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
-            if not runs.rules_of_run(session, run_id):
+            if not runs.jobs_left(session, run_id):
                 return None
             return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
 

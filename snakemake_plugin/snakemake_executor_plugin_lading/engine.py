@@ -135,6 +135,9 @@ class Engine:
         self.sizes: dict[str, Sizes] = {}
         """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
         self.next_plan = self.next_look_back = 0.0
+        self._planned: dict[int, Any] = {}
+        """The jobs of the plan that is stored, by their ids as objects."""
+        self._left: dict[str, set[int]] = {}
         self.past, self._lengths, self._waits = PastJobs(), Durations(), PastWaits()
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
@@ -251,7 +254,7 @@ class Engine:
             self._begin_run()
             self._take_over(command_of)
             self._clear()
-            self._save_rules(list(self.workflow.dag.needrun_jobs()))
+            self._save_plan()
             self.keep_controller()
         except BaseException:
             self.stop()
@@ -532,8 +535,7 @@ class Engine:
                 mark_reported(session, [each.row for each in ended.values()])
         if ended and time.monotonic() >= self.next_plan:
             self.next_plan = time.monotonic() + SECONDS_BETWEEN_PLANS
-            dag = self.workflow.dag
-            self._save_rules([job for job in dag.needrun_jobs() if not dag.finished(job)])
+            self._save_plan()
 
     def wait_reasons(self) -> set[str]:
         """Why jobs of this run wait, as sentences; the same reason with other numbers once."""
@@ -607,22 +609,74 @@ class Engine:
         self._presence = None
         atexit.unregister(self.stop)
 
-    def _save_rules(self, jobs: Iterable[Any]) -> None:
-        """Store what is to come, for sites that launch machines."""
+    def _save_plan(self) -> None:
+        """Store what is to come, for sites that launch machines: after a checkpoint anew, else which jobs are left."""
+        dag, left = self.workflow.dag, dict[str, set[int]]()
+        is_known = True
+        for job in dag.needrun_jobs():
+            if not job.is_local:
+                unit = dag.get_job_group(job) or job
+                is_known = is_known and self._planned.get(id(job)) is job
+                left.setdefault(name_of(unit), set()).add(number_of(unit))
+        rules = {} if is_known else self._plan()
+        with transaction(self.database) as session:
+            if not is_known:
+                runs.save_rules(session, self.run_id, rules)
+            else:
+                gone = {name: set[int]() for name in self._left.keys() - left.keys()}
+                changed = {name: numbers for name, numbers in left.items() if numbers != self._left.get(name)}
+                runs.save_left(session, self.run_id, gone | changed)
+        self._left = left
+
+    def _plan(self) -> dict[str, runs.PlannedRule]:
+        """What is to come, by rule: which jobs come before which, and what each asks for."""
         from lading.scheduling.insight.right_size import NOTHING_KNOWN
 
         dag = self.workflow.dag
-        found: dict[str, tuple[set[str], dict[str, Any], set[int]]] = {}
+        # They are kept, so that no other job has the same id.
+        self._planned = {id(job): job for job in dag.needrun_jobs() if not job.is_local}
+        self._look_back()
+        jobs = planned_jobs(dag, lambda job: job.is_local)
+        rules: dict[str, runs.PlannedRule] = {}
         for job in jobs:
-            if job.is_local:
-                continue
-            name = name_of(job)
-            hints = forecast_hints(job, self.workflow, self.options, self.sites, self.sizes.get(name, NOTHING_KNOWN))
-            upstream, _, left = found.setdefault(name, (set(), hints, set()))
-            left.add(int(job.jobid))
-            upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
-        with transaction(self.database) as session:
-            runs.save_rules(session, self.run_id, found)
+            rules.setdefault(name_of(job), runs.PlannedRule()).left.add(number_of(job))
+        alike: dict[tuple[str, str], list[int]] = {}
+        for job, others in jobs.items():
+            name, number = name_of(job), number_of(job)
+            rule, before = rules[name], dict[str, list[int]]()
+            for each in others:
+                before.setdefault(name_of(each), []).append(number_of(each))
+            rule.upstream |= before.keys()
+            rule.before[number] = before
+            fitted = self.sizes.get(name, NOTHING_KNOWN)
+            hints = forecast_hints(job, self.workflow, self.options, self.sites, fitted)
+            hints, _ = self.sites.shared(hints, self.dag_id, name, self.past)
+            key = name, json.dumps(hints, sort_keys=True)
+            if key not in alike:
+                alike[key] = []
+                rule.hints.append((hints, alike[key]))
+            alike[key].append(number)
+        for rule in rules.values():
+            for number, before in rule.before.items():
+                some = {each: sorted(before.get(each, ())) for each in sorted(rule.upstream)}
+                rule.before[number] = {each: its for each, its in some.items() if len(its) < len(rules[each].left)}
+        return rules
+
+
+def planned_jobs(dag: Any, is_here: Callable[[Any], bool]) -> dict[Any, set[Any]]:
+    """The jobs that are to run, each with those that come right before it; the jobs of a group are one.
+
+    What runs on this machine takes no time in a plan: what comes after it waits for what came before it.
+    """
+    units: dict[Any, set[Any]] = {}
+    for job in sorted((each for each in dag.needrun_jobs() if not is_here(each)), key=lambda each: int(each.jobid)):
+        before = [each for each in dag.job_dependencies(job) if dag.needrun(each)]
+        through = dag.bfs(dag.dependencies, *before, stop=lambda each: not (is_here(each) and dag.needrun(each)))
+        behind = [each for here in through for each in dag.job_dependencies(here) if dag.needrun(each)]
+        unit = dag.get_job_group(job) or job
+        others = {dag.get_job_group(each) or each for each in (*before, *behind) if not is_here(each)}
+        units.setdefault(unit, set()).update(others - {unit})
+    return {unit: {each for each in before if each in units} for unit, before in units.items()}
 
 
 def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:

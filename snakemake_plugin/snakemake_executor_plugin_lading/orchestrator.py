@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -229,15 +228,29 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
 
         zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
 
+        def __init__(self) -> None:
+            self.read: dict[str, int] = {}
+            """Which edition was read of a run, by its id."""
+
         def read_structures(
             self, session: Session, wanted: Iterable[DagRunKey]
         ) -> Mapping[DagRunKey, DagStructure | None]:
+            wanted = list(wanted)
+            self.read |= runs.editions(session, [run.run_id for run in wanted])
             found: dict[DagRunKey, DagStructure | None] = {}
             for run in wanted:
                 its_rules = runs.rules_of_run(session, run.run_id)
-                tasks = {each.name: DagTask(upstream=tuple(json.loads(each.upstream))) for each in its_rules}
+                tasks = {
+                    name: DagTask(upstream=tuple(sorted(rule.upstream)), before=rule.before)
+                    for name, rule in its_rules.items()
+                }
                 found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
             return found
+
+        def changed(self, session: Session, wanted: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
+            wanted = list(wanted)
+            now = runs.editions(session, [run.run_id for run in wanted])
+            return [run for run in wanted if now.get(run.run_id, 0) > self.read.get(run.run_id, 0)]
 
         def past(self, session: Session, dag_id: str) -> DagPast:
             return DagPast()
@@ -300,14 +313,20 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             # After what runs nothing comes any more where its Snakemake was killed.
             is_killed = bool(live) and living().isdisjoint(live.values())
             return [
-                SimpleNamespace(**fields, task_id=rule.name, map_index=number)
-                for rule in runs.rules_of_run(session, run.run_id)
-                for number in json.loads(rule.left)
-                if not is_killed or (rule.name, number) in live
+                SimpleNamespace(**fields, task_id=name, map_index=number)
+                for name, left in runs.jobs_left(session, run.run_id).items()
+                for number in left
+                if not is_killed or (name, number) in live
             ]
 
         def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
-            return {each.name: json.loads(each.hints) for each in runs.rules_of_run(session, run.run_id)}
+            return {name: rule.hints[0][0] for name, rule in runs.rules_of_run(session, run.run_id).items()}
+
+        def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
+            return {
+                name: {number: config for config, numbers in rule.hints[1:] for number in numbers}
+                for name, rule in runs.rules_of_run(session, run.run_id).items()
+            }
 
         def pools(self, session: Session) -> Mapping[str, int]:
             return {}
