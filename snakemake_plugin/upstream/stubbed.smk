@@ -1,0 +1,44 @@
+# Runs a workflow without its tools: each rule writes into its outputs what its command would have been.
+#
+# It is put beside the Snakefile of the workflow. Everything but what the rules run is the workflow's own: files,
+# wildcards, params, input functions, resources, groups, temporary files.
+include: "Snakefile"
+
+
+rule lading_stub:
+    output:
+        "lading/stub",
+    shell:
+        "LADING STUB"
+
+
+def stub_rules():
+    import shlex
+    import sys
+    from pathlib import Path
+    from types import FunctionType
+
+    from snakemake.io import is_flagged
+
+    def command_of(rule):
+        outputs = [
+            f"{{output[{number}]:q}}" + ("/" if is_flagged(each, "directory") else "")
+            for number, each in enumerate(rule.output)
+        ]
+        text = rule.shellcmd or f"{rule.name} {{input}} {{params}} {{threads}} {{log}}"
+        stub = shlex.join([sys.executable, str(Path(workflow.current_basedir, "stub.py"))])
+        return f"{stub} {' '.join(outputs)} <<'LADING END'\n{text}\nLADING END"
+
+    template = next(each for each in workflow.rules if each.name == "lading_stub").run_func
+    for rule in workflow.rules:
+        if rule.norun or rule.name == "lading_stub":
+            continue
+        rule.shellcmd = command_of(rule)
+        for name in ("script", "notebook", "wrapper", "template_engine", "cwl"):
+            setattr(rule, name, None)
+        constants = tuple(rule.shellcmd if each == "LADING STUB" else each for each in template.__code__.co_consts)
+        code = template.__code__.replace(co_consts=constants)
+        rule.run_func = FunctionType(code, rule.run_func.__globals__, rule.name, template.__defaults__)
+
+
+stub_rules()
