@@ -314,6 +314,23 @@ def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
     return {name for name in AUTO_HINTS if is_own or not is_given(job, workflow, name)}
 
 
+def rule_line(fitted: Sizes) -> str | None:
+    """What a rule should ask for by what its jobs needed, as its author writes it; None: nothing is known."""
+    given = []
+    if fitted.memory is not None and fitted.memory.slope and not fitted.by_length:
+        need, factor = fitted.memory, math.ceil(fitted.memory.slope * MIB * 1000) / 1000
+        given.append(
+            f"mem_mib=lambda wildcards, input: max({math.ceil(need.least)}, "
+            f"int({factor:g} * input.size / 2**20 + {math.ceil(need.base)}))"
+        )
+    elif fitted.memory is not None:
+        given.append(f"mem_mib={fitted.amount('memory', None)}")
+    if fitted.time is not None:
+        given.append(f"runtime={math.ceil((fitted.amount('time', None) or 0.0) / 60)}")
+    lines = [] if fitted.cpus is None else [f"threads: {math.ceil(fitted.amount('cpus', None) or 1.0)}"]
+    return "; ".join(lines + ([f"resources: {', '.join(given)}"] if given else [])) or None
+
+
 def input_size(job: Any) -> int | None:
     """Bytes of a job's inputs; None: not known, as of a group, some of whose inputs its own jobs make."""
     if job.is_group():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from lading.scheduling.resources import Resources
 
 OPTIONS = SimpleNamespace(auto=False, limits="rules", site=None, hurry=None, finish_by=None)
 HERE = Resources(4, 8000)
+MIB = 2**20
 
 
 def cluster(system: str) -> PublishedSite:
@@ -258,3 +260,22 @@ def test_what_a_job_is_in_an_allocation() -> None:
     assert found is not None
     assert (found.columns, found.chosen) == ({"memory_limit": 1256}, frozenset())
     assert "site" not in found.config["lading"]
+
+
+def test_what_a_rule_should_ask_for_is_written_as_in_a_snakefile() -> None:
+    used, by_size = Usage(), Usage()
+    for number in range(1, 21):
+        used.add(Use(2, 4000, 100.0, peak_memory=600, cpu_seconds=200.0))
+        by_size.add(
+            Use(1, 9000, 100.0, peak_memory=100 + 200 * number, cpu_seconds=90.0, input_size=number * 100 * MIB)
+        )
+    line = needs.rule_line(sizes(used))
+    assert line is not None
+    assert re.fullmatch(r"threads: 2; resources: mem_mib=6\d\d, runtime=3", line)
+    line = needs.rule_line(sizes(by_size))
+    assert line is not None
+    memory = line.partition("mem_mib=")[2].rpartition(", runtime")[0]
+    amounts = [eval(memory)({}, SimpleNamespace(size=size * 100 * MIB)) for size in (1, 10, 20)]
+    assert [each.is_integer() for each in map(float, amounts)] == [True] * 3
+    assert all(least <= each < 1.3 * least + 64 for least, each in zip((300, 2100, 4100), amounts, strict=True))
+    assert needs.rule_line(sizes(Usage())) is None

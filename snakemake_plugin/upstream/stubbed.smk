@@ -20,25 +20,25 @@ def stub_rules():
 
     from snakemake.io import is_flagged
 
-    def command_of(rule):
+    def command_of(one):
         outputs = [
             f"{{output[{number}]:q}}" + ("/" if is_flagged(each, "directory") else "")
-            for number, each in enumerate(rule.output)
+            for number, each in enumerate(one.output)
         ]
-        text = rule.shellcmd or f"{rule.name} {{input}} {{params}} {{threads}} {{log}}"
+        text = one.shellcmd or f"{one.name} {{input}} {{params}} {{threads}} {{log}}"
         stub = shlex.join([sys.executable, str(Path(workflow.current_basedir, "stub.py"))])
         return f"{stub} {' '.join(outputs)} <<'LADING END'\n{text}\nLADING END"
 
     template = next(each for each in workflow.rules if each.name == "lading_stub").run_func
-    for rule in workflow.rules:
-        if rule.norun or rule.name == "lading_stub":
+    for one in workflow.rules:
+        if one.norun or one.name == "lading_stub":
             continue
-        rule.shellcmd = command_of(rule)
+        one.shellcmd = command_of(one)
         for name in ("script", "notebook", "wrapper", "template_engine", "cwl"):
-            setattr(rule, name, None)
-        constants = tuple(rule.shellcmd if each == "LADING STUB" else each for each in template.__code__.co_consts)
+            setattr(one, name, None)
+        constants = tuple(one.shellcmd if each == "LADING STUB" else each for each in template.__code__.co_consts)
         code = template.__code__.replace(co_consts=constants)
-        rule.run_func = FunctionType(code, rule.run_func.__globals__, rule.name, template.__defaults__)
+        one.run_func = FunctionType(code, one.run_func.__globals__, one.name, template.__defaults__)
 
 
 stub_rules()
