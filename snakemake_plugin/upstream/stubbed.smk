@@ -1,10 +1,7 @@
-# Runs a workflow without its tools: each rule writes into its outputs what its command would have been.
-#
-# It is put beside the Snakefile of the workflow. Everything but what the rules run is the workflow's own: files,
-# wildcards, params, input functions, resources, groups, temporary files.
-include: "Snakefile"
 
 
+# What follows is not of this workflow: each rule writes into its outputs what its command would have been, and runs
+# nothing else. The rest is the workflow's own: files, wildcards, params, input functions, resources, groups.
 rule lading_stub:
     output:
         "lading/stub",

@@ -59,10 +59,10 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
     subprocess.run(["git", "-C", clone, "checkout", "--quiet", terms["commit"]], check=True)
     (folder / "sites.toml").write_text(SITES.format(cores=cores))
     snakefile = clone / terms.get("snakefile", "workflow/Snakefile")
-    for each in ("stubbed.smk", "stub.py"):
-        shutil.copy(HERE / each, snakefile.parent)
-    stubbed = at / snakefile.parent.relative_to(clone) / "stubbed.smk"
-    command = [sys.executable, "-m", "snakemake", "--snakefile", stubbed]
+    shutil.copy(HERE / "stub.py", snakefile.parent)
+    with snakefile.open("a") as file:  # at its end, so that its first rule stays its target
+        file.write((HERE / "stubbed.smk").read_text())
+    command = [sys.executable, "-m", "snakemake", "--snakefile", at / snakefile.relative_to(clone)]
     command += ["--directory", at / terms.get("directory", "."), *terms.get("options", ())]
     ways = {
         "--cores": ["--cores", str(cores)],
