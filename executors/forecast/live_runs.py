@@ -67,8 +67,8 @@ class KnownRun:
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
-    :param asks: its tasks as their hints have them; ``asked``: what a job asks for of those for which room is asked for
-        ahead though no plan provides it
+    :param asks: its tasks as their hints have them; ``asks_of_jobs``: the jobs of which these do not hold, by task and
+        index; ``asked``: what a job asks for of those for which room is asked for ahead though no plan provides it
     :param tenant: whose it is
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
@@ -86,6 +86,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    asks_of_jobs: Mapping[str, Mapping[int, AskingTask]] = field(default_factory=dict)
     asked: dict[str, WaitingJob] = field(default_factory=dict)
     tenant: Tenant = Tenant()  # noqa: RUF009 - a tuple, which nothing changes
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
@@ -292,6 +293,7 @@ class LiveRuns:
         if not due:
             return
         new = [run for run in due if not self.known[run].is_read]
+        new += self.dags.changed(session, [run for run in due if self.known[run].is_read])
         structures = self.dags.read_structures(session, new) if new else {}
         # The first one may have ended before this controller has begun.
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
@@ -311,7 +313,7 @@ class LiveRuns:
                     facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags")
                 )
                 try:
-                    known.asks = self._asks(session, run, by_dag)
+                    known.asks, known.asks_of_jobs = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
                     raise
                 except Exception as error:  # what a task has as its executor_config may be of a class that is not here
@@ -321,15 +323,24 @@ class LiveRuns:
                     known.asks = self._without_circles(known.structure, known.asks)
                 known.is_read, known.version = True, known.version + 1
 
-    def _asks(self, session: Session, run: DagRunKey, by_dag: bool) -> dict[str, AskingTask]:
-        """What the tasks of a run ask for."""
+    def _asks(
+        self, session: Session, run: DagRunKey, by_dag: bool
+    ) -> tuple[dict[str, AskingTask], dict[str, dict[int, AskingTask]]]:
+        """What the tasks of a run ask for, and those of their jobs that ask for something else."""
         last = runs.last_jobs(session, run.dag_id)
-        configs = current.orchestrator().hints(session, run).items()
         facts = self.dags.facts(session, run.dag_id)
-        return {
-            task_id: asking_task(run, task_id, config, last, self.settings, by_dag, facts)
-            for task_id, config in configs
+
+        def ask(task_id: str, config: object) -> AskingTask:
+            return asking_task(run, task_id, config, last, self.settings, by_dag, facts)
+
+        of_jobs: dict[str, dict[int, AskingTask]] = {}
+        for task_id, configs in current.orchestrator().hints_of_jobs(session, run).items():
+            asks = {id(config): ask(task_id, config) for config in configs.values()}
+            of_jobs[task_id] = {index: asks[id(config)] for index, config in configs.items()}
+        of_tasks = {
+            task_id: ask(task_id, config) for task_id, config in current.orchestrator().hints(session, run).items()
         }
+        return of_tasks, of_jobs
 
     def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:
         """The same without gangs where some would begin after each other."""
@@ -393,22 +404,34 @@ class LiveRuns:
             rest = [each for each in its_rows if each.map_index not in have_come]
             request: RoomRequest | None = None
             known.asked.pop(task_id, None)
-            if rest and known.structure is not None and task_id not in doomed:
-                of = TaskToCome(run, task_id, task, known.past, self._expected(ask), known.tenant.team)
-                place = self._place_ahead(ask, first_sites)
-                if place is not None and ask.is_planned:
+            its_asks: dict[int, tuple[AskingTask, list[Any]]] = {}
+            for each in rest if known.structure is not None and task_id not in doomed else ():
+                own = known.asks_of_jobs.get(task_id, {}).get(each.map_index, ask)
+                its_asks.setdefault(id(own), (own, []))[1].append(each)
+            for own, its_rest in its_asks.values():
+                of = TaskToCome(run, task_id, task, known.past, self._expected(own), known.tenant.team)
+                place = self._place_ahead(own, first_sites)
+                if place is not None and own.is_planned:
                     of = replace(of, site=place.site, need=place.need)
-                if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
+                if place is not None and not (own.is_planned and first_sites.is_covered(place.site)):
                     of = replace(of, room_wait=first_sites.wait_at(place))
-                    if ask.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
+                    if own.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
                         request, known.asked[task_id] = RoomRequest(place.site, place.need), place.asked
-                jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
+                jobs += self._to_come(of, its_rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
                 most = min(limits, default=None)
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, most, task.priority, ask.may_ask_ahead, ask.gang, request
+                    jobs,
+                    task.upstream,
+                    task.by_index,
+                    most,
+                    task.priority,
+                    ask.may_ask_ahead,
+                    ask.gang,
+                    request,
+                    task.before,
                 )
         of_run = [each.run_most for each in known.asks.values()]
         limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]

@@ -82,6 +82,8 @@ class DagTask:
     :param executor: that it names; None: the first one of Airflow's configuration
     :param most: how many of its jobs Airflow lets be at work at a time; None: any number
     :param priority: the weight that its author gave it, without those of the tasks around it
+    :param before: by map index: the upstream tasks of which not all jobs come before that job, and the map
+        indices of those that do
     """
 
     upstream: tuple[str, ...] = ()
@@ -92,6 +94,7 @@ class DagTask:
     executor: str | None = None
     most: int | None = None
     priority: int = 1
+    before: Mapping[int, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,10 @@ class Forecaster(ABC):
     @abstractmethod
     def read_structures(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
         """The Dags of those runs that there are; None: it cannot be read, so it is not known what is to come."""
+
+    def changed(self, session: Session, runs: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
+        """Those of these runs whose Dag is another one than when it was read."""
+        return ()
 
     @abstractmethod
     def past(self, session: Session, dag_id: str) -> DagPast:
@@ -252,6 +259,10 @@ class Orchestrator(ABC):
     @abstractmethod
     def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
         """What each task of a run asks for, as its ``executor_config``."""
+
+    def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
+        """The same of the jobs that ask for something else than their task says, by task and map index."""
+        return {}
 
     @abstractmethod
     def pools(self, session: Session) -> Mapping[str, int]:

@@ -76,6 +76,8 @@ class ComingTask:
     :param ahead: whether what its jobs need is asked for before they have come; None: where their start is certain
     :param gang: its jobs begin together with those of the other tasks of the same gang; None: it is in none
     :param request: what is asked for ahead of each of its jobs though no plan provides it; None: nothing
+    :param before: by the index of a job: the upstream tasks of which not all jobs come before it, and the indices of
+        those that do
     """
 
     jobs: Sequence[ComingJob]
@@ -86,6 +88,7 @@ class ComingTask:
     ahead: bool | None = None
     gang: str | None = None
     request: RoomRequest | None = None
+    before: Mapping[int, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
     ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
     begins = _begins(run, ends)
     steps.update((step.job.name, step) for step in begins.values())
+    names = {(task_id, job.index): job.name for task_id, task in run.tasks.items() for job in task.jobs}
     for task_id, task in run.tasks.items():
         upstream = [each for each in task.upstream if each in run.tasks]
         every = tuple(ends[each] for each in upstream)
@@ -241,6 +245,12 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
+            if not has_come and (some := task.before.get(job.index)):
+                its = [(each, index) for each, indices in some.items() for index in indices]
+                parents = (
+                    *(ends[each] for each in upstream if each not in some),
+                    *(names[each] for each in its if each in names),
+                )
             if task.gang is not None and job.begun is None:  # those that have come wait for the others
                 parents = (begins[task.gang].job.name,)
             if task.most and place >= task.most and job.begun is None:

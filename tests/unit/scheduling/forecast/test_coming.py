@@ -84,6 +84,15 @@ def test_in_a_mapped_group_each_waits_for_its_own() -> None:
     assert [steps[f"b{index}"].parents for index in range(3)] == [(), ("a1",), ("a2",)]
 
 
+def test_of_some_jobs_it_is_known_for_which_others_they_wait() -> None:
+    of_jobs = {0: {"a": [1, 7], "b": []}, 1: {"a": [], "b": []}, 2: {"a": [2], "b": [1]}}
+    a, b = ComingTask(mapped("a", 3)), ComingTask(mapped("b", 3), ("a", "b"), before=of_jobs)
+    steps = run(a=a, b=b).forecast.steps
+    assert [steps[f"b{index}"].parents for index in range(3)] == [("a1",), (), ("a2", "b1")], "a7 has ended"
+    steps = run(a=a, b=ComingTask(mapped("b", 2), ("a",), before={0: {"a": [1]}})).forecast.steps
+    assert [steps[f"b{index}"].parents for index in range(2)] == [("a1",), ("r a end",)]
+
+
 def test_what_is_left_out_is_passed_through() -> None:
     steps = run(a=task([job("a")]), b=task([], "a"), c=task([job("c")], "b")).forecast.steps
     assert steps["c"].parents == ("r b end",)
