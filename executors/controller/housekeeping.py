@@ -29,7 +29,6 @@ from lading.executors.store import (
     requests,
     run_rows,
     site_rows,
-    starts,
     usage,
 )
 from lading.executors.store.tables import as_name
@@ -143,7 +142,6 @@ class Housekeeping:
             self._note_tenants(session)
             live = store.count_live(session)
             metrics.round(session, live)
-            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
         if now >= self.next_sums:
             with open_session() as session:
