@@ -263,14 +263,14 @@ def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]
     return [] if site.launches else [each.location for each in seen]
 
 
-def drop_unwanted(session: Session, now: float) -> list[store.Change]:
-    """End jobs that wait and that the orchestrator says it does not want any more, at once.
+def drop_unwanted(session: Session, tokens: Sequence[str], now: float) -> list[store.Change]:
+    """End those of these jobs that wait and that the orchestrator says it does not want any more, at once.
 
     One that it does not know at all is left to :func:`cancel_unwanted`.
 
     :returns: what has changed
     """
-    tokens = current.orchestrator().unwanted(session)
+    tokens = current.orchestrator().unwanted(session, tokens)
     if not tokens:
         return []
     log.info("%d jobs that wait are not wanted any more", len(tokens))

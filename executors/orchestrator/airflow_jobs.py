@@ -37,20 +37,16 @@ def same_task() -> ColumnElement[bool]:
     )
 
 
-def unwanted(session: Session) -> Sequence[str]:
-    """Jobs that wait and whose task instance says that it has ended, was cleared or was queued anew."""
+def unwanted(session: Session, tokens: Sequence[str]) -> Sequence[str]:
+    """Those of these jobs that wait and whose task instance says that it has ended, was cleared or was queued anew."""
     is_another = or_(
         TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
         TaskInstance.state.is_(None),
         TaskInstance.state.not_in(WANTED),
     )
-    return session.scalars(
-        select(JobRow.token).where(
-            JobRow.kind == "ExecuteTask",
-            JobRow.state.in_((State.QUEUED, State.ATTEMPTED)),
-            select(TaskInstance.id).where(same_task(), is_another).exists(),
-        )
-    ).all()
+    waits = JobRow.kind == "ExecuteTask", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
+    query = select(JobRow.token).join(TaskInstance, same_task()).where(*waits, is_another)
+    return [token for chunk in chunks(tokens) for token in session.scalars(query.where(JobRow.token.in_(chunk)))]
 
 
 def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:

@@ -202,8 +202,8 @@ class Orchestrator(ABC):
     # The jobs.
 
     @abstractmethod
-    def unwanted(self, session: Session) -> Sequence[str]:
-        """The tokens of jobs that wait and that it does not want any more, as far as it says so itself."""
+    def unwanted(self, session: Session, tokens: Sequence[str]) -> Sequence[str]:
+        """Those of these jobs that wait and that it does not want any more, as far as it says so itself."""
 
     @abstractmethod
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:

@@ -14,7 +14,6 @@ from lading.executors.store.jobs import (
     add_job,
     adopt,
     adopt_from,
-    any_queued,
     apply,
     chunks,
     count_live,
@@ -31,6 +30,7 @@ from lading.executors.store.jobs import (
     locations,
     mark_reported,
     save_locations,
+    tell,
     unreported,
     usd_until,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, true, update
 
 from lading.executors.store.leases import AHEAD, DatabaseNow
-from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, reason_values
+from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, UnseenRow, reason_values
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -72,11 +72,13 @@ def add_job(session: Session, **columns: Any) -> None:
         columns |= reason_values(columns["reason"]) if "reason" in columns else {}
         when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
         session.execute(insert(JobRow.__table__).values(**when), columns)  # one of many: without the ORM
+        tell(session, [columns["token"]])
 
 
-def any_queued(session: Session) -> bool:
-    """Whether a job waits."""
-    return session.scalar(select(JobRow.token).where(JobRow.state == State.QUEUED).limit(1)) is not None
+def tell(session: Session, tokens: Sequence[str]) -> None:
+    """Tell the controller that acts that these jobs wait, or have changed while they did: it reads no others."""
+    if tokens:
+        session.execute(insert(UnseenRow.__table__), [{"token": token} for token in tokens])
 
 
 def unreported(session: Session, owner: int | None, limit: int, team: str | None = None) -> Sequence[JobRow]:
@@ -215,9 +217,10 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
 
 def forget_reasons(session: Session, code: str) -> None:
     """Take back the reasons of waiting jobs that have a code."""
+    which = JobRow.state == State.QUEUED, JobRow.reason_code == code
+    session.execute(insert(UnseenRow.__table__).from_select(["token"], select(JobRow.token).where(*which)))
     session.execute(
-        update(JobRow).where(JobRow.state == State.QUEUED, JobRow.reason_code == code).values(**reason_values(None)),
-        execution_options={"synchronize_session": False},
+        update(JobRow).where(*which).values(**reason_values(None)), execution_options={"synchronize_session": False}
     )
 
 

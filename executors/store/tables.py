@@ -262,6 +262,16 @@ class JobRow(Base):
         return Layout(self.nodes, self.ppn or 1, self.threads or 1, None if least is None else int(least))
 
 
+class UnseenRow(Base):
+    """A job that was queued, or changed while it waits, by others than the controller that acts; it takes that into its
+    queue and deletes the row (see :mod:`lading.executors.store.queued`)."""
+
+    __tablename__ = "lading_unseen"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
+    token: Mapped[str] = mapped_column(String(36))
+
+
 class UsageRow(Base):
     """What the tries of a task used that ended on one day at one site; jobs are counted here when their own rows are
     deleted, and with no Dag what no job was charged of machines (see :mod:`lading.executors.store.usage`)."""

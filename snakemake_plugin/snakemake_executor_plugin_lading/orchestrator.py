@@ -229,14 +229,15 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
         def session(self) -> AbstractContextManager[Session]:
             return transaction(engine)
 
-        def unwanted(self, session: Session) -> Sequence[str]:
+        def unwanted(self, session: Session, tokens: Sequence[str]) -> Sequence[str]:
             # The end of a job whose Snakemake was killed is of no use.
             waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
             owners = set(session.scalars(select(JobRow.owner).where(*waiting).distinct()))
             if not (dead := owners - living()):
                 return []
             gone = or_(JobRow.owner.in_([each for each in dead if each is not None]), JobRow.owner.is_(None))
-            return session.scalars(select(JobRow.token).where(*waiting, gone)).all()
+            asked = {*tokens}
+            return [each for each in session.scalars(select(JobRow.token).where(*waiting, gone)) if each in asked]
 
         def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
             before = JobRow.kind == "Command", JobRow.state.in_(not_begun), JobRow.queued_at < DatabaseNow() - seconds

@@ -95,6 +95,7 @@ class House:
     def change(self, token: str, **columns: Any) -> None:
         with Session(self.engine) as session:
             session.execute(update(JobRow).where(JobRow.token == token).values(**columns))
+            store.tell(session, [token])
             session.commit()
 
     def job(self, token: str) -> JobRow:
