@@ -2,8 +2,8 @@
 
     python -m benchmarks.backlog [--waiting 5000 20000 100000] [--seconds 30] [--drain]
 
-On PostgreSQL, with a task instance of Airflow's for each job, and a site on paper, which one job fills. The jobs come by
-``queue_workload``. Printed are, for each number of waiting jobs, the statements and the milliseconds of the database
+On PostgreSQL, with a task instance of Airflow's for each job, and a site on paper, which one job fills. The jobs come
+by ``queue_workload``. Printed are, for each number of waiting jobs, the statements and the milliseconds of the database
 per tick, by the statement where most of them go, processor and memory of the controller, the size of the table of jobs
 and how many of its updates were HOT, and how long after room became free the next job was placed. ``--drain``: in the
 end 1,000 slots run all jobs, each of which ends at once.
@@ -56,7 +56,7 @@ def main() -> None:
                 subprocess.run(command, env=service.environment, check=True)
 
 
-def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: bool) -> None:
+def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: bool) -> None:  # noqa: PLR0915
     """Measure in this process, whose environment names the database."""
     from airflow.models import import_all_models
     from airflow.utils.session import create_session
@@ -80,8 +80,9 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
         with create_session(scoped=False) as session:
             rows = session.execute(
                 text(
-                    "select calls, total_exec_time, query from pg_stat_statements s join pg_database d on d.oid = s.dbid"
-                    " where d.datname = current_database() order by total_exec_time desc"
+                    "select calls, total_exec_time, query from pg_stat_statements s"
+                    " join pg_database d on d.oid = s.dbid where d.datname = current_database()"
+                    " order by total_exec_time desc"
                 )
             ).all()
             return sum(row[0] for row in rows), sum(row[1] for row in rows), list(rows[:10])

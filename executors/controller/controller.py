@@ -335,8 +335,8 @@ class Controller:
                 self.queued.read(session)
 
     def drop_unwanted_of(self, decision: Decision) -> bool:
-        """End the jobs that Airflow does not want any more of those for which anything is to be done now; returns whether
-        there are any."""
+        """End the jobs that Airflow does not want any more of those for which anything is to be done now; returns
+        whether there are any."""
         tokens = [each.token for each in decision.changes if each.values.get("state") == State.PLACED]
         if any(decision.orders.values()) or any(decision.holds.values()):
             tokens += self.looked_at

@@ -32,13 +32,13 @@ SECONDS_KNOWN = 3600.0
 MOST_TASKS = 2000
 # In one tick the jobs of tasks are brought up to date for so long, seconds, those first that were not for longest.
 SECONDS_PER_TICK = 0.02
-# The jobs of all tasks are looked at again after so many seconds, for what machines there are changes; those of a task of
-# which some are new or have ended at once.
+# The jobs of all tasks are looked at again after so many seconds, for what machines there are changes; those of a task
+# of which some are new or have ended at once.
 SECONDS_BETWEEN_LOOKS = 60.0
 WAITING = groups.CAN_BE_PLACED
 
 
-class Alike(NamedTuple):
+class SizedAlike(NamedTuple):
     """What jobs have in common that are resized together."""
 
     dag_id: str
@@ -109,12 +109,12 @@ class Needs:
             if number and time.monotonic() > until:
                 break
             self.due.discard(task)
-            alike: dict[Alike, list[str]] = {}
+            alike: dict[SizedAlike, list[str]] = {}
             for token in queued.chosen.get(task, ()):
                 job = queued.jobs[token]
                 row = job.row
                 what = row.site_hint, job.chosen or "", job.input_size, row.cpus, row.memory, row.memory_limit
-                alike.setdefault(Alike(*task, *what), []).append(token)
+                alike.setdefault(SizedAlike(*task, *what), []).append(token)
             fitted = self._fitted(session, task) if alike else None
             for each, tokens in alike.items() if fitted is not None else ():
                 notes += self._resize(session, each, tokens, fitted, largest(each.site_hint), queued)
@@ -140,7 +140,7 @@ class Needs:
     def _resize(
         self,
         session: Session,
-        row: Alike,
+        row: SizedAlike,
         tokens: Sequence[str],
         fitted: Sizes,
         largest: Resources | None,

@@ -1,9 +1,9 @@
 """The queue of the controller that acts: the jobs that wait, read once from the store, and what has changed since.
 
 Others than that controller tell it what they queue or change: in the same transaction, by a row of
-:class:`~lading.executors.store.tables.UnseenRow` with a token. It reads those jobs and deletes these rows, in each tick.
-So it does not matter when a transaction is committed: its rows are seen then. A controller that takes the lease reads
-the whole queue after that, and one that has lost it deletes no row any more.
+:class:`~lading.executors.store.tables.UnseenRow` with a token. It reads those jobs and deletes these rows, in each
+tick. So it does not matter when a transaction is committed: its rows are seen then. A controller that takes the lease
+reads the whole queue after that, and one that has lost it deletes no row any more.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Rank(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Alike:
+class Lane:
     """Jobs that wait and are looked at together, in the order in which they should start.
 
     :param key: what they have in common
@@ -129,7 +129,7 @@ class LaneKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class QueuedJob:
+class QueueEntry:
     """A job of the queue.
 
     :param place: with which others it is looked at; None: it cannot be placed yet, or starts with a gang
@@ -140,7 +140,7 @@ class QueuedJob:
     input_size: int | None
     gang: str | None
     is_unsized: bool
-    place: Alike | None
+    place: Lane | None
 
     @property
     def rank(self) -> Rank:
@@ -170,9 +170,9 @@ class QueuedJobs:
         """Read all of them anew the next time."""
         self.is_read = False
         self.version = 0
-        self.jobs: dict[str, QueuedJob] = {}
-        self.lanes: dict[LaneKey, Alike] = {}
-        self.groups: dict[JobGroup, Alike] = {}
+        self.jobs: dict[str, QueueEntry] = {}
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.groups: dict[JobGroup, Lane] = {}
         self.unsized: dict[str, None] = {}
         self.ganged: set[str] = set()
         self.chosen: dict[tuple[str, str], dict[str, None]] = {}
@@ -216,7 +216,7 @@ class QueuedJobs:
         columns = QueueColumns._make(map(self._shared, row[: len(QueueColumns._fields)]))
         columns = columns._replace(token=row.token, input_values=row.input_values)
         chosen = self._shared(row.chosen)
-        job = QueuedJob(columns, chosen, row.input_size, row.gang, bool(row.is_unsized), None)
+        job = QueueEntry(columns, chosen, row.input_size, row.gang, bool(row.is_unsized), None)
         self.jobs[row.token] = job
         self.counts[columns.reason, columns.team] += 1
         if row.gang is not None:
@@ -237,13 +237,13 @@ class QueuedJobs:
         """The one text that is kept of those which are the same."""
         return self._texts.setdefault(value, value) if type(value) is str else value
 
-    def _place(self, row: QueueColumns, max_jobs: int | None, run_max_jobs: int | None) -> Alike:
+    def _place(self, row: QueueColumns, max_jobs: int | None, run_max_jobs: int | None) -> Lane:
         limits = max_jobs, run_max_jobs, row.max_instances, row.run_max_instances, row.max_usd
         if any(limit is not None for limit in limits):
             group = JobGroup((str(row.dag_id), str(row.run_id)), str(row.task_id), max_jobs, run_max_jobs)
-            return self.groups.setdefault(group, Alike(group))
+            return self.groups.setdefault(group, Lane(group))
         key = LaneKey(row.team, row.dag_id, row.dag_owner, row.dag_tags, row.priority, shape(row))
-        return self.lanes.setdefault(key, Alike(key))
+        return self.lanes.setdefault(key, Lane(key))
 
     def _drop(self, token: str) -> None:
         job = self.jobs.pop(token, None)
@@ -273,7 +273,7 @@ class QueuedJobs:
         found = (self.jobs.get(token) for token in tokens)
         return [job.row for job in found if job is not None and job.place is not None]
 
-    def first(self, alike: Iterable[Alike], most: int | None = None) -> list[QueueColumns]:
+    def first(self, alike: Iterable[Lane], most: int | None = None) -> list[QueueColumns]:
         """The first jobs of those that are alike, in the order in which they should start."""
         return self.rows(rank.token for rank in islice(in_order(alike), most))
 
@@ -281,7 +281,7 @@ class QueuedJobs:
         """Those that can be placed, but for those of groups with a limit."""
         return self.first(self.lanes.values())
 
-    def others(self, alike: Alike, reason: Reason, before: float) -> list[str]:
+    def others(self, alike: Lane, reason: Reason, before: float) -> list[str]:
         """Those of some jobs that are alike which were queued before and have another reason, or none."""
         if alike.said == reason:
             return []
@@ -314,15 +314,15 @@ class QueuedJobs:
                     job.place.said = None
 
 
-def in_order(alike: Iterable[Alike]) -> Iterator[Rank]:
+def in_order(alike: Iterable[Lane]) -> Iterator[Rank]:
     """The jobs of all of these, in the order in which they should start."""
     lists = [each.ranks for each in alike]
     return iter(lists[0]) if len(lists) == 1 else heapq.merge(*lists)
 
 
-def by(alike: Iterable[Alike], key: Callable[[LaneKey], Hashable]) -> dict[Any, list[Alike]]:
+def by(alike: Iterable[Lane], key: Callable[[LaneKey], Hashable]) -> dict[Any, list[Lane]]:
     """Lanes by what they have in common."""
-    found: dict[Any, list[Alike]] = {}
+    found: dict[Any, list[Lane]] = {}
     for each in alike:
         found.setdefault(key(each.key), []).append(each)
     return found

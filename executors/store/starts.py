@@ -1,7 +1,7 @@
 """When jobs that wait are expected to start: by plans, by batch systems, by how long earlier tries have waited.
 
-It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that came
-true.
+It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that
+came true.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from lading.executors.store import Change, JobRow, LocationRow, State, data, gro
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import OF_JOBS
 from lading.scheduling.insight.usage import Usage
@@ -458,7 +459,7 @@ def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session)
     assert waiting(session) == ["two0", "free"]
     add_limited(session, "two", 1, State.PLACED, max_jobs=2, map_index=10)
     assert waiting(session) == ["free"]
-    groups.explain(session, before=12.5)
+    groups.explain(session, QueuedJobs().read(session), before=12.5)
     reasons = dict(session.execute(select(JobRow.token, JobRow.reason).where(JobRow.reason.is_not(None))).all())
     assert reasons == dict.fromkeys(
         [f"two{State.QUEUED}{number}" for number in range(3)],
