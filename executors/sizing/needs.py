@@ -113,10 +113,13 @@ class Needs:
             for token in queued.chosen.get(task, ()):
                 job = queued.jobs[token]
                 row = job.row
-                what = row.site_hint, job.chosen or "", job.input_size, row.cpus, row.memory, row.memory_limit
-                alike.setdefault(SizedAlike(*task, *what), []).append(token)
-            fitted = self._fitted(session, task) if alike else None
-            for each, tokens in alike.items() if fitted is not None else ():
+                limit = row.memory_limit
+                each = SizedAlike(*task, row.site_hint, job.chosen or "", job.input_size, row.cpus, row.memory, limit)
+                alike.setdefault(each, []).append(token)
+            if not alike:
+                continue
+            fitted = self._fitted(session, task)
+            for each, tokens in alike.items():
                 notes += self._resize(session, each, tokens, fitted, largest(each.site_hint), queued)
         return notes
 

@@ -483,7 +483,8 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     assert waiting(session) == []
     assert [job.token for job in sizing.unsized_jobs(session, [])] == ["unknown", "unknown2"]
     assert [job.token for job in sizing.unsized_jobs(session, ["unknown"])] == ["unknown2"]
-    sizing.explain(session, before=2.0)
+    queued = QueuedJobs().read(session)
+    queued.explain(session, sizing.UNKNOWN, queued.without_reason(2.0, are_unsized=True))
     assert set(session.scalars(select(JobRow.reason))) == {sizing.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "sizing": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]
