@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,13 +47,17 @@ mount --bind "$2/meminfo" /proc/meminfo
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2/home" "$3"
 sh "$2/commands" </dev/null &
-exec {sshd} -D -e -f "$2/sshd_config"
+exec {server}
 """
+SSHD = f'{PROGRAM} -D -e -f "$2/sshd_config"'
+# The kernel accepts connections for it.
+HANGING = """{python} -c 'import signal, socket; s = socket.create_server(("{address}", {port})); signal.pause()'"""
 
 
 class Machine:
     """:param memory: MiB that its kernel sees; None: a little less than the specification of its type
     :param has_its_key: whether its SSH server has the key of its user data
+    :param hangs: whether its SSH server accepts connections and sends nothing
     """
 
     def __init__(
@@ -65,9 +70,10 @@ class Machine:
         memory: int | None,
         *,
         has_its_key: bool = True,
+        hangs: bool = False,
     ) -> None:
         self.instance, self.folder, self.port, self.user, self.home = instance, folder, port, user, home
-        self.has_its_key = has_its_key
+        self.has_its_key, self.hangs = has_its_key, hangs
         capacity = bundled().types[instance.instance_type].capacity
         self.cpus = int(capacity.cpus)
         self.memory = memory or int(capacity.memory * SHARE_OF_MEMORY)
@@ -111,7 +117,9 @@ class Machine:
         # A kernel's pid 1 takes all other processes with it, and dies with the process that started it.
         apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--uts", "--fork", "--mount-proc"]
         name = f"ip-{str(self.instance.private_ip).replace('.', '-')}"
-        boot = ["sh", "-c", BOOT.format(sshd=PROGRAM), "sh", name, str(self.folder), str(self.home)]
+        hanging = HANGING.format(python=sys.executable, address=self.address, port=self.port)
+        script = BOOT.format(server=hanging if self.hangs else SSHD)
+        boot = ["sh", "-c", script, "sh", name, str(self.folder), str(self.home)]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(
                 [*apart, "--kill-child", *boot],
