@@ -291,6 +291,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
         if chosen:
             log.info("%d jobs in state %s are not wanted any more", len(chosen), state.value)
             store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
+            store.tell(session, chosen)
 
 
 def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
