@@ -420,6 +420,7 @@ def test_what_comes_back_late_changes_nothing(house: House, site: FakeElasticSit
 def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(house: House) -> None:
     house.add("t", kind="ExecuteTask", cancel=because("unwanted"), dag_id="d", run_id="r", task_id="t")
     with Session(house.engine) as session:
+        assert store.take_lease(session, house.controller.leadership.holder, "host", 1, True, 3600.0, None)
         assert [*house.controller.queued.read(session).jobs] == ["t"]
         session.commit()
         housekeeping.cancel_unwanted(session, time.time())
