@@ -50,8 +50,9 @@ sh "$2/commands" </dev/null &
 exec {server}
 """
 SSHD = f'{PROGRAM} -D -e -f "$2/sshd_config"'
-# The kernel accepts connections for it.
-HANGING = """{python} -c 'import signal, socket; s = socket.create_server(("{address}", {port})); signal.pause()'"""
+# A process that listens and never accepts: the kernel completes the connections, and nothing is ever sent.
+LISTEN = "import signal, socket, sys; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); signal.pause()"
+HANGING = f'{shlex.quote(sys.executable)} -c {shlex.quote(LISTEN)} "$4" "$5"'
 
 
 class Machine:
@@ -117,9 +118,9 @@ class Machine:
         # A kernel's pid 1 takes all other processes with it, and dies with the process that started it.
         apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--uts", "--fork", "--mount-proc"]
         name = f"ip-{str(self.instance.private_ip).replace('.', '-')}"
-        hanging = HANGING.format(python=sys.executable, address=self.address, port=self.port)
-        script = BOOT.format(server=hanging if self.hangs else SSHD)
-        boot = ["sh", "-c", script, "sh", name, str(self.folder), str(self.home)]
+        script = BOOT.format(server=HANGING if self.hangs else SSHD)
+        of_machine = [name, str(self.folder), str(self.home), self.address, str(self.port)]
+        boot = ["sh", "-c", script, "sh", *of_machine]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(
                 [*apart, "--kill-child", *boot],

@@ -64,11 +64,11 @@ def task_workload(ti: str, dag_id: str, task_id: str, file: str) -> dict[str, An
     }
 
 
-class Server(ThreadingHTTPServer):
+class ApiServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error, unless it is that the client has gone: a test has killed it."""
+        """Print an error, unless the client has gone: tests kill clients."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -108,7 +108,7 @@ class ExecutionApi:
             def log_message(self, format: str, *arguments: object) -> None:
                 """Keep quiet."""
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = ApiServer(("127.0.0.1", 0), Handler)
         self.server.socket.listen(256)  # by default five connections wait, and others come back after seconds
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/execution/"
 

@@ -114,7 +114,7 @@ def test_a_machine_that_is_stopped_from_outside_is_terminated(
 def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "PRICES_TIMEOUT", 600)  # of what is slow here the test sees no end
+    monkeypatch.setattr(client, "PRICES_TIMEOUT", 600)  # longer than the test: the slow request must not end
     drive = make(capacity_type="spot", max_poll_interval=1)
     [name] = drive.up(capacity_type="spot")
     drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
