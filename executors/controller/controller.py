@@ -71,8 +71,9 @@ PAUSE_AFTER_TROUBLE = 2.0
 # looks at a thousand jobs, or the machine is busy, few ticks find as much as many.
 REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
 
-# Of so many waiting jobs a tick asks whether they are still wanted, beside those that it is about to do something for.
-MOST_CHECKED_PER_TICK = 100
+# Of so many waiting jobs it is asked every second whether they are still wanted, beside those for which anything is
+# about to be done. They are read anew too: a hand may have changed them.
+MOST_CHECKED_PER_SECOND = 100
 
 # It begins when nothing has happened for so long, seconds.
 SECONDS_UNTIL_LULL = 5.0
@@ -122,6 +123,7 @@ class Controller:
         """The waiting jobs that were looked at in the last tick."""
         self.unchecked: list[str] = []
         """The waiting jobs of which it is still to be asked whether they are wanted, in this round of all."""
+        self.next_check = 0.0
         self.idle_detector = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
@@ -232,7 +234,7 @@ class Controller:
             with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
             self.threads.request_observations(min(REST_AFTER_TICK * (time.monotonic() - begun), LONGEST_REST))
-        if self.housekeeping.due(self.metrics, self.threads.troubles()):
+        if self.housekeeping.due(self.metrics, self.threads.troubles(), self.queued):
             self.stop()
 
     def _work(self, started: float) -> None:
@@ -349,9 +351,14 @@ class Controller:
 
     def _next_unchecked(self) -> list[str]:
         """Some of the jobs that wait, others each time."""
+        if (now := time.monotonic()) < self.next_check:
+            return []
+        self.next_check = now + TICK_SECONDS
         if not self.unchecked:
             self.unchecked = sorted(self.queued.jobs)  # tokens are random, and so is their order
-        taken, self.unchecked = self.unchecked[-MOST_CHECKED_PER_TICK:], self.unchecked[:-MOST_CHECKED_PER_TICK]
+        taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        del self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        self.queued.note(taken)
         return taken
 
     def size(self) -> None:

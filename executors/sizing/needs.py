@@ -114,7 +114,9 @@ class Needs:
                 job = queued.jobs[token]
                 row = job.row
                 limit = row.memory_limit
-                each = SizedAlike(*task, row.site_hint, job.chosen or "", job.input_size, row.cpus, row.memory, limit)
+                each = SizedAlike(
+                    *task, row.site_hint, job.more.chosen or "", job.more.input_size, row.cpus, row.memory, limit
+                )
                 alike.setdefault(each, []).append(token)
             if not alike:
                 continue

@@ -16,7 +16,6 @@ from lading.executors.store.jobs import (
     adopt_from,
     apply,
     chunks,
-    count_live,
     cpu_hour,
     explain,
     explain_the_rest,

@@ -364,13 +364,6 @@ def usd_until(now: float) -> Any:
     return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
 
 
-def count_live(session: Session) -> dict[tuple[str | None, str, str | None], int]:
-    """The number of jobs that have not ended, by site, state and team."""
-    columns = JobRow.site, JobRow.state, JobRow.team
-    rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(LIVE)).group_by(*columns))
-    return {(site, state, team): count for site, state, team, count in rows}
-
-
 def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:
     """Replace what is known of a site's locations; of one that stays in its state it is kept since when it is."""
     kept = list(locations)

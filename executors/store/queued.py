@@ -17,7 +17,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from lading.executors.store.jobs import chunks, explain
 from lading.executors.store.leases import Lease
@@ -86,6 +86,18 @@ class QueueColumns(NamedTuple):
 COLUMNS = tuple(getattr(JobRow, name) for name in QueueColumns._fields)
 
 
+class MoreColumns(NamedTuple):
+    """What else the queue reads of a job."""
+
+    max_jobs: int | None
+    run_max_jobs: int | None
+    chosen: str | None
+    input_size: int | None
+    gang: str | None
+    is_unsized: bool
+    is_cancelled: bool
+
+
 class Rank(NamedTuple):
     """The order in which jobs should start."""
 
@@ -136,10 +148,7 @@ class QueueEntry:
     """
 
     row: QueueColumns
-    chosen: str | None
-    input_size: int | None
-    gang: str | None
-    is_unsized: bool
+    more: MoreColumns
     place: Lane | None
 
     @property
@@ -169,7 +178,6 @@ class QueuedJobs:
     def forget(self) -> None:
         """Read all of them anew the next time."""
         self.is_read = False
-        self.version = 0
         self.jobs: dict[str, QueueEntry] = {}
         self.lanes: dict[LaneKey, Lane] = {}
         self.groups: dict[JobGroup, Lane] = {}
@@ -211,31 +219,50 @@ class QueuedJobs:
                 session.execute(gone, execution_options={"synchronize_session": False})
         return self
 
+    def missed(self, session: Session) -> set[str]:
+        """Jobs that were queued or have changed although nobody has told so; they are read anew the next time."""
+        self.read(session)
+        waiting = JobRow.state == State.QUEUED
+        there, told = (
+            select(func.count()).select_from(what).scalar_subquery()
+            for what in (select(JobRow.token).where(waiting).subquery(), UnseenRow)
+        )
+        # In one statement: what is told comes with what it is about.
+        number, unseen = session.execute(select(there, told)).one()
+        if unseen or number == len(self.jobs):
+            return set()
+        found = {*session.scalars(select(JobRow.token).where(waiting))} ^ self.jobs.keys()
+        self.note(found)
+        return found
+
     def _put(self, row: Any) -> None:
-        self._drop(row.token)
-        columns = QueueColumns._make(map(self._shared, row[: len(QueueColumns._fields)]))
-        columns = columns._replace(token=row.token, input_values=row.input_values)
-        chosen = self._shared(row.chosen)
-        job = QueueEntry(columns, chosen, row.input_size, row.gang, bool(row.is_unsized), None)
-        self.jobs[row.token] = job
+        columns = QueueColumns._make(row[: len(QueueColumns._fields)])
+        more = MoreColumns._make(row[len(QueueColumns._fields) :])
+        known = self.jobs.get(columns.token)
+        if known is not None and (known.row, known.more) == (columns, more):
+            return
+        self._drop(columns.token)
+        shared = QueueColumns._make(map(self._shared, columns))
+        columns = shared._replace(token=columns.token, input_values=columns.input_values)
+        job = QueueEntry(columns, more if more.input_size is not None else self._shared(more), None)
+        self.jobs[columns.token] = job
         self.counts[columns.reason, columns.team] += 1
-        if row.gang is not None:
-            self.ganged.add(row.token)
+        if more.gang is not None:
+            self.ganged.add(columns.token)
         if columns.reason is None:
-            self.unexplained[row.token] = None
-        if job.is_unsized:
-            self.unsized[row.token] = None
-        elif not row.is_cancelled and row.gang is None:
-            job.place = self._place(columns, row.max_jobs, row.run_max_jobs)
+            self.unexplained[columns.token] = None
+        if more.is_unsized:
+            self.unsized[columns.token] = None
+        elif not more.is_cancelled and more.gang is None:
+            job.place = self._place(columns, more.max_jobs, more.run_max_jobs)
             job.place.add(job.rank)
-            if row.chosen is not None:
-                self.chosen.setdefault(job.task, {})[row.token] = None
+            if more.chosen is not None:
+                self.chosen.setdefault(job.task, {})[columns.token] = None
                 self.new_chosen.add(job.task)
-        self.version += 1
 
     def _shared(self, value: Any) -> Any:
-        """The one text that is kept of those which are the same."""
-        return self._texts.setdefault(value, value) if type(value) is str else value
+        """The one text, or the one of these tuples, that is kept of those which are the same."""
+        return self._texts.setdefault(value, value) if isinstance(value, (str, MoreColumns)) else value
 
     def _place(self, row: QueueColumns, max_jobs: int | None, run_max_jobs: int | None) -> Lane:
         limits = max_jobs, run_max_jobs, row.max_instances, row.run_max_instances, row.max_usd
@@ -249,7 +276,8 @@ class QueuedJobs:
         job = self.jobs.pop(token, None)
         if job is None:
             return
-        self.version += 1
+        if not self.jobs:
+            self._texts.clear()
         self._count(job.row, -1)
         self.ganged.discard(token)
         for some in (self.unsized, self.unexplained):
@@ -296,7 +324,7 @@ class QueuedJobs:
         :param are_unsized: of which it is not known what they ask for; else all that start alone
         """
         jobs = [(token, self.jobs[token]) for token in self.unexplained]
-        which = (job.is_unsized for _, job in jobs) if are_unsized else (job.gang is None for _, job in jobs)
+        which = (job.more.is_unsized if are_unsized else job.more.gang is None for _, job in jobs)
         return [
             token for (token, job), is_one in zip(jobs, which, strict=True) if is_one and job.row.queued_at < before
         ]

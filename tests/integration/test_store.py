@@ -23,6 +23,7 @@ from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, LocationRow, State, data, groups, instances, queue, strikes
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.figures import LiveKey, count_live
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.queued import QueuedJobs
@@ -255,6 +256,10 @@ def test_the_jobs_of_a_dead_scheduler_are_taken_over(session: Session) -> None:
     assert store.foreign_owners(session, 9) == []
 
 
+def live(session: Session) -> dict[LiveKey, int]:
+    return count_live(session, QueuedJobs().read(session))
+
+
 def test_each_executor_has_the_jobs_of_its_team(session: Session) -> None:
     for token, team in (("all", None), ("genes", "genes"), ("gone", "gone")):
         add(session, token, executor_team=team, team=team, unreported=True)
@@ -264,7 +269,7 @@ def test_each_executor_has_the_jobs_of_its_team(session: Session) -> None:
     assert store.adopt_from(session, 7, 9, None, but=["genes"]) == {"all": State.QUEUED, "gone": State.QUEUED}
     session.expire_all()
     assert {job.token for job in store.unreported(session, 9, 10)} == {"all", "gone"}
-    assert set(store.count_live(session)) == {(None, State.QUEUED, team) for team in (None, "genes", "gone")}
+    assert set(live(session)) == {LiveKey(None, State.QUEUED, team) for team in (None, "genes", "gone")}
 
 
 def test_more_jobs_than_one_statement_takes(session: Session) -> None:
@@ -272,7 +277,7 @@ def test_more_jobs_than_one_statement_takes(session: Session) -> None:
     for token in tokens:
         add(session, token)
     assert len(store.find(session, tokens)) == len(tokens)
-    assert store.count_live(session) == {(None, State.QUEUED, None): len(tokens)}
+    assert live(session) == {LiveKey(None, State.QUEUED, None): len(tokens)}
 
 
 def test_one_controller_holds_the_lease(session: Session) -> None:

@@ -423,9 +423,8 @@ def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(hou
         assert store.take_lease(session, house.controller.leadership.holder, "host", 1, True, 3600.0, None)
         assert [*house.controller.queued.read(session).jobs] == ["t"]
         session.commit()
-        housekeeping.cancel_unwanted(session, time.time())
-        session.commit()
-        assert [*house.controller.queued.read(session).jobs] == []
+    house.controller.drop_unwanted()
+    assert [*house.controller.queued.jobs] == []
     assert house.job("t").state == State.CANCELLED
 
 
@@ -569,7 +568,7 @@ def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
 
     def needless() -> bool:
         time.sleep(0.01)
-        return keeping.due(Metrics(), {})
+        return keeping.due(Metrics(), {}, house.controller.queued)
 
     site.see("L1")
     house.tick()

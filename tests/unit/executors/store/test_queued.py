@@ -91,6 +91,49 @@ def test_nothing_is_read_of_jobs_of_which_nothing_has_changed(engine: Engine) ->
     assert len(statements) == 2
 
 
+def test_what_nobody_has_told_of_is_missed_and_found(engine: Engine) -> None:
+    add(engine, "stays", "ends")
+    queued = QueuedJobs("me")
+    read(engine, queued)
+    by_hand = store.JobRow.__table__
+    with Session(engine) as session:
+        assert queued.missed(session) == set()
+        session.execute(by_hand.insert(), {**JOB, "token": "older", "queued_at": 0.5})
+        session.commit()
+    assert read(engine, queued) == ["stays", "ends"], "no tick pays for what is told"
+    with Session(engine) as session:
+        assert queued.missed(session) == {"older"}
+        assert [row.token for row in queued.read(session).unlimited()] == ["older", "stays", "ends"]
+        session.execute(by_hand.delete().where(by_hand.c.token.in_(("ends", "older"))))
+        assert queued.missed(session) == {"ends", "older"}
+        assert [row.token for row in queued.read(session).unlimited()] == ["stays"]
+        session.commit()
+
+
+def test_what_is_told_between_two_statements_is_not_missed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued = QueuedJobs("me")
+    read(engine, queued)
+    with Session(engine) as session:
+        monkeypatch.setattr(queued, "read", lambda session: add(engine, "told"))
+        assert queued.missed(session) == set()
+
+
+def test_a_job_that_is_read_anew_and_is_the_same_is_not_new(engine: Engine) -> None:
+    add(engine, "a", chosen="{}")
+    queued = QueuedJobs("me")
+    read(engine, queued)
+    entry, queued.new_chosen = queued.jobs["a"], set()
+    queued.note(["a"])
+    read(engine, queued)
+    assert (queued.jobs["a"], queued.new_chosen) == (entry, set())
+    with Session(engine) as session:
+        session.execute(store.JobRow.__table__.update().values(priority=7))
+        session.commit()
+    queued.note(["a"])
+    read(engine, queued)
+    assert (queued.jobs["a"].row.priority, queued.new_chosen) == (7, {("d", "t")})
+
+
 def test_who_has_lost_the_lease_takes_nothing_from_who_has_it(engine: Engine) -> None:
     old, new = QueuedJobs("me"), QueuedJobs("other")
     read(engine, old)
