@@ -190,6 +190,7 @@ def explained(reason: Reason) -> list[tuple[Any, Any]]:
     values = {
         "unreported": case((same, JobRow.unreported), else_=True),
         "news": case((same, JobRow.news), else_=JobRow.news + 1),
+        "changed_at": JobRow.changed_at,
     }
     return [(getattr(JobRow, name), value) for name, value in {**values, **reason_values(reason)}.items()]
 
@@ -220,7 +221,8 @@ def forget_reasons(session: Session, code: str) -> None:
     which = JobRow.state == State.QUEUED, JobRow.reason_code == code
     session.execute(insert(UnseenRow.__table__).from_select(["token"], select(JobRow.token).where(*which)))
     session.execute(
-        update(JobRow).where(*which).values(**reason_values(None)), execution_options={"synchronize_session": False}
+        update(JobRow).where(*which).values(**reason_values(None), changed_at=JobRow.changed_at),
+        execution_options={"synchronize_session": False},
     )
 
 
