@@ -12,6 +12,7 @@ from lading.executors.store.jobs import (
     CHUNK,
     Change,
     add_job,
+    add_jobs,
     adopt,
     adopt_from,
     apply,

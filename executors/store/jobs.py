@@ -64,15 +64,31 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
 
 def add_job(session: Session, **columns: Any) -> None:
-    """Add one job; a token that is there already is left as it is (the same try was queued twice).
+    """Add one job, see :func:`add_jobs`."""
+    add_jobs(session, [columns])
 
-    It is queued now, by the database's clock, unless ``queued_at`` is given: those of several schedulers may differ.
+
+def add_jobs(session: Session, jobs: Iterable[Mapping[str, Any]]) -> None:
+    """Add jobs; a token that is there already is left as it is (the same try was queued twice).
+
+    They are queued now and in this order, by the database's clock, unless ``queued_at`` is given: those of several
+    schedulers may differ.
+
+    :param jobs: the columns of each
     """
-    if not knows(session, columns["token"]):
-        columns |= reason_values(columns["reason"]) if "reason" in columns else {}
-        when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
-        session.execute(insert(JobRow.__table__).values(**when), columns)  # one of many: without the ORM
-        tell(session, [columns["token"]])
+    by_token = {job["token"]: job for job in jobs}
+    known = find(session, list(by_token))
+    alike: dict[frozenset[str], list[dict[str, Any]]] = {}
+    for number, (token, job) in enumerate(by_token.items()):
+        if token in known:
+            continue
+        columns = {**job, **(reason_values(job["reason"]) if "reason" in job else {})}
+        columns |= {} if "queued_at" in job else {"later": number * 1e-6}
+        alike.setdefault(frozenset(columns), []).append(columns)
+    for names, some in alike.items():
+        when = {"queued_at": DatabaseNow() + bindparam("later")} if "later" in names else {}
+        session.execute(insert(JobRow.__table__).values(**when), some)  # many at a time: without the ORM
+    tell(session, [token for token in by_token if token not in known])
 
 
 def tell(session: Session, tokens: Sequence[str]) -> None:
