@@ -150,6 +150,8 @@ class LadingExecutor(BaseExecutor):
 
     def sync(self) -> None:
         """Report to Airflow what has changed since the last time."""
+        if not (self.live or self.reported) and time.monotonic() < self.next_adoption:
+            return  # nothing is to come of jobs that it knows of
         try:
             with create_session(scoped=False) as session:
                 # Between two calls the scheduler has processed our events, so only now they can't be lost with it.
@@ -209,9 +211,10 @@ class LadingExecutor(BaseExecutor):
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
         self._forget_undone(session)
-        living = airflow_schedulers.living(session, self.settings.schedulers_folder)
-        for dead in store.foreign_owners(session, self.owner):
-            if dead is None or dead in living:
+        others = [each for each in store.foreign_owners(session, self.owner) if each is not None]
+        living = airflow_schedulers.living(session, self.settings.schedulers_folder) if others else set()
+        for dead in others:
+            if dead in living:
                 continue
             known = store.adopt_from(session, dead, self.owner, self.team_name, but=self._others())
             if not known:

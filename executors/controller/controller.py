@@ -124,6 +124,8 @@ class Controller:
         self.unchecked: list[str] = []
         """The waiting jobs of which it is still to be asked whether they are wanted, in this round of all."""
         self.next_check = 0.0
+        self.had_gangs = True
+        """Whether there may be gangs of which no job waits."""
         self.idle_detector = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
@@ -317,7 +319,11 @@ class Controller:
             if self.budgets.in_hours:
                 self.durations.read(session)
             self.staging.sweep(session)
-            return bool(self.queued.read(session).jobs) or gangs.any_gang(session)
+            any_wait = bool(self.queued.read(session).jobs)
+            # A gang is made of jobs that wait, so without any there are none but those that there were.
+            has_gangs = self.had_gangs and not any_wait and gangs.any_gang(session)
+            self.had_gangs = any_wait or has_gangs
+            return any_wait or has_gangs
 
     def drop_unwanted(self) -> None:
         """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
