@@ -9,7 +9,7 @@ from typing import Any
 
 from lading.executors.columns import hint_columns
 from lading.executors.settings import Settings
-from lading.executors.store import groups, queue
+from lading.executors.store import queue, queued
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
@@ -17,7 +17,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 
 # All that waits comes before what is yet to come.
 LAST = -(10**9)
-NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
+NO_COLUMNS = {column.key: None for column in queued.COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def as_to_come(last: Any, row: Any) -> Any:
 
     :param row: the task by its hints
     """
-    columns = {column.key: getattr(last, column.key) for column in groups.COLUMNS}
+    columns = {column.key: getattr(last, column.key) for column in queued.COLUMNS}
     names = ("token", "run_id", "map_index", "priority", "queued_at")
     return SimpleNamespace(**{**columns, **{name: getattr(row, name) for name in names}})
 

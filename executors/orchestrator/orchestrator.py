@@ -209,12 +209,16 @@ class Orchestrator(ABC):
     # The jobs.
 
     @abstractmethod
-    def unwanted(self, session: Session) -> Sequence[str]:
-        """The tokens of jobs that wait and that it does not want any more, as far as it says so itself."""
+    def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
+        """Those of these jobs that wait and that it does not want any more, or does not know.
+
+        :param seconds: none that it does not know and that was queued later than so many seconds ago
+        """
 
     @abstractmethod
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-        """Jobs that have not begun and that it does not want any more, or does not know: each token with the state.
+        """Jobs that have a place but have not begun, or that sleep, and that it does not want any more, or does not
+        know: each token with the state.
 
         :param seconds: none that was queued later than so many seconds ago
         :param most: no more than so many

@@ -354,7 +354,7 @@ class Engine:
         """End the jobs of killed Snakemakes: this one may be about to run the same ones."""
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, JobRow, State, apply
+        from lading.executors.store import LIVE, JobRow, State, apply, tell
 
         was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
@@ -363,6 +363,7 @@ class Engine:
                 rows = session.execute(select(JobRow.token, JobRow.state).where(*is_left))
                 left = [(token, state) for token, state in rows]
                 apply(session, _cancellations(left))
+                tell(session, [token for token, _ in left])
                 runs.forget_killed_runs(session, self.state)
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
@@ -572,11 +573,12 @@ class Engine:
     def _cancel(self, session: Any) -> None:
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, JobRow, apply
+        from lading.executors.store import LIVE, JobRow, apply, tell
 
         mine = JobRow.run_id == self.run_id, JobRow.state.in_(LIVE), JobRow.cancel.is_(None)
-        left = session.execute(select(JobRow.token, JobRow.state).where(*mine))
-        apply(session, _cancellations([(token, state) for token, state in left]))
+        left = [(token, state) for token, state in session.execute(select(JobRow.token, JobRow.state).where(*mine))]
+        apply(session, _cancellations(left))
+        tell(session, [token for token, _ in left])
 
     def stop(self, *, waits: bool = True) -> None:
         """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it.

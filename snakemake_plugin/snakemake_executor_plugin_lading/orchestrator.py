@@ -210,15 +210,14 @@ class NoMetrics:
 
 def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
     """The orchestrator of a store. The engine's modules are imported here, after the deployment was named."""
-    from sqlalchemy import or_, select
+    from sqlalchemy import select
 
     from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
-    from lading.executors.store import LIVE, JobRow, State
+    from lading.executors.store import LIVE, JobRow, State, chunks
     from lading.executors.store.leases import DatabaseNow
     from lading.hooks.files import child_processes
 
     store = state.store_id()
-    not_begun = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 
     def living() -> set[int]:
         return runs.living_owners(state.schedulers)
@@ -270,18 +269,17 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
         def session(self) -> AbstractContextManager[Session]:
             return transaction(engine)
 
-        def unwanted(self, session: Session) -> Sequence[str]:
+        def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
             # The end of a job whose Snakemake was killed is of no use.
             waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
-            owners = set(session.scalars(select(JobRow.owner).where(*waiting).distinct()))
-            if not (dead := owners - living()):
-                return []
-            gone = or_(JobRow.owner.in_([each for each in dead if each is not None]), JobRow.owner.is_(None))
-            return session.scalars(select(JobRow.token).where(*waiting, gone)).all()
+            query, alive = select(JobRow.token, JobRow.owner).where(*waiting), living()
+            rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))
+            return [token for token, owner in rows if owner not in alive]
 
         def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-            before = JobRow.kind == "Command", JobRow.state.in_(not_begun), JobRow.queued_at < DatabaseNow() - seconds
-            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*before, JobRow.cancel.is_(None))
+            which = JobRow.kind == "Command", JobRow.state.in_((State.ATTEMPTED, State.PLACED)), JobRow.cancel.is_(None)
+            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*which)
+            query = query.where(JobRow.queued_at < DatabaseNow() - seconds)
             alive = living()
             found = [(token, state) for token, state, owner in session.execute(query) if owner not in alive]
             return found[:most]

@@ -264,12 +264,13 @@ class WorkflowRuns:
 
 
 class SaidRuns(WorkflowRuns):
-    """The same where it is kept when jobs are expected to start, as it is said first."""
+    """The same where somebody looks all the time when jobs are expected to start."""
 
     def tick(self, ticks: list[float]) -> None:
         super().tick(ticks)
         with Session(self.engine) as session:
-            starts.say(session, self.clock.now)
+            waiting = select(*starts.COLUMNS).where(JobRow.state.in_(starts.WAITING))
+            starts.show_starts(session, session.execute(waiting).all(), self.clock.now)
             session.commit()
 
     def accuracy(self, since: float = 0.0) -> list[Accuracy]:

@@ -19,7 +19,7 @@ from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
-from lading.executors.store.starts import expected_starts
+from lading.executors.store.starts import show_starts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
@@ -149,7 +149,7 @@ def as_tries(
     """Jobs with what each has cost, USD, as the page shows them: with boots, holds and expected starts."""
     rows = [job for job, _ in jobs]
     boots, held = boots_of(session, rows), held_for(session)
-    expected, ahead = expected_starts(session, rows, now), database_ahead(session)
+    expected, ahead = show_starts(session, rows, now), database_ahead(session)
     return [
         as_try(
             job,

@@ -191,6 +191,7 @@ def test_what_a_budget_does_not_pay_for_is_planned_once_and_launched_as_soon_as_
     assert reason.code == "max_usd"
     with Session(here.engine) as session:
         session.execute(update(JobRow).values(max_usd=40.0))
+        store.tell(session, session.scalars(select(JobRow.token)).all())
         session.commit()
     here.run(BOOT + 3 * TICK)
     assert here.begun == {"b0", "b1", "b2"}
