@@ -23,10 +23,11 @@ from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late, find_prefetches
 from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import limits_left
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.plan import Objective, Placement, Wait
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.machines import left_of, with_kept
 
@@ -151,7 +152,7 @@ class SitePlan:
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
-        here = self._input(forecast, its.waiting, site, market, now)
+        here = self._input(forecast, its, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
         if is_blind:
@@ -195,8 +196,8 @@ class SitePlan:
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
-        """Note which machines have jobs that no plan had before they began: gangs, tasks on few machines, what comes
-        from other sites. Of those that run when a controller begins it is not known."""
+        """Note which machines have jobs that no plan had before they began, as of gangs and from other sites. Of those
+        that run when a controller begins it is not known."""
         steps = its.forecast.steps
         self.has_waited = {name for name in self.has_waited if name in steps}.union(its.waiting)
         planned, odd = Counter[str](), set[str]()
@@ -287,10 +288,10 @@ class SitePlan:
         return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
 
     def _input(
-        self, forecast: Forecast, waiting: Mapping[str, str], site: SiteView, market: MachineMarket, now: float
+        self, forecast: Forecast, its: SiteForecast, site: SiteView, market: MachineMarket, now: float
     ) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        names = {token: name for name, token in waiting.items()}
+        names = {token: name for name, token in its.waiting.items()}
         seen = [with_steps(as_planned(each, market, now), names) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
         paid = {
@@ -298,7 +299,7 @@ class SitePlan:
             for each in site.launched
         }
         self.spending.see(paid, now)
-        limits = left_of(market.limits, InstanceLimits(), closed)
+        limits = left_of(market.limits, limits_left(its.groups, closed), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
         if limits.types or limits.vcpus or limits.usd_per_hour is not None:

@@ -211,16 +211,16 @@ def test_behind_what_has_failed_nothing_comes(house: House) -> None:
     assert len(jobs["branch"]) == 1
 
 
-def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: House) -> None:
+def test_hints_say_what_a_run_is_worth_and_on_how_many_machines_it_may_be(house: House) -> None:
     fresh(house)
     house.job("a")
     house.say("b", cpus=2, hurry="fast", max_usd=5, finish_by="1h")
     house.say("c", cpus=2, max_instances=2)
-    house.say("last", cpus=2, memory="input_size + 1 MiB")
+    house.say("last", cpus=2, memory="input_size + 1 MiB", run_max_instances=4)
     [run] = house.look().values()
     assert (run.hurry, run.finish_by) == (10.0, NOW - 50 + 3600)
-    assert house.live_runs.with_budget == {run.name}
-    assert run.tasks["c"].jobs[0].site is None, "on which machines it may be is decided when it has come"
+    assert (house.live_runs.with_budget, run.max_instances) == ({run.name}, 4)
+    assert (run.tasks["c"].jobs[0].site, run.tasks["c"].max_instances) == ("cloud", 2)
     assert run.tasks["last"].jobs[0].site is None, "what it asks for is not known"
     house.job("last", State.SUCCEEDED, "old", cpus=1.5, started_at=NOW - 100, ended_at=NOW - 70)
     later = LiveRuns(house.live_runs.settings, Ways(), PastWaits())

@@ -45,6 +45,7 @@ class House:
         self.rings = 0
         self.at_once = True
         self.most: int | None = None
+        self.run_max_instances: int | None = None
         self.pools: dict[str, int] = {}
         self.plan = SitePlan(MARKET, self.start, self.ring, threading.Event())
 
@@ -92,7 +93,7 @@ class House:
     ) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
-        run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by)
+        run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by, self.run_max_instances)
         its = site_forecast([run_at_site(run, "cloud")], self.pools)
         return self.plan.next_actions(its, site, market, now, **known)
 
@@ -231,6 +232,28 @@ def test_where_there_may_be_more_machines_than_a_plan_has_all_of_it_is_planned_a
     here.machine("newer", booting=True, ready_at=NOW + 62)
     assert here.look(NOW + 3, replace(MARKET, limits=limits)).is_of_now
     assert len(here.asked) == 2, "it has as many as it needs"
+
+
+@pytest.mark.parametrize("known", [{"max_instances": 3}, {"run_max_instances": 3}], ids=["task", "run"])
+def test_machines_for_a_task_that_may_use_few_are_planned_as_where_there_may_be_few(known: dict[str, int]) -> None:
+    """Some of its jobs are at work, and one machine that takes no more counts as well."""
+    found = []
+    for is_hint in (True, False):
+        here = House()
+        need = PlannedJob("", Resources(3, 1024), task="r a")
+        jobs = [ComingJob(f"a{n}", Prediction(300.0), "cloud", need, n, f"t{n}") for n in range(20)]
+        jobs[0] = replace(jobs[0], begun=NOW, location="up")
+        here.jobs["a"] = ComingTask(jobs, max_instances=known.get("max_instances") if is_hint else None)
+        its = Location("up", Resources(8, 16384), Resources(3, 1024), "large", usd_per_hour=1.44, jobs=1)
+        here.machines = [its, replace(its, name="draining", draining=True, tasks=frozenset(("r a",)), runs={"r"})]
+        here.run_max_instances = known.get("run_max_instances") if is_hint else None
+        limits = InstanceLimits(instances=None if is_hint else 3)
+        actions = here.look(market=replace(MARKET, limits=limits)).actions
+        assert here.plan.planner.schedule is not None
+        used = {id(each) for each in here.plan.planner.schedule.homes.values()}
+        assert len(used) == 2, "one of the three takes no more"
+        found.append((len(actions.launches), len(actions.placements), here.plan.ends))
+    assert found[0] == found[1]
 
 
 def test_what_its_share_keeps_from_the_site_is_planned_when_that_does_not() -> None:
