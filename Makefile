@@ -41,7 +41,7 @@ docs: .venv/installed .environments/docs/installed  ## build the site of the doc
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
 
 test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
-	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
+	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 4
 	@cd snakemake_plugin && ../.environments/snakemake/bin/python -m pytest -n 4
 
 test-snakemake: .venv/installed .environments/snakemake/installed  ## run the tests of the executor for Snakemake, where Airflow is not installed

@@ -33,7 +33,7 @@ settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppre
 settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
-pytest_plugins = ["tests.services.airflow_tables", "tests.services.failures", "tests.services.workers"]
+pytest_plugins = ["tests.services.airflow_tables", "tests.services.reporting", "tests.services.workers"]
 
 DATABASES = ("sqlite", "postgresql")
 STARTED = pytest.StashKey[list[Airflow]]()

@@ -72,7 +72,6 @@ def airflow(
     )
     config = {
         "lading.sites_file": sites,
-        "workers.execution_api_timeout": 60,
         "core.default_task_retry_delay": 1,
         "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
     }

@@ -75,7 +75,6 @@ def airflow(
     )
     config = {
         "lading.sites_file": sites,
-        "workers.execution_api_timeout": 60,
         "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
     }
     with pytest.MonkeyPatch.context() as patch:

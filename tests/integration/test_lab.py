@@ -78,7 +78,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         )
         config = {
             "lading.sites_file": home / "sites.toml",
-            "workers.execution_api_timeout": 60,
             "core.default_task_retry_delay": 1,  # of what a machine that goes down has ended
         }
         airflow = Airflow(

@@ -85,7 +85,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
         airflow = Airflow(
             tmp_path / "airflow",
             dags=dags,
-            config={"lading.sites_file": sites, "workers.execution_api_timeout": 60},
+            config={"lading.sites_file": sites},
             components=("dag-processor", "scheduler", "api-server"),
             preloaded=True,
         )

@@ -262,7 +262,6 @@ def real(
     config = {
         "lading.sites_file": home / "sites.toml",
         "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
-        "workers.execution_api_timeout": 60,
         "metrics.otel_interval_milliseconds": 2000,
     }
     for section in ("metrics", "traces"):

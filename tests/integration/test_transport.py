@@ -621,7 +621,7 @@ def test_the_path_of_the_control_socket_may_come_from_ssh_config(make_site: Call
     with transport:
         assert only(transport, "echo here")[1] == "here\n"
         assert list(site.folder.glob("*@127.0.0.1:*"))
-    assert not list(site.folder.glob("*@127.0.0.1:*"))
+    assert processes.wait_until(lambda: not list(site.folder.glob("*@127.0.0.1:*")), 5)
 
 
 def test_a_destination_cannot_be_an_option() -> None:

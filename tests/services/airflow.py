@@ -98,6 +98,8 @@ class Airflow:
             "scheduler.scheduler_health_check_server_port": health,
             "scheduler.enable_health_check": False,
             "usage_data_collection.enabled": False,
+            # A task whose request to a busy API server times out sends it again, and with SQLite both requests may win.
+            "workers.execution_api_timeout": 60,
             **(config or {}),
         }
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

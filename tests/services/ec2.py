@@ -218,6 +218,10 @@ class FakeEC2(Service):
         """SSH servers of instances of this type, or pattern of them, have another key than their user data says."""
         self.refuse("another key", type=type)
 
+    def hangs(self, type: str) -> None:
+        """SSH servers of instances of this type, or pattern of them, accept connections and send nothing."""
+        self.refuse("hangs", type=type)
+
     def freeze(self, instance_id: str) -> None:
         """Let the SSH server of an instance, with all its connections, be there and say nothing; the rest goes on."""
         self._ask("freeze", instance_id=instance_id)

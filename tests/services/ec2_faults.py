@@ -46,7 +46,7 @@ ERRORS = {
     ),
 }
 # What happens to machines that are launched all the same.
-OF_MACHINES = ("never boots", "another key")
+OF_MACHINES = ("never boots", "another key", "hangs")
 LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported")
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,13 +47,18 @@ mount --bind "$2/meminfo" /proc/meminfo
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2/home" "$3"
 sh "$2/commands" </dev/null &
-exec {sshd} -D -e -f "$2/sshd_config"
+exec {server}
 """
+SSHD = f'{PROGRAM} -D -e -f "$2/sshd_config"'
+# A process that listens and never accepts: the kernel completes the connections, and nothing is ever sent.
+LISTEN = "import signal, socket, sys; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); signal.pause()"
+HANGING = f'{shlex.quote(sys.executable)} -c {shlex.quote(LISTEN)} "$4" "$5"'
 
 
 class Machine:
     """:param memory: MiB that its kernel sees; None: a little less than the specification of its type
     :param has_its_key: whether its SSH server has the key of its user data
+    :param hangs: whether its SSH server accepts connections and sends nothing
     """
 
     def __init__(
@@ -65,9 +71,10 @@ class Machine:
         memory: int | None,
         *,
         has_its_key: bool = True,
+        hangs: bool = False,
     ) -> None:
         self.instance, self.folder, self.port, self.user, self.home = instance, folder, port, user, home
-        self.has_its_key = has_its_key
+        self.has_its_key, self.hangs = has_its_key, hangs
         capacity = bundled().types[instance.instance_type].capacity
         self.cpus = int(capacity.cpus)
         self.memory = memory or int(capacity.memory * SHARE_OF_MEMORY)
@@ -111,7 +118,9 @@ class Machine:
         # A kernel's pid 1 takes all other processes with it, and dies with the process that started it.
         apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--uts", "--fork", "--mount-proc"]
         name = f"ip-{str(self.instance.private_ip).replace('.', '-')}"
-        boot = ["sh", "-c", BOOT.format(sshd=PROGRAM), "sh", name, str(self.folder), str(self.home)]
+        script = BOOT.format(server=HANGING if self.hangs else SSHD)
+        of_machine = [name, str(self.folder), str(self.home), self.address, str(self.port)]
+        boot = ["sh", "-c", script, "sh", *of_machine]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(
                 [*apart, "--kill-child", *boot],

@@ -321,6 +321,7 @@ class Server:
             self.home,
             self.sizes.get(instance.instance_type),
             has_its_key=not self.faults.befalls("another key", instance.instance_type),
+            hangs=self.faults.befalls("hangs", instance.instance_type),
         )
         machine.start({"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.port}/imds/{instance.id}"})
         self.machines[instance.id] = machine

@@ -152,7 +152,6 @@ def cluster(
     config = {
         "dag_processor.dag_bundle_config_list": json.dumps(bundles),
         "lading.sites_file": home / "sites.toml",
-        "workers.execution_api_timeout": 60,
     }
     components = ("dag-processor", "scheduler", "api-server")
     service = Airflow(home, dags=dags, config=config, components=components, preloaded=True)

@@ -136,7 +136,6 @@ def airflow(
         "lading.sites_file": home / "sites.toml",
         # As many processes as it is to start; with SQLite a request whose client has timed out may still win.
         "core.parallelism": 6,
-        "workers.execution_api_timeout": 60,
     }
     with Airflow(home, executor="LocalExecutor", config=config, preloaded=True) as service:
         for name, login in (("slurm_login", slurm_login), ("sge_login", gridengine_login)):

@@ -101,7 +101,6 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             monkeypatch.setenv(name, value)
         config = {
             "lading.sites_file": sites,
-            "workers.execution_api_timeout": 60,
             "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
         }
         components = ("dag-processor", "scheduler", "api-server")

@@ -28,8 +28,6 @@ CONFIG = {
     "core.max_map_length": 16,  # so that a scatter over thousands is chunked without taking minutes
     "scheduler.task_queued_timeout": 15,
     "scheduler.task_queued_timeout_check_interval": 3,
-    # A task whose request to a busy API server times out sends it again, and with SQLite both requests may win.
-    "workers.execution_api_timeout": 60,
 }
 DAGS = Path(__file__).parent / "dags"
 # The others are triggered by an asset, or by the test that decides when they end or needs the whole machine.

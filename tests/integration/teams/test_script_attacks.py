@@ -97,7 +97,6 @@ def airflow(accounts: dict[str, Account], slurm: Slurm, tmp_path_factory: pytest
         "core.parallelism": 4,
         "dag_processor.dag_bundle_config_list": json.dumps(bundles),
         "lading.sites_file": home / "sites.toml",
-        "workers.execution_api_timeout": 60,
     }
     parts = ("api-server", "dag-processor", "scheduler")
     service = Airflow(home, executor="LocalExecutor", config=config, components=parts, preloaded=True)

@@ -139,26 +139,18 @@ def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_show_the_me
     assert len(service.ledger()) == before
 
 
-def silent(service: FakeEC2, drive: Drive) -> str:
+def silent(service: FakeEC2) -> str:
     service.never_boots(KIND)
     return "nothing answers at 127.77."
 
 
-def strange(service: FakeEC2, drive: Drive) -> str:
+def strange(service: FakeEC2) -> str:
     service.gives_another_key(KIND)
     return "another key than the one that this machine was given when it was launched"
 
 
-def hanging(service: FakeEC2, drive: Drive) -> str:
-    """Its SSH server accepts connections, and sends nothing."""
-
-    def freeze() -> bool:
-        with suppress(OSError):  # it has not booted
-            service.freeze(service.living()[0])
-            return True
-        return False
-
-    assert wait_until(freeze, PATIENCE, 0.01)
+def hanging(service: FakeEC2) -> str:
+    service.hangs(KIND)
     return "it has not answered yet"
 
 
@@ -167,7 +159,7 @@ def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_
     make: Callable[..., Drive],
     service: FakeEC2,
     monkeypatch: pytest.MonkeyPatch,
-    fault: Callable[[FakeEC2, Drive], str],
+    fault: Callable[[FakeEC2], str],
 ) -> None:
     monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
     options = {
@@ -177,13 +169,9 @@ def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_
     }
     drive, before = make(**options), len(service.ledger())
     drive.site.config = drive.site.config.model_copy(update={"idle_seconds": 1})
-    if fault is not hanging:
-        words = fault(service, drive)
+    words = fault(service)
     driven = Driven(drive.answered())
     [job] = driven.put(1)
-    if fault is hanging:
-        assert wait_until(lambda: driven.look() or len(service.ledger()) > before, PATIENCE, 0.1)
-        words = fault(service, drive)
 
     def given_up() -> list[dict[str, Any]]:
         """Without what has ended before."""

@@ -12,7 +12,7 @@ import pytest
 
 from lading.executors.agent import ending
 from lading.executors.agent.tasks import probe
-from lading.hooks.ec2 import prices, registration
+from lading.hooks.ec2 import client, prices, registration
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands import trial
@@ -114,14 +114,16 @@ def test_a_machine_that_is_stopped_from_outside_is_terminated(
 def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client, "PRICES_TIMEOUT", 600)  # longer than the test: the slow request must not end
     drive = make(capacity_type="spot", max_poll_interval=1)
     [name] = drive.up(capacity_type="spot")
     drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
     service.slow("DescribeSpotPriceHistory", 600)
+    asked_before = service.requests()["DescribeSpotPriceHistory"]
     rounds = drive.site.price_rounds
     rounds.wake()
-    assert wait_until(lambda: rounds.under_way_since is not None, PATIENCE)
+    assert wait_until(lambda: service.requests()["DescribeSpotPriceHistory"] > asked_before, PATIENCE)
     began = rounds.under_way_since
     service.kill(service.living()[0])
     drive.wait_for("released", name)

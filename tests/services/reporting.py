@@ -1,6 +1,11 @@
-"""Prints a failure the moment it happens: a run that is ended from outside prints nothing more. A plugin of pytest."""
+"""A plugin of pytest that prints each failure the moment it happens, and at the end the files that took longest.
+
+A run that is killed never prints its summary; what has failed until then has been printed.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -15,7 +20,7 @@ class Failures:
         self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Name the test, and show the end of why it failed."""
+        """Name a test that failed, and print the end of why."""
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:
             text = report.longreprtext.splitlines()[-LINES:]
@@ -27,3 +32,15 @@ class Failures:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Failures(config))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the ten files whose tests took longest, setup and teardown included."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for file, duration in seconds.most_common(10):
+        terminalreporter.write_line(f"{duration:7.0f} s  {file}")
