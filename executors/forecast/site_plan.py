@@ -162,8 +162,6 @@ class SitePlan:
         here = self._input(forecast, its, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
-        if is_blind:
-            kept = frozenset(each.name for each in here.locations)
         # Nor for what comes after them.
         not_ahead = frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys())
         self.planner.not_ahead = not_ahead.union(unsure).difference(waiting)
@@ -176,6 +174,8 @@ class SitePlan:
             self.planner.follow(here.work(here.medians))
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
+        if is_blind or not is_of_now:
+            kept = frozenset(each.name for each in here.locations)
         actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
         planned = {name for name in waiting if name not in actions.refused}
         homes = self._homes(name for name in waiting if name in planned)
@@ -258,8 +258,10 @@ class SitePlan:
             fleets = self.planner.fleets(here.forecast) if is_for_all else []
             self.chosen_of, self.is_changed = here, False
             self.choosing = self.start(here, fleets)
-            self.choosing.add_done_callback(lambda _: self.ring())
-            self._take()
+            if self.choosing.done():
+                self._take()
+            else:
+                self.choosing.add_done_callback(lambda _: self.ring())
 
     def _take(self) -> None:
         if self.choosing is None or not self.choosing.done():

@@ -121,8 +121,7 @@ class Planner:
 
         :param forecast: for which it was chosen
         """
-        if fleet != self.fleet:
-            self.schedule = None
+        self.schedule = None
         self.fleet, self.chosen_for, self.worth = fleet, frozenset(forecast.steps), worth(forecast)
         self.plans += 1
 
