@@ -18,10 +18,9 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
 from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
-from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Problem, fits, pose, vector
+from lading.scheduling.packing.problem import Problem, Vector, fits, pose, vector
 from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
@@ -104,28 +103,51 @@ def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: i
             for name in machine.steps
         )
     assert sorted(name for machine in schedule.machines for name in machine.steps) == sorted(forecast.steps)
-    timelines = [timeline(machine, schedule, forecast) for machine in schedule.machines]
-    assert all(fits(used, each.capacity) for each in timelines for used in each.used)
-    assert schedule.usd == pytest.approx(sum(each.usd() for each in timelines))
+    for machine in schedule.machines:
+        for at in (schedule.starts[name] for name in machine.steps):
+            at_work = [name for name in machine.steps if schedule.starts[name] <= at < schedule.until[name]]
+            used = sum((forecast.steps[name].job.resources for name in at_work), Resources())
+            assert fits(vector(used), capacity(machine))
+    assert schedule.usd == pytest.approx(sum(usd(machine, schedule) for machine in schedule.machines))
     if most is not None:
         spans = [
-            (each.busy[0][0] - (0.0 if machine.location else BOOT), each.busy[-1][1])
-            for each, machine in zip(timelines, schedule.machines, strict=True)
+            (busy(machine, schedule)[0][0] - (0.0 if machine.location else BOOT), busy(machine, schedule)[-1][1])
+            for machine in schedule.machines
+            if machine.steps
         ]
         assert all(sum(begin <= at < end for begin, end in spans) <= most for at, _ in spans)
 
 
-def timeline(machine: PlannedMachine, schedule: Schedule, forecast: Forecast) -> MachineTimeline:
-    """What is planned on a machine, second by second."""
-    is_there, its = machine.location is not None, machine.location or machine.bin
-    assert its is not None
-    usd = (machine.location.usd_per_hour if machine.location else machine.bin.price if machine.bin else 0.0) / 3600
-    capacity = vector(its.capacity) if isinstance(its, Location) else its.capacity
-    found = MachineTimeline(capacity, usd, BOOT, machine.since, is_there=is_there)
-    for name in machine.steps:
-        step = forecast.steps[name]
-        found.add(schedule.starts[name], step.seconds, vector(step.job.resources))
+def capacity(machine: PlannedMachine) -> Vector:
+    if machine.location is not None:
+        return vector(machine.location.capacity)
+    assert machine.bin is not None
+    return machine.bin.capacity
+
+
+def busy(machine: PlannedMachine, schedule: Schedule) -> list[tuple[float, float]]:
+    """From when to when a machine has steps, apart from each other."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted((schedule.starts[name], schedule.until[name]) for name in machine.steps):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
     return found
+
+
+def usd(machine: PlannedMachine, schedule: Schedule) -> float:
+    """What it costs to keep it through gaps no longer than a boot, and to release it in longer ones."""
+    its = busy(machine, schedule)
+    if machine.location is None:
+        assert machine.bin is not None
+        price, paid = machine.bin.price, BOOT
+    else:
+        price, paid = machine.location.usd_per_hour, 0.0
+        its = [(machine.since, machine.since), *its]
+    paid += sum(end - begin for begin, end in its)
+    paid += sum(min(after[0] - before[1], BOOT) for before, after in pairwise(its))
+    return paid * price / 3600
 
 
 def test_hurry_is_what_time_is_worth() -> None:
