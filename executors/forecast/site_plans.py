@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -113,7 +113,7 @@ class SitePlans:
         """What was found last."""
         self.due_at = -math.inf
         """When that is to be looked at again, on the monotonic clock."""
-        self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
+        self.threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = False
         self.next_note = 0.0

@@ -36,7 +36,7 @@ SITES = ("--lading-sites-file", "sites.toml")
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was_killed(
-    make: Callable[[str], Workflow], monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    make: Callable[[str], Workflow], is_killed: bool
 ) -> None:
     flow = make(SNAKEFILE)
     (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
@@ -56,7 +56,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
 
     from sqlalchemy import select
 
-    from lading.executors.forecast import site_plan, site_plans
+    from lading.executors.forecast import site_plans
     from lading.executors.store import JobRow
     from lading.executors.store.durations import PastWaits
     from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -67,8 +67,8 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
     from lading.scheduling.plan import FORECAST, InstanceLimits
     from lading.scheduling.provisioning import decide
     from lading.scheduling.resources import Resources
+    from tests.services.at_once import AtOnce
 
-    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
     sizes = {"small": (2, 4096, 0.1), "large": (8, 16384, 0.4)}
     goods = Catalogue(
         {
@@ -87,6 +87,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         assert job.started_at is not None
         assert job.disk == 0, "Snakemake's default is no need"
         now = job.started_at + 90.0  # it may end in 30 s, and a machine takes 60 s to boot
+        plans.threads = AtOnce()  # however slow the machine is
         found = plans.foresee(session, [cloud], [], now, by_dag=False).actions["cloud"]
     plans.close()
     if is_killed:

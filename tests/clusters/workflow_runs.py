@@ -6,8 +6,7 @@ Airflow's scheduler is played: what has no parent left that has not succeeded is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,6 +40,7 @@ from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.queued import QueuedSite
 from tests.clusters.sites import make_settings, rest
+from tests.services.at_once import AtOnce
 
 # Between two ticks, seconds; the controller is woken when a job ends, or a machine is up.
 TICK = 1.0
@@ -64,18 +64,6 @@ class RunResult:
     seconds: float
     launches: int
     ticks: list[float] = field(default_factory=list)
-
-
-class AtOnce(Executor):
-    """Does what it is given before it goes on."""
-
-    def submit(self, do: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(do(*args, **options))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 class WorkflowRuns:
@@ -129,8 +117,7 @@ class WorkflowRuns:
         self.house = Controller(
             {"cloud": self.site}, lambda subject, seconds: "", make_settings(folder), False, lambda changes: None
         )
-        self.house.site_plans.threads.shutdown()
-        self.house.site_plans.threads = AtOnce()  # type: ignore[assignment]  # however slow the machine is
+        self.house.site_plans.threads = AtOnce()  # however slow the machine is
         self.house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it goes by the real clock
 
     def _store(self, session: Session, dag_id: str, workflow: Sequence[Arrival]) -> None:
