@@ -108,12 +108,12 @@ def house(
     found = House(folder, engine, file, policy, **limits)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
-    found.made.site_plans.threads = AtOnce()  # however slow the machine is
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
     monkeypatch.setattr(time, "time", found.clock)
     monkeypatch.setattr(time, "monotonic", found.clock)
     monkeypatch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
     found.begin()
+    found.made.site_plans.threads = AtOnce()  # however slow the machine is
     made.append(found)
     return found
 

@@ -306,11 +306,9 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
         replace(CLOUD, launched=[machine]),
         SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
     )
+    plans.threads = AtOnce()
     with Session(house.engine) as session:
-        for _ in range(2):
-            plans.foresee(session, [cloud], [], NOW, by_dag=False)
-            if (making := plans.plans["cloud"].making) is not None:
-                making.result()
+        plans.foresee(session, [cloud], [], NOW, by_dag=False)
         row = session.get_one(RunForecastRow, ("d", "r"))
         assert (row.hurry, row.finish_by) == (10.0, NOW - 50 + 60)
         assert row.ends_at is not None
@@ -429,9 +427,7 @@ def foreseen(house: House, folder: Path, *uses: BudgetUse) -> list[tuple[str, ..
     return [tuple(sorted(name.removeprefix("d r ") for name in each.jobs)) for each in made.launches]
 
 
-def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(house: House, tmp_path: Path) -> None:
     fresh(house)
     house.job("a", **NEAR_THE_END)
     without = foreseen(house, tmp_path)
@@ -444,9 +440,7 @@ def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(
     assert foreseen(house, tmp_path, others) == without
 
 
-def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(house: House, tmp_path: Path) -> None:
     fresh(house)
     house.job("b", State.QUEUED)
     without = foreseen(house, tmp_path)
