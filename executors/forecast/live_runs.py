@@ -420,18 +420,17 @@ class LiveRuns:
                 jobs += self._to_come(of, its_rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
-                limits = [each for each in (ask.most, task.most) if each is not None]
-                most = min(limits, default=None)
                 tasks[task_id] = ComingTask(
                     jobs,
                     task.upstream,
                     task.by_index,
-                    most,
+                    least((ask.most, task.most)),
                     task.priority,
                     ask.may_ask_ahead,
                     ask.gang,
                     request,
                     task.before,
+                    least((ask.max_instances, *(row.max_instances for row in mine))),
                 )
         of_run = [each.run_most for each in known.asks.values()]
         limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]
@@ -446,8 +445,11 @@ class LiveRuns:
             known.began,
             tasks,
             max(hurries, default=None),
-            min((each for each in limits_of_run if each is not None), default=None),
+            least(limits_of_run),
             min(moments, default=None),
+            least(
+                (*(each.run_max_instances for each in known.asks.values()), *(row.run_max_instances for row in rows))
+            ),
         )
 
     def _place_ahead(self, ask: AskingTask, first_sites: FirstSites) -> FirstPlace | None:
@@ -519,7 +521,9 @@ class LiveRuns:
         began = row.started_at if row.state == State.RUNNING else row.placed_at
         begun = now if began is None else min(now, began)
         site, need = first_sites.of_working(row)
-        return ComingJob(name, expected, site, need, *its_own, begun, row.location, pool, pool_slots)
+        # What lies in a queue shares no machine that is known.
+        location = None if first_sites.is_queue(row.site, row.location) else row.location
+        return ComingJob(name, expected, site, need, *its_own, begun, location, pool, pool_slots)
 
 
 class FirstPlace(NamedTuple):
@@ -587,6 +591,10 @@ class FirstSites:
         market = self.sites[site].market
         return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
 
+    def is_queue(self, site: str, location: str) -> bool:
+        """Whether a location of a site of this name is a queue, in which each job is a batch job of its own."""
+        return site in self.sites and self.sites[site].is_queue(location)
+
     def launches(self, site: str) -> bool:
         """Whether something can be launched at a site of this name."""
         return self.sites[site].market is not None
@@ -621,19 +629,18 @@ class FirstSites:
 
     def of_waiting(self, row: Any) -> tuple[str | None, PlannedJob | None]:
         """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
-        place = self._first_place(row) if may_be_planned(row) and row.state not in groups.AT_WORK else None
+        place = self._first_place(row) if row.gang is None and row.state not in groups.AT_WORK else None
         return (None, None) if place is None else (place.site, place.need)
 
     def wait_of(self, row: Any) -> RoomWait | None:
         """For how long a job waits for room that no forecast buys; None: not at all, as far as that is known."""
         if row.state in groups.AT_WORK:
-            site = self.sites.get(row.site)
-            if row.state != State.PLACED or site is None or not site.is_queue(row.location):
+            if row.state != State.PLACED or not self.is_queue(row.site, row.location):
                 return None
             return self.room_wait(row.site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1), row.placed_at)
         if (place := self._first_place(row)) is None:
             return None
-        if may_be_planned(row) and self.is_covered(place.site):
+        if row.gang is None and self.is_covered(place.site):
             return None
         return self.wait_at(place, row.wake_at or row.queued_at - self.database_ahead)
 
@@ -647,9 +654,9 @@ class FirstSites:
         return self.needs[row.token]
 
 
-def may_be_planned(row: Any) -> bool:
-    """Whether a forecast may plan where a job runs: it is no member of a gang, and shares no few machines."""
-    return row.gang is None and row.max_instances is None and row.run_max_instances is None
+def least(limits: Iterable[int | None]) -> int | None:
+    """The limit that counts; None: there is none."""
+    return min((each for each in limits if each is not None), default=None)
 
 
 def launch_facts(market: Market | MachineMarket) -> tuple[object, ...]:

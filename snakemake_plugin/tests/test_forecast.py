@@ -76,7 +76,7 @@ def make_cloud() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was_killed(
-    make: Callable[[str], Workflow], monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    make: Callable[[str], Workflow], is_killed: bool
 ) -> None:
     flow = make(SNAKEFILE)
     (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
@@ -94,14 +94,14 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
 
     from sqlalchemy import select
 
-    from lading.executors.forecast import site_plan, site_plans
+    from lading.executors.forecast import site_plans
     from lading.executors.store import JobRow
     from lading.executors.store.durations import PastWaits
     from lading.scheduling.gangs.room import Ways
     from lading.scheduling.plan import InstanceLimits
     from lading.scheduling.provisioning import decide
+    from tests.services.at_once import AtOnce
 
-    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
     cloud, market = make_cloud()
     plans = site_plans.SitePlans(options, Ways(), lambda: None, PastWaits())
     with transaction(database) as session:
@@ -109,6 +109,7 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         assert job.started_at is not None
         assert job.disk == 0, "Snakemake's default is no need"
         now = job.started_at + 90.0  # it may end in 30 s, and a machine takes 60 s to boot
+        plans.threads = AtOnce()  # however slow the machine is
         found = plans.foresee(session, [cloud], [], now, by_dag=False).actions["cloud"]
     plans.close()
     if is_killed:

@@ -49,9 +49,22 @@ def test_jobs_of_the_site_are_steps_and_others_take_time() -> None:
         "b": (("a",), True, SECONDS),
         "c": (("b",), True, SECONDS),
     }
-    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r", priority=1)
+    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r", task="its limit", priority=1)
     assert steps["b"].job.resources == Resources(), "what it takes elsewhere is nothing here"
     assert found.waiting == {}
+
+
+def test_on_how_many_machines_a_task_and_a_run_may_be_less_those_where_they_are_elsewhere() -> None:
+    elsewhere = [
+        job("b0", site="lab", begun=9.0, location="m"),
+        job("b1", site="lab", begun=9.0, location="m"),  # on the same machine
+        job("b2", site="hpc", begun=9.0),  # a batch job of its own
+        job("b3", site=None, begun=9.0),  # not ours
+    ]
+    here = [job("a0", begun=9.0, location="up"), job("a1", token="t")]
+    tasks = {"a": ComingTask(here, max_instances=3), "b": ComingTask(elsewhere)}
+    groups = site_forecast([run_at_site(ComingRun("r", 5.0, tasks, max_instances=5), "cloud")]).groups
+    assert (groups.tasks, groups.runs) == ({"its limit": 3}, {"r": 3})
 
 
 def test_a_run_with_nothing_at_the_site_is_no_matter_of_it() -> None:
