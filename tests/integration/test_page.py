@@ -173,7 +173,7 @@ TAB_STOPS = """() => [...document.querySelectorAll(
 PAGE = "/plugin/lading"
 # The sub-pages, and the tables that each has.
 VIEWS = {
-    "Now": ("Sites", "Failed jobs"),
+    "Overview": ("Sites", "Failed jobs"),
     "Waits": ("Waiting jobs",),
     "Machines": ("Machines",),
     "Jobs": ("Jobs",),
@@ -456,20 +456,35 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     page.close()
 
 
-def test_where_no_answer_comes_it_says_so_once_and_goes_on(full: Airflow, admin: str, browser: Browser) -> None:
+def test_one_failing_route_is_said_of_its_section_and_an_outage_once(
+    full: Airflow, admin: str, browser: Browser
+) -> None:
     window = Window(browser, full.url, token=admin)
-    page = window.open(f"{PAGE}?view=machines")
+    page = window.page
+    stale, of_section = page.get_by_test_id("stale"), page.locator("[data-testid=lading] .trouble")
+    page.route("**/lading/failures**", lambda route: route.fulfill(status=500, json={"detail": "on purpose"}))
+    window.open(PAGE)
+    expect(page.get_by_role("table", name="Sites")).to_be_visible()
+    expect(page.get_by_role("region", name=re.compile("^Failures"))).to_contain_text("Could not be loaded: on purpose")
+    expect(of_section).to_have_count(1)
+    with page.expect_response("**/lading/summary"):  # the others go on
+        pass
+    expect(stale).to_have_count(0)
+    page.unroute_all()
+    of_section.get_by_role("button", name="Try now").click()
+    expect(of_section).to_have_count(0)
+    view(page, "Machines")
     drawn(page)
     page.route("**/lading/**", lambda route: route.abort())
-    stale = page.get_by_test_id("stale")
     expect(stale).to_contain_text(re.compile(r"Not updated since \d\d:\d\d:\d\d: the API server does not answer"))
     expect(stale).to_have_count(1)
+    expect(of_section).to_have_count(0)
     expect(page.get_by_role("table", name="Machines")).to_contain_text("local/host")  # what was known is still there
     picture(window, "stale")
     page.unroute_all()
     stale.get_by_role("button", name="Try now").click()
     expect(stale).to_have_count(0)
-    page.route("**/lading/summary", lambda route: route.fulfill(status=401, json={"detail": "Not authenticated"}))
+    page.route("**/lading/**", lambda route: route.fulfill(status=401, json={"detail": "Not authenticated"}))
     expect(stale.get_by_role("link", name="Log in")).to_be_visible()
     page.unroute_all()
     expect(stale).to_have_count(0)
@@ -510,7 +525,7 @@ def test_without_chakra_the_tables_are_plain(full: Airflow, admin: str, browser:
     drawn(page)
     page.get_by_role("table", name="Machines").get_by_role("button", name="Drain").first.click()
     page.get_by_role("button", name="Yes", exact=True).click()
-    expect(page.get_by_role("table", name="What was asked")).to_contain_text("the controller has not done it yet")
+    expect(page.get_by_role("table", name="Requests")).to_contain_text("the controller has not done it yet")
     picture(window, "plain")
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     page.close()
@@ -565,7 +580,7 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
     which.focus()
     which.press("w")  # waiting
     expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text("queued")
-    view(page, "Now")
+    view(page, "Overview")
     pause = page.get_by_role("button", name="Pause").first
     pause.press("Enter")
     page.keyboard.press("Escape")
@@ -610,7 +625,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
             "to look is not to act"
         )
 
-    read("Now", "Failed jobs", "and others")
+    read("Overview", "Failed jobs", "and others")
     read("Waits", "Waiting jobs", "and others")
     read("Cost", "Costs by Dag", "genomes")
     expect(page.get_by_text("Dags that you may not read are in the sums only where")).to_be_visible()
@@ -675,7 +690,7 @@ def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path
         window = Window(browser, base)
         page = window.open(PAGE)
         for name, texts in {
-            "Now": ("No controller has run yet", "Nothing has failed"),
+            "Overview": ("No controller has run yet", "Nothing has failed"),
             "Waits": ("Nothing waits",),
             "Machines": ("No job ran in this time", "No machine is up"),
             "Jobs": ("No job is like that",),
@@ -744,7 +759,7 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     expect(page.get_by_role("table", name="Sites")).to_contain_text("local")
     expect(page.locator("[data-tile=Today]")).to_contain_text("$")
     picture(window, "real")
-    asked = page.get_by_role("table", name="What was asked")
+    asked = page.get_by_role("table", name="Requests")
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
     for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
         local.get_by_role("button", name=f"{label} local", exact=True).click()
@@ -804,7 +819,7 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
         assert processes.wait_until(are_shown, 60), kind
         assert prices[1] < prices[0], kind
     picture(window, "bought")
-    asked = page.get_by_role("table", name="What was asked")
+    asked = page.get_by_role("table", name="Requests")
     for kind, label, words in (("on-demand", "Drain", "takes no more jobs"), ("spot", "Terminate", "it has ended")):
         of[kind].get_by_role("button", name=label).click()
         page.get_by_role("button", name="Yes", exact=True).click()

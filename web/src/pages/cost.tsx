@@ -6,7 +6,7 @@ import {cost, count, cpuHours, cpusText, date, exact, iso, jobsText, percent, us
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, Trouble, type Part} from "../ui/parts";
+import {AnswerSection, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {actions, type Action} from "./now";
@@ -94,12 +94,14 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
-const useSavings = () => useAnswer<Savings>("savings", {}, 300)[0];
+const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
+const SavedInAll = ({found}: {found: Savings}) => (
+  <span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the most expensive tasks; {count(found.tasks_left_out)} more are not included</Muted> : null}</span>
+);
 
-function Saved() {
-  const found = useSavings();
-  if (!found?.tasks.length) return null;
-  const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
+type SavingsAnswer = readonly [Savings | null, string | null, number];
+function Saved({asked}: {asked: SavingsAnswer}) {
+  if (!asked[0]?.tasks.length && !asked[1]) return null;
   const columns: Column<Saving>[] = [
     {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
     {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
@@ -108,9 +110,7 @@ function Saved() {
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <Section title="What would right sizes save?" more={<span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
-      <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
-    </Section>
+    <AnswerSection title="Savings from right sizes" asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />}</AnswerSection>
   );
 }
 
@@ -119,8 +119,8 @@ const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
   lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
 
 /** How much of each budget is spent. */
-function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
-  if (!budgets.length) return null;
+function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
+  if (!asked[0]?.budgets?.length && !asked[1]) return null;
   const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
   const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
@@ -130,18 +130,18 @@ function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
     {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => percent(budget.spent, budget.most)},
     {title: "State", cell: (budget) => state(budget), has: state},
     {title: "Begins anew", cell: (budget) => date(budget.until), number: true},
-    ...actions(may, ofBudget),
+    ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
-  return <Section title="How much of the budgets is spent?"><Table name="Budgets" rows={budgets} columns={columns} empty="" keyOf={({name}) => name} /></Section>;
+  return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={budgets ?? []} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
-export function CostPage({chosen, summary}: PageProps) {
+export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
-  const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
-  const savings = useSavings();
+  const asked = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
+  const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
       <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
@@ -149,26 +149,30 @@ export function CostPage({chosen, summary}: PageProps) {
       <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />
     </Row>
   );
-  if (!bill) return <Section title="What does it cost?" more={more}><Awaited trouble={trouble} /></Section>;
+  return (
+    <>
+      <AnswerSection title="Cost" more={more} asked={asked}>{(bill) => <BillSummary bill={bill} savings={savings[0]} />}</AnswerSection>
+      <Budgets asked={[summary, summaryTrouble]} />
+      {asked[0] ? <Section title="Breakdown" more={split === "dag" ? <Muted>A Dag leads to what each of its runs has cost</Muted> : null}><Rows bill={asked[0]} split={split} inUsd={asked[0].total.usd !== null} /></Section> : null}
+      <Saved asked={savings} />
+    </>
+  );
+}
+
+function BillSummary({bill, savings}: {bill: Bill; savings: Savings | null}) {
   const {total, running} = bill, inUsd = total.usd !== null;
   return (
     <>
-      <Section title="What does it cost?" more={more}>
-        <Trouble text={trouble} />
-        <Tiles>
-          <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-          {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
-          {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
-          {savings && Object.values(savings.freed).some((amount) => amount !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
-        </Tiles>
-        <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
-        <Trend bill={bill} inUsd={inUsd} />
-        <Muted>Days, weeks and months are those of UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
-      </Section>
-      <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
-      <Section title="Who spends it?" more={split === "dag" ? <Muted>A Dag leads to what each of its runs has cost</Muted> : null}><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
-      <Saved />
+      <Tiles>
+        <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+        <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
+        {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
+        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
+      </Tiles>
+      <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
+      <Trend bill={bill} inUsd={inUsd} />
+      <Muted>Days, weeks and months are in UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
     </>
   );
 }

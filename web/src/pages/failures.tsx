@@ -4,7 +4,7 @@ import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {ago, count, date, jobsText, spoken} from "../format";
 import {dagPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Clamp, Link, Muted, Name, Section, TaskName} from "../ui/parts";
+import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 
@@ -30,9 +30,7 @@ function What({group}: {group: FailureGroup}) {
 
 /** @param within: since so many seconds ago, as text */
 export function Failures({within, few}: {within: string; few?: number}) {
-  const [found, trouble, now] = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within);
-  const title = `Why did it fail? The ${withinText(within)}`;
-  if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
+  const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
     {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
@@ -42,9 +40,9 @@ export function Failures({within, few}: {within: string; few?: number}) {
     {title: "What to do", cell: (group) => <What group={group} />, text: (group) => [byWhom(group), ...group.failed_tasks.map(advised)].join("; ")},
   ];
   return (
-    <Section title={title} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All that failed</Link>}>
+    <AnswerSection title={`Failures, ${withinText(within)}`} asked={asked} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All failed jobs</Link>}>{(found) => <>
       <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.title} ${place(group)}`} />
       {found.groups_left_out ? <Muted>{count(found.groups_left_out)} more groups, with {count(found.jobs_left_out)} jobs, are not listed</Muted> : null}
-    </Section>
+    </>}</AnswerSection>
   );
 }

@@ -167,11 +167,10 @@ export function JobsPage({chosen, summary}: PageProps) {
   ) : null;
   return (
     <>
-      <Section title="Which jobs, and where?" more={more}>
+      <Section title="Jobs" more={more}>
         <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
         <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>
-        <Trouble text={trouble} />
-        {table ?? <Awaited trouble={null} />}
+        {table ? <><Trouble text={trouble} />{table}</> : <Awaited trouble={trouble} />}
       </Section>
       {isFailed ? <Failures within={within ?? "86400"} /> : null}
     </>

@@ -98,12 +98,12 @@ export function MachinesPage({chosen, summary}: PageProps) {
   );
   return (
     <>
-      <Section title="What runs where?" more={more}>
+      <Section title="Packing" more={more}>
         <Trouble text={trouble} />
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
-        <Packing packing={packing} opened={opened} onOpened={setOpened} />
+        {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} /> : null}
       </Section>
-      <Section title="Which machines are up, and what to drain?">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Machines">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

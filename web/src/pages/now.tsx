@@ -5,7 +5,7 @@ import type {BillPage as Bill, OperatorRequest, SiteState, TeamState} from "../a
 import {ago, cost, count, date, inUse, iso, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
+import {AnswerSection, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
@@ -36,8 +36,8 @@ export function limitsOf({nodes, idle_nodes: idle, limits, machines}: Pick<SiteS
 
 /** What today, a day of UTC as all of the bill, has cost so far: what has ended, and what runs. */
 export function useToday(): {text: string; help: string | null} {
-  const [bill] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
-  if (!bill) return {text: "…", help: null};
+  const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
+  if (!bill) return {text: trouble ? "–" : "…", help: trouble};
   const {total, running} = bill, isPriced = total.usd !== null || running.usd !== null;
   const idle = (total.usd_idle ?? 0) + (running.usd_idle ?? 0);
   return {
@@ -77,8 +77,8 @@ const TEAMS: Column<TeamState>[] = [
 ];
 
 export function Asked() {
-  const [found] = useAnswer<OperatorRequest[]>("requests", {}, 5);
-  if (!found?.length) return null;
+  const asked = useAnswer<OperatorRequest[]>("requests", {}, 5);
+  if (!asked[0]?.length && !asked[1]) return null;
   const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome) ?? "");
   const columns: Column<OperatorRequest>[] = [
     {title: "Requested", cell: (row) => date(row.at)},
@@ -86,39 +86,41 @@ export function Asked() {
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
     {title: "Outcome", cell: (row) => <Clamp text={outcome(row)} />, text: outcome},
   ];
-  return <Section title="What was requested of sites and machines?"><Table name="What was asked" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} /></Section>;
+  return <AnswerSection title="Requests" asked={asked}>{(found) => <Table name="Requests" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} />}</AnswerSection>;
 }
 
-export function NowPage({summary: found, trouble, now}: PageProps) {
-  const today = useToday();
-  if (!found) return <Section title="How are things?"><Awaited trouble={trouble} /></Section>;
-  const homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
-  const down = found.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller runs: nothing is started</span>;
-  const money = found.usd_per_hour;
+export function NowPage({summary, trouble, now}: PageProps) {
+  const today = useToday(), asked = [summary, trouble] as const;
+  const down = !summary || summary.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller is running: no job starts</span>;
   return (
     <>
-      <Section title="How are things?" more={down}>
+      <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
         <Tiles>
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
           <Tile label="Failed, 24 h" value={count(found.failed)} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={found.failed > 0} />
           <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />
           <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
-          {money === null
+          {found.usd_per_hour === null
             ? <Tile label="cpu-hours per hour" value={count(found.cpus_used + found.cpus_batch)} to={pagePath({view: "cost"})} />
-            : <Tile label="USD per hour" value={usd(money)} to={pagePath({view: "cost"})} />}
+            : <Tile label="USD per hour" value={usd(found.usd_per_hour)} to={pagePath({view: "cost"})} />}
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
-      </Section>
-      <Section title="Which site is ill, which is full?">
-        <Sites sites={found.sites} now={now} may={found.may_act} />
-        {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more wait that name no site and have been given to none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All that wait</Link></Muted></p> : null}
-      </Section>
+      )}</AnswerSection>
+      <AnswerSection title="Sites" asked={asked}>{(found) => {
+        const homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
+        return (
+          <>
+            <Sites sites={found.sites} now={now} may={found.may_act} />
+            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more jobs wait that name no site and have been given none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
+          </>
+        );
+      }}</AnswerSection>
       <Failures within={DAY} few={5} />
-      {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
+      {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
-      <Section title="How to be alerted?">
-        <p>For Grafana, on the metrics of Lading: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a> such as that no controller runs, that a site does not answer, or that a budget is spent.</p>
+      <Section title="Alerts">
+        <p>For Grafana, based on Lading's metrics: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a>, for example when no controller is running, a site does not answer or a budget is spent.</p>
       </Section>
     </>
   );

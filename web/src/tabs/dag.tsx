@@ -4,15 +4,14 @@ import type {RunPage, RunTotals} from "../api_types";
 import {count, date, duration, percent, took, usd} from "../format";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Frame, Link, Muted, Name, Row, Section, Trouble} from "../ui/parts";
+import {AnswerSection, Frame, Link, Muted, Name, Row} from "../ui/parts";
 import {Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
 
 const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
 
 export function DagTab({dagId}: {dagId: string}) {
-  const [found, trouble, now] = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10);
-  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const asked = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10), now = asked[2];
   const columns: Column<RunTotals>[] = [
     {title: "Run", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
     {title: "Began", hidden: true, text: (run) => date(run.began_at)},
@@ -34,8 +33,7 @@ export function DagTab({dagId}: {dagId: string}) {
   );
   return (
     <Frame isTab>
-      <Trouble text={trouble} />
-      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} few={5} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
+      <AnswerSection title="Runs" more={links} asked={asked}>{(found) => <Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} few={5} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} />}</AnswerSection>
       <Sizes dagId={dagId} />
     </Frame>
   );

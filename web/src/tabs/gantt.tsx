@@ -4,7 +4,7 @@ import type {GanttTask, RunGantt} from "../api_types";
 import {clock, cost, count, date, duration, minute, percent} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Legend, Link, Muted, Name, Section} from "../ui/parts";
+import {AnswerSection, Legend, Link, Muted, Name} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 
 export interface Span {since: number; until: number}
@@ -79,9 +79,11 @@ function Used({task}: {task: GanttTask}) {
   return parts.length ? <Muted>{parts.map(([name, value]) => <span key={name} className="line" style={{display: "block"}}>{share(value)} {name}</span>)}</Muted> : <>–</>;
 }
 export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {
-  const [found, trouble, now] = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
-  const title = "What makes it take so long?";
-  if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
+  const asked = useAnswer<RunGantt>(`${path}/gantt`, {}, 5), now = asked[2];
+  return <AnswerSection title="Timeline" asked={asked}>{(found) => <Tasks found={found} now={now} dagId={dagId} runId={runId} />}</AnswerSection>;
+}
+
+function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId: string; runId: string}) {
   const span = spanOf(found), last = found.last_run;
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
   const against = (task: GanttTask): string[] => {
@@ -112,10 +114,10 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
-    <Section title={title}>
+    <>
       <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
       <div style={{margin: "4px 0"}}><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} /></div>
       <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
-    </Section>
+    </>
   );
 }

@@ -8,7 +8,7 @@ import {cost, count, duration, outlookLines, percent, took, usd} from "../format
 import {pagePath, runData} from "../paths";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
-import {Awaited, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
+import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
 import {Gantt} from "./gantt";
 
@@ -22,7 +22,7 @@ function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; end
     const margin = Math.max(5, 0.03 * ((ended ?? now) - began));
     return [began - margin, ended === null ? null : ended + margin];
   }, [began, ended]);
-  return <Section title="What ran where?" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
+  return <Section title="Packing" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
 }
 
 const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "hurry: cheap"], ["balanced", "hurry: balanced"], ["fast", "hurry: fast"]] as const;
@@ -35,7 +35,7 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
   const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
   const isAsked = outlook.asked_by !== null;
   return (
-    <Section title="When should it end?">
+    <Section title="End of the run">
       {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
       {mayEdit ? (
         <Row>
@@ -50,16 +50,24 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
 }
 
 export function RunTab({dagId, runId}: Run) {
-  const path = runData(dagId, runId), [found, trouble, now] = useAnswer<RunSummary>(path);
-  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const path = runData(dagId, runId), asked = useAnswer<RunSummary>(path), [found, , now] = asked;
+  if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
+  return (
+    <Frame isTab>
+      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
+      {found?.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
+      <Gantt path={path} dagId={dagId} runId={runId} />
+      {found && found.totals.began_at !== null ? <RunPacking dagId={dagId} runId={runId} began={found.totals.began_at} ended={found.totals.live ? null : found.totals.ended_at} now={found.now} /> : null}
+      {found ? <Section title="Longest waits"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section> : null}
+    </Frame>
+  );
+}
+
+function Took({run: found, now, dagId, runId}: Run & {run: RunSummary; now: number}) {
   const {totals, states} = found;
-  if (!totals.jobs || totals.began_at === null) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
   const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
   return (
-    <Frame isTab>
-      <Trouble text={trouble} />
-      <Section title="What did it take?">
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
@@ -71,11 +79,5 @@ export function RunTab({dagId, runId}: Run) {
           <Tile label="Most at once" value={count(found.most_at_once)} />
           <Tile label="Waited in all" value={duration(totals.wait_seconds)} />
         </Tiles>
-      </Section>
-      {found.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
-      <Gantt path={path} dagId={dagId} runId={runId} />
-      <RunPacking dagId={dagId} runId={runId} began={totals.began_at} ended={totals.live ? null : totals.ended_at} now={found.now} />
-      <Section title="Which jobs waited longest?"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section>
-    </Frame>
   );
 }

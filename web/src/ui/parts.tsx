@@ -21,7 +21,7 @@ function Banner() {
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
-      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <>It is tried again. <Button onClick={() => poller.try()}>Try now</Button></>}
+      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <Button onClick={() => poller.try()}>Try now</Button>}
     </div>
   );
 }
@@ -54,8 +54,9 @@ export const Swatch = ({color}: {color: string}) => <span className="swatch" sty
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
+/** Why something is missing, or is not up to date; others of the page may be. */
 export const Trouble = ({text}: {text: string | null}) =>
-  text ? <p role="alert" style={{color: "var(--l-error)"}}>Could not be loaded: {text}</p> : null;
+  text ? <p role="alert" className="trouble">{text}. <Button onClick={() => poller.try()}>Try now</Button></p> : null;
 /** While there is no answer: why, or that it is loaded. */
 export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trouble text={trouble} /> : <Spinner />);
 
@@ -68,6 +69,10 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
       <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
     </section>
   );
+}
+/** A section of one answer. Where it has none it says why, and where it is old, since when. */
+export function AnswerSection<Answer>({title, more, asked: [found, trouble], children}: {title: string; more?: ReactNode; asked: readonly [Answer | null, string | null, ...unknown[]]; children: (found: Answer) => ReactNode}) {
+  return <Section title={title} more={more}>{found === null ? <Awaited trouble={trouble} /> : <><Trouble text={trouble} />{children(found)}</>}</Section>;
 }
 const HeadSlot = createContext<HTMLElement | null>(null);
 /** Shown beside the heading of the section, which stays in sight; in a line of its own where the host has no portals. */

@@ -3,7 +3,7 @@ import * as React from "react";
 import type {Advice, Size, TaskAdvice} from "../api_types";
 import {count, duration, memory} from "../format";
 import {useAnswer} from "../polling";
-import {Awaited, Muted, Name, Section} from "./parts";
+import {AnswerSection, Muted, Name} from "./parts";
 import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
@@ -11,8 +11,11 @@ type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> &
 const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
 
 export function Sizes({dagId}: {dagId: string}) {
-  const [found, trouble] = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
-  if (!found) return <Awaited trouble={trouble} />;
+  const asked = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
+  return <AnswerSection title="Right sizes" asked={asked}>{(found) => <SizeTable found={found} />}</AnswerSection>;
+}
+
+function SizeTable({found}: {found: Advice}) {
   const both = (sizes: Size, text: (value: number) => string) => {
     const {most, nearly_all: nearlyAll} = sizes;
     if (nearlyAll === null) return "–";
@@ -48,5 +51,5 @@ export function Sizes({dagId}: {dagId: string}) {
     {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_gib_hours))},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <Section title="What should its tasks ask for?"><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
+  return <><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></>;
 }
