@@ -314,13 +314,13 @@ def drawn(page: Page) -> None:
 def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Browser) -> None:
     window = Window(browser, full.url, token=admin, height=1000)
     page = window.open(PAGE)
-    for tile in ("Running", "Waiting", "Failed, 24 h", "Machines", "cpus in use", "USD per hour", "Today"):
+    for tile in ("Running", "Waiting", "Failed tasks, 24 h", "Machines", "cpus in use", "USD per hour", "Today"):
         expect(page.locator(f"[data-tile={tile!r}]")).to_be_visible()
     expect(page.locator("[data-tile=Waiting]")).to_contain_text("5,000")
     expect(page.locator("[data-tile=Machines]")).to_contain_text("9")
     sites = page.get_by_role("table", name="Sites")
     expect(sites).to_contain_text("it has not answered for more than 10 s")
-    expect(sites).to_contain_text("max_allocations: 8 of 8 up")
+    expect(sites).to_contain_text("max_allocations: 8 of 8")
     expect(page.get_by_role("table", name="Failed jobs")).to_contain_text("the log of the task")
     for name, begins in (("the dashboard", "{"), ("alert rules", "# Alerts for Grafana")):
         with page.expect_download() as download:
@@ -361,6 +361,8 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     expect(page.locator("[data-tile=Used]")).to_contain_text("$")
     page.get_by_label("Split by").select_option("task")
     expect(page.get_by_role("table", name="Costs by task")).to_contain_text("genomes.align")
+    page.get_by_label("Split by").select_option("run")
+    expect(page.get_by_role("table", name="Costs by run")).to_contain_text("scheduled__1")
     picture(window, "cost")
     assert window.faults == []
     page.close()
@@ -420,20 +422,26 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     window = Window(browser, full.url, token=admin)
     page = window.open(PAGE)
     matching, jobs = page.get_by_test_id("matching"), page.get_by_role("table", name="Jobs", exact=True)
-    page.get_by_label("Find a job").fill("align[7]")
-    page.get_by_label("Find a job").press("Enter")
+    page.get_by_label("Find a job or machine").fill("genomes.align[7]")
+    page.get_by_label("Find a job or machine").press("Enter")
     expect(jobs.locator("tbody tr").first).to_contain_text("genomes.align[7]")
-    page.get_by_role("button", name="Take back find align[7]").click()
+    page.get_by_label("Find a job or machine").fill("local/host")
+    page.get_by_label("Find a job or machine").press("Enter")
+    page.get_by_role("list", name="Machines found").get_by_role("link", name="Chart of local/host").click()
+    expect(page.get_by_role("table", name="Machines").locator("tbody tr")).to_have_count(1)
+    page.go_back()
+    page.go_back()
+    page.get_by_role("button", name="Take back find genomes.align[7]").click()
     expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
     # What is looked for from everywhere is looked for here among what is chosen.
-    page.get_by_label("Find a job").fill("align")
-    page.get_by_label("Find a job").press("Enter")
+    page.get_by_label("Find a job or machine").fill("align")
+    page.get_by_label("Find a job or machine").press("Enter")
     expect(page.get_by_role("group", name="What is chosen")).to_contain_text("state: failed")
     expect(page).to_have_url(re.compile("q=align"))
     page.go_back()
-    expect(page.get_by_label("Find a job")).to_have_value("")
+    expect(page.get_by_label("Find a job or machine")).to_have_value("")
     page.get_by_label("At which site").select_option("hpc")
     expect(matching).to_have_text(re.compile("^[0-9]{2} jobs"))
     jobs.get_by_role("button", name="Ran").click()
@@ -693,7 +701,7 @@ def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path
             "Overview": ("No controller has run yet", "Nothing has failed"),
             "Waits": ("Nothing waits",),
             "Machines": ("No job ran in this time", "No machine is up"),
-            "Jobs": ("No job is like that",),
+            "Jobs": ("No job matches these choices",),
             "Cost": ("No job has ended in this time",),
         }.items():
             view(page, name)

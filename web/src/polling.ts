@@ -1,7 +1,7 @@
 // Answers that are asked for again and again while the page can be seen. Each question has its own trouble and its own
 // pauses: where one has no answer the others go on. Only where none has any is the API server away: then one of them is
 // asked, less and less often, and all when it answers.
-import {useEffect, useMemo, useState} from "react";
+import {useEffect, useMemo, useRef, useState} from "react";
 import {AnswerError, get, type Parameters} from "./api";
 import {asked, merged, type Packing, type Window} from "./chart/packing";
 import {clock} from "./format";
@@ -284,6 +284,13 @@ export function useAnswer<Answer>(path: string | null, parameters: Parameters = 
   const {answer, trouble, at} = useQuestion<Answer & {now?: number}>(key, ask, seconds);
   const age = useAge(answer?.now === undefined ? null : at);
   return [answer, trouble, answer?.now === undefined ? Date.now() / 1000 : answer.now + age];
+}
+
+/** The answer, or while that of another question is loaded the last one: the page must not jump. */
+export function useLast<Answer>(answer: Answer | null): Answer | null {
+  const last = useRef<Answer | null>(null);
+  if (answer !== null) last.current = answer;
+  return answer ?? last.current;
 }
 
 interface Kept {packing: Packing; cursor: number}

@@ -4,7 +4,10 @@ import {beforeAll, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
-import {limitsOf} from "../src/pages/now";
+import type {BillAmounts, SiteState} from "../src/api_types";
+import {only} from "../src/pages/machines";
+import {FailedTile, limitLine, ranked} from "../src/pages/now";
+import {runCost} from "../src/tabs/dag";
 import {Bars, lanesOf, spanOf, ticksOf} from "../src/tabs/gantt";
 import {Outlook, hurryBody} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
@@ -76,10 +79,31 @@ test("the axis of a run has few round times, and none where there is no room for
     expect(found.every((at) => at >= 1234 && at < 1234 + seconds)).toBe(true);
   }
 });
-test("a site says how many of the machines are up that it may have", () => {
-  const site = {nodes: 40, idle_nodes: 3, machines: 7, limits: {max_allocations: "8", queue: "batch"}};
-  expect(limitsOf(site)).toEqual(["3 of 40 nodes idle", "max_allocations: 7 of 8 up", "queue = batch"]);
-  expect(limitsOf({...site, nodes: null, limits: {}})).toEqual([]);
+test("a limit says how much of it is used, in its unit", () => {
+  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8})).toBe("max_allocations: 7 of 8");
+  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10})).toBe("max_usd_per_hour: $9.60 of $10.00");
+  expect(limitLine({name: "queue", text: "batch", used: null, most: null})).toBe("queue = batch");
+});
+test("sites that need somebody come first, the others as the sites file has them", () => {
+  const site = (name: string, state: string, is_full = false) => ({name, state, is_full}) as SiteState;
+  const sites = [site("a", "up"), site("b", "up", true), site("c", "paused", true), site("d", "degraded", true), site("e", "up"), site("f", "down")];
+  expect(ranked(sites).map(({name}) => name).join("")).toBe("fdbcae");
+});
+test("tries that were repeated are no alarm, tasks that failed are", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const tile = (failed: number, failed_tasks: number | null) => renderToStaticMarkup(<FailedTile summary={{failed, failed_tasks}} />);
+  expect(tile(6, 0)).toMatch(/class="tile"[^]*>0<[^]*6 failed tries/);
+  expect(tile(6, 1)).toContain('class="tile bad"');
+});
+test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
+  const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;
+  expect(runCost({usd: 7, billed})).toBe(10);
+  expect(runCost({usd: null, billed})).toBeNull();
+});
+test("only one machine of a site is shown where one was looked for", () => {
+  const machine = (key: string) => [key, {key}] as const, packing = {jobs: new Map([["j", {place: "lab/m1"}]]), machines: new Map([machine("lab/m1"), machine("lab/m10"), machine("hpc/m1")])} as never;
+  expect([...only(packing, "lab", null).machines.keys()]).toEqual(["lab/m1", "lab/m10"]);
+  expect([...only(packing, "lab", "m1").machines.keys()]).toEqual(["lab/m1"]);
 });
 test("a Dag and its task keep their order where one is written from right to left", () => {
   expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
@@ -88,7 +112,7 @@ test("a Dag and its task keep their order where one is written from right to lef
 
 test("a choice is made beside those of the address, not of what is still drawn", async () => {
   const go = vi.fn();
-  vi.stubGlobal("ReactRouterDOM", {useNavigate: () => go, useLocation: () => ({search: "?state=failed"})});
+  vi.stubGlobal("ReactRouterDOM", {useNavigate: () => go, useLocation: () => ({pathname: "/plugin/lading", search: "?state=failed"})});
   vi.stubGlobal("location", {search: "?state=failed&site=hpc"});
   vi.resetModules();
   const {useChoices} = await import("../src/ui/choices");

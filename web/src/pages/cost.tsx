@@ -3,8 +3,8 @@ import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {cost, count, cpuHours, cpusText, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
-import {dagPath, pagePath} from "../paths";
-import {useAnswer} from "../polling";
+import {dagPath, pagePath, runPath} from "../paths";
+import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {AnswerSection, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
@@ -13,10 +13,10 @@ import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
-const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"], ["team", "by team"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["run", "by run"], ["site", "by site"], ["team", "by team"]] as const;
 const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
-const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", site: "Site", team: "Team"};
-const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
+const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", run: "Run", site: "Site", team: "Team"};
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", run: "Costs by run", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
   {key: "used", title: "Used", slant: SLANTS.running},
@@ -37,7 +37,7 @@ export function parts(amounts: BillAmounts, inUsd: boolean): Part[] {
     return {key, title, value, text: inUsd ? usd(value) : cpuHours(value), color: colorOf(key, slant)};
   });
 }
-const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
+export const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
 
 /** Columns of the periods; each is named by its amounts. */
 function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
@@ -68,25 +68,36 @@ function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
   if (row.kind === "machines") return "machines that no job was on";
+  if (split === "run") return [row.dag_id, row.run_id ?? "earlier runs"].filter(Boolean).join(", ");
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
 function rowName(row: BillRow, split: string) {
   const text = row.dag_id && row.task_id ? <TaskName job={row} /> : <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
+  if (row.dag_id && row.run_id) return <div><Link to={runPath(row.dag_id, row.run_id)} label={nameOf(row, split)}><Name>{row.run_id}</Name></Link><div><Muted><Link to={dagPath(row.dag_id)}><Name>{row.dag_id}</Name></Link></Muted></div></div>;
   if (row.dag_id) return <Link to={dagPath(row.dag_id)} label={row.task_id ? nameOf(row, split) : undefined}>{text}</Link>;
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
+/** How a sum was spent, as a bar. */
+export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number): Column<Row> {
+  const cell = (row: Row) => (inUsd && of(row).usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(of(row), inUsd)} whole={most} />);
+  return {title: "How it was spent", cell, text: false};
+}
+export const shareColumns = <Row,>(of: (row: Row) => BillAmounts) =>
+  SHARES.map(({key, title}): Column<Row> => ({title: `USD ${title}`, hidden: true, text: (row) => of(row)[`usd_${key}`]}));
+export const ShareLegend = () => <Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} />;
+
 function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
-  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site, team: row.team});
+  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, run: row.run_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
     {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
-    {title: "How it was spent", cell: ({total}) => (inUsd && total.usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />), text: false},
-    ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
+    spentColumn(({total}) => total, inUsd, most),
+    ...shareColumns<BillRow>(({total}) => total),
     {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
@@ -96,7 +107,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
 const SavedInAll = ({found}: {found: Savings}) => (
-  <span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the most expensive tasks; {count(found.tasks_left_out)} more are not included</Muted> : null}</span>
+  <span data-testid="savings"><b>{saved(found)} a month in all</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
 );
 
 type SavingsAnswer = readonly [Savings | null, string | null, number];
@@ -141,6 +152,7 @@ const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string
 export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
   const asked = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
+  const shown = useLast(asked[0]), isOld = asked[0] === null;
   const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
@@ -151,28 +163,31 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   );
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={asked}>{(bill) => <BillSummary bill={bill} savings={savings[0]} />}</AnswerSection>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} since={billSpan(Number(days), bill.now).since} /></Loading>}</AnswerSection>
       <Budgets asked={[summary, summaryTrouble]} />
-      {asked[0] ? <Section title="Breakdown" more={split === "dag" ? <Muted>A Dag leads to what each of its runs has cost</Muted> : null}><Rows bill={asked[0]} split={split} inUsd={asked[0].total.usd !== null} /></Section> : null}
+      {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
       <Saved asked={savings} />
     </>
   );
 }
 
-function BillSummary({bill, savings}: {bill: Bill; savings: Savings | null}) {
+/** What is shown until the next choice is loaded is pale. */
+const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
+
+function BillSummary({bill, savings, since}: {bill: Bill; savings: Savings | null; since: number}) {
   const {total, running} = bill, inUsd = total.usd !== null;
   return (
     <>
       <Tiles>
-        <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+        <Tile label={`${utcDay(bill.periods[0].since)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
         {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
         <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
       </Tiles>
-      <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
+      <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>Days, weeks and months are in UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
+      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown whole, also the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
     </>
   );
 }

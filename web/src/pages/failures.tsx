@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {ago, count, date, jobsText, spoken} from "../format";
-import {dagPath, pagePath, withinText} from "../paths";
+import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
@@ -20,7 +20,7 @@ function What({group}: {group: FailureGroup}) {
       <Clamp text={byWhom(group)} />
       {group.failed_tasks.map((task) => (
         <div key={`${task.dag_id}.${task.task_id}`}>
-          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.advice ? `: ${task.advice}` : ""}</Muted>
+          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a try of ${task.dag_id}.${task.task_id} that failed`}>log</Link></> : null}{task.advice ? `: ${task.advice}` : ""}</Muted>
           {task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}
         </div>
       ))}

@@ -3,7 +3,7 @@ import * as React from "react";
 import {memo, useCallback, useDeferredValue, useMemo} from "react";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
-import {idleShare, sharesOf, siteOf} from "../chart/rows";
+import {idleShare, sharesOf, siteOf, wasUp} from "../chart/rows";
 import {bought, count, date, machineState, memory, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {usePacking} from "../polling";
@@ -41,7 +41,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     turn * (by === "machine" ? 0 : amounts[by](one) - amounts[by](other)) || (by === "machine" ? turn : 1) * one.key.localeCompare(other.key));
   // What can be drained costs money and has nothing to do.
   const isIdle = ({key, state, sort}: ChartMachine) => sort === "instance" && state === "up" && !used.get(key);
-  const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
+  const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${wasUp(machine) ? count(machine.cpus) : "–"}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
     {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine) ? `${bought(machine)}, ` : ""}<span className="line">{memory(machine.memory)}</span></Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
@@ -64,17 +64,19 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
 }
 const MachineTable = memo(Machines);
 
-function only(packing: Data, site: string): Data {
-  const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => siteOf(place(value)) === site));
+/** What is at one site, or on one machine of it. */
+export function only(packing: Data, site: string, machine: string | null): Data {
+  const isThere = (place: string) => (machine === null ? siteOf(place) === site : place === `${site}/${machine}`);
+  const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => isThere(place(value))));
   return {...packing, jobs: keep(packing.jobs, (job) => job.place), machines: keep(packing.machines, (machine) => machine.key)};
 }
 
 const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
 
 export function MachinesPage({chosen, summary}: PageProps) {
-  const range = rangeOf(chosen.get("range")), site = chosen.get("site");
+  const range = rangeOf(chosen.get("range")), site = chosen.get("site"), machine = chosen.get("machine");
   const [whole, trouble, now] = usePacking({seconds: Number(range)});
-  const packing = useMemo(() => (whole && site ? only(whole, site) : whole), [whole, site]);
+  const packing = useMemo(() => (whole && site ? only(whole, site, machine) : whole), [whole, site, machine]);
   const openKeys = chosen.all("open").join("\n"), foldKeys = chosen.all("fold").join("\n");
   const opened = useMemo(() => ({...choice(openKeys, true), ...choice(foldKeys, false)}), [openKeys, foldKeys]);
   const setOpened = useCallback((next: Record<string, boolean>) => {
@@ -92,7 +94,8 @@ export function MachinesPage({chosen, summary}: PageProps) {
     <Row>
       {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
       <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
-      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
+      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
+      {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>
   );

@@ -38,7 +38,7 @@ function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
   };
   return (
     <div className="find" role="search">
-      <Input label="Find a job" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={find} width="17em" />
+      <Input label="Find a job or machine" value={text} placeholder="dag.task[3], run, id, machine" onChange={setText} onEnter={find} width="17em" />
       <Button onClick={find}>Find</Button>
     </div>
   );

@@ -3,8 +3,7 @@ import * as React from "react";
 import {FORBIDDEN} from "../api";
 import type {Summary} from "../api_types";
 import {count, inUse} from "../format";
-import {DAY} from "../pages/failures";
-import {useToday} from "../pages/now";
+import {FailedTile, useToday} from "../pages/now";
 import {PAGE, pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Link, Tile, Tiles} from "../ui/parts";
@@ -21,7 +20,7 @@ export function HomeTile() {
         <Tiles>
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
-          <Tile label="Failed, 24 h" value={count(found.failed)} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={found.failed > 0} />
+          <FailedTile summary={found} />
           <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>

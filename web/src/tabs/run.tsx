@@ -4,12 +4,14 @@ import {useMemo, useState} from "react";
 import {hurry} from "../api";
 import type {RunOutlook, RunSummary} from "../api_types";
 import {windowOfRun, type ChartJob} from "../chart/packing";
-import {cost, count, duration, outlookLines, percent, took, usd} from "../format";
+import {cost, count, duration, outlookLines, percent, took} from "../format";
+import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
+import {runCost} from "./dag";
 import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}
@@ -64,14 +66,14 @@ export function RunTab({dagId, runId}: Run) {
 }
 
 function Took({run: found, now, dagId, runId}: Run & {run: RunSummary; now: number}) {
-  const {totals, states} = found;
+  const {totals, states, billed} = found;
   const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
   return (
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
-          <Tile label="Cost" value={cost(totals.usd, totals.cpu_hours)} help={found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null} />
+          <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={parts(billed, totals.usd !== null).filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />

@@ -89,7 +89,7 @@ export function Tile({label, value, help, to, isBad = false}: {label: string; va
 }
 
 const BADGES: Record<string, string> = {
-  up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
+  up: "green", degraded: "red", full: "orange", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
   cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange",
 };
 export function Badge({word}: {word: string | null | undefined}) {
