@@ -693,6 +693,10 @@ export interface components {
             last_seconds: number | null;
             /** Live */
             live: number;
+            /** Longest Wait */
+            longest_wait: number | null;
+            /** Median Wait */
+            median_wait: number | null;
             /** Memory Used */
             memory_used: number | null;
             /** Ready At */
@@ -713,8 +717,6 @@ export interface components {
             upstream: string[];
             /** Usd */
             usd: number | null;
-            /** Wait Seconds */
-            wait_seconds: number;
         };
         /**
          * GanttTry
@@ -988,11 +990,15 @@ export interface components {
             billed: components["schemas"]["BillAmounts"];
             /** Bound Seconds */
             bound_seconds: number | null;
+            /** Longest Wait */
+            longest_wait: number | null;
             /**
              * May Edit
              * @default false
              */
             may_edit: boolean;
+            /** Median Wait */
+            median_wait: number | null;
             /** Most At Once */
             most_at_once: number;
             /** Now */

@@ -1,6 +1,6 @@
 import * as React from "react";
 import {renderToStaticMarkup} from "react-dom/server";
-import {beforeAll, expect, test, vi} from "vitest";
+import {beforeEach, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
@@ -8,11 +8,11 @@ import type {BillAmounts, SiteState} from "../src/api_types";
 import {only} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {runCost} from "../src/tabs/dag";
-import {Bars, lanesOf, spanOf, ticksOf} from "../src/tabs/gantt";
-import {Outlook, hurryBody} from "../src/tabs/run";
+import {Bars, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
+import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
 
-beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
+beforeEach(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
 
 test("a limit says how much of it is used, and where", () => {
   const group = (more: object) => limitText({site: "hpc", limit: "max_allocations", params: {}, ...more} as never);
@@ -52,7 +52,7 @@ test("a task of a run says what it took and what is to come", () => {
   const bars = renderToStaticMarkup(<Bars task={task} span={{since: 0, until: 200}} now={100} />);
   expect(bars).toMatch(/aria-label="align; waits for a place 30 s, runs 1 min; expected from .* to .*"/);
   expect(bars).toContain("stroke-dasharray=\"4 3\"");
-  expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*var\(--l-airflow/);
+  expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*url\(#lading-airflow\)/);
 });
 
 const NOTHING = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
@@ -122,4 +122,20 @@ test("a choice is made beside those of the address, not of what is still drawn",
   chosen!.set({sort: "usd"});
   expect(go).toHaveBeenCalledWith("/plugin/lading?state=failed&site=hpc&sort=usd", undefined);
   vi.unstubAllGlobals();
+});
+
+test("a run says first how far it is, and when it ends", () => {
+  const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
+  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Ends at about /);
+  expect(progress(run(2428), null)).toMatch(/101 finished. When it ends is unknown.$/);
+  expect(progress(run(0), null)).toBe("All 2,529 jobs finished.");
+});
+test("the chart of a run is zoomed within its span", () => {
+  const whole = {since: 0, until: 1000};
+  expect(zoomed(whole, whole, 0.5)).toEqual({since: 250, until: 750});
+  expect(zoomed({since: 250, until: 750}, whole, 1, 1)).toEqual({since: 500, until: 1000});
+  expect(zoomed({since: 250, until: 750}, whole, 2)).toBeNull();
+  const phases = [{key: "runs", title: "runs", since: 0, until: 100}];
+  const task = {task_id: "t", ready_at: null, since: 0, until: 100, expected: null, is_critical: false, tries: [{id: "1", map_index: -1, try_number: 1, state: "succeeded", phases}]} as never;
+  expect(renderToStaticMarkup(<Bars task={task} span={{since: 500, until: 1000}} now={2000} />)).not.toContain("<rect");
 });

@@ -112,6 +112,25 @@ test("what was known stays where a newer answer does not come, and says since wh
   expect(text()).not.toContain("Not updated");
 });
 
+test.each(Object.keys(VIEWS) as View[])("%s: in CSV numbers are numbers, and times are in UTC with their year", async (view) => {
+  const files: Blob[] = [];
+  vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => { files.push(blob as Blob); return "blob:"; });
+  await open(view);
+  await pass(5);
+  const tables = [...box.querySelectorAll<HTMLButtonElement>("button[aria-label$=' as CSV']")].filter((button) => !button.ariaLabel?.startsWith("Jobs"));
+  for (const button of tables) { await act(async () => button.click()); await pass(1); }
+  expect(files).toHaveLength(tables.length);
+  for (const file of files) {
+    const [head, ...rows] = (await file.text()).split("\r\n").map((line) => line.slice(1, -1).split('","'));
+    expect(rows.length, head.join()).toBeGreaterThan(0);
+    for (const row of rows) row.forEach((cell, at) => {
+      expect(cell, head[at]).not.toMatch(/^[$]?[\d,.]+ ?(%|s|min|h|days|GiB|MiB|cpu-h|GiB-h)$|^\d{1,3}(,\d{3})+$|^[$]\d|^[A-Z][a-z]{2} \d+|^\d\d:\d\d|^–$/);
+      if (/^\d{4}-/.test(cell)) expect(cell).toMatch(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/);
+    });
+  }
+  vi.restoreAllMocks();
+});
+
 test("who is logged out is told so, and who may not see the page sees nothing on Home", async () => {
   answer = async () => json({detail: "Not authenticated"}, 401);
   await open("Overview");

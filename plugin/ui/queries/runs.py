@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -31,7 +32,9 @@ from lading.scheduling.reason_codes import CAUSES
 Boot = tuple[float, float | None]
 RunSort = Literal["began", "cost"]
 MOST_TRIES = 500
-MOST_RUNS = 100
+MOST_RUNS = 1_000
+# Of so many runs whose jobs cost most it is looked which is the dearest with what its machines idled.
+MOST_DEAR_RUNS = 200
 MOST_WAITS = 10
 RAN = JobRow.ended_at - JobRow.started_at
 KNOWN_PEAK = case((JobRow.peak_memory.is_not(None), JobRow.memory))
@@ -291,6 +294,9 @@ class RunSummary(BaseModel):
     seconds: float | None
     billed: BillAmounts
     """Of its jobs and machines that have ended, in the parts of a bill."""
+    median_wait: float | None
+    """Of its tries, until they started, or ended, or until now."""
+    longest_wait: float | None
     waits: list[TrySummary]
     outlook: RunOutlook | None = None
     """None: the run has ended, or Airflow does not know it."""
@@ -385,10 +391,10 @@ def idle_shares(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple
 
 
 def runs(session: Session, dag_id: str, now: float, limit: int, sort: RunSort = "began") -> RunPage:
-    """The runs of a Dag that the store knows, youngest first, or the dearest of the :data:`MOST_RUNS` whose jobs cost
-    most.
+    """The runs of a Dag that the store knows, youngest first, or those that cost most of the
+    :data:`MOST_DEAR_RUNS` whose jobs do.
     """
-    found = totals_by_run(session, dag_id, limit if sort == "began" else MOST_RUNS, now, sort)
+    found = totals_by_run(session, dag_id, limit if sort == "began" else max(limit, MOST_DEAR_RUNS), now, sort)
     bills = bill_of_runs(session, dag_id, [run_id for run_id, _ in found])
     rows = [RunTotals(run_id=run_id, **sums, billed=as_amounts(bills[run_id])) for run_id, sums in found]
     if sort == "cost":
@@ -406,8 +412,17 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
     all_tries = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
-        select(JobRow.token, JobRow.state, JobRow.started_at, JobRow.ended_at, JobRow.cpus, JobRow.nodes).where(*mine)
+        select(
+            JobRow.token,
+            JobRow.state,
+            JobRow.started_at,
+            JobRow.ended_at,
+            JobRow.cpus,
+            JobRow.nodes,
+            waited(now).label("waited"),
+        ).where(*mine)
     ).all()
+    waits = [float(row.waited) for row in rows]
     states = Counter(State(row.state).value for row in rows)
     began, ended = all_tries.began_at, all_tries.ended_at
     seconds = None if began is None else (now if all_tries.live or ended is None else ended) - began
@@ -419,6 +434,8 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
         billed=as_amounts(bill_of_runs(session, dag_id, [run_id])[run_id]),
+        median_wait=median(waits) if waits else None,
+        longest_wait=max(waits, default=None),
         waits=longest_waits(session, mine, now),
         outlook=outlook(session, dag_id, run_id),
     )

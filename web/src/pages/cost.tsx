@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, cpusText, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
+import {cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, percent, usd, utcDay} from "../format";
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
@@ -94,7 +94,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
   const columns: Column<BillRow>[] = [
     {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
-    {title: "Failed", cell: ({total}) => count(total.failed), number: true},
+    {title: "Failed", cell: ({total}) => count(total.failed), text: ({total}) => total.failed, number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
     spentColumn(({total}) => total, inUsd, most),
     ...shareColumns<BillRow>(({total}) => total),
@@ -115,9 +115,9 @@ function Saved({asked}: {asked: SavingsAnswer}) {
   if (!asked[0]?.tasks.length && !asked[1]) return null;
   const columns: Column<Saving>[] = [
     {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
-    {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
-    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), number: true},
-    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), number: true},
+    {title: "USD a month", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
+    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), text: (task) => task.cpu_hours, number: true},
+    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), text: (task) => task.gib_hours, number: true},
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
@@ -138,9 +138,11 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
-    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => percent(budget.spent, budget.most)},
+    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
+    {title: "Limit", hidden: true, text: (budget) => budget.most},
+    {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Begins anew", cell: (budget) => date(budget.until), number: true},
+    {title: "Begins anew", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={budgets ?? []} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;

@@ -1,7 +1,7 @@
 // Why jobs have failed, as why they wait is said: by cause, with what to do.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {ago, count, date, jobsText, spoken} from "../format";
+import {ago, count, iso, jobsText, spoken} from "../format";
 import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
@@ -34,8 +34,8 @@ export function Failures({within, few}: {within: string; few?: number}) {
   const columns: Column<FailureGroup>[] = [
     {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
-    {title: "Tasks", cell: (group) => count(group.tasks), number: true},
-    {title: "Last", cell: (group) => ago(now - group.last), text: (group) => date(group.last), number: true},
+    {title: "Tasks", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
+    {title: "Last", cell: (group) => ago(now - group.last), text: (group) => iso(group.last), number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group, within), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What to do", cell: (group) => <What group={group} />, text: (group) => [byWhom(group), ...group.failed_tasks.map(advised)].join("; ")},
   ];

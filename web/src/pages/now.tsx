@@ -82,7 +82,8 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
     {title: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
@@ -95,9 +96,9 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
 
 const TEAMS: Column<TeamState>[] = [
   {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
-  {title: "Running", cell: (team) => count(team.running), number: true},
-  {title: "Waiting", cell: (team) => count(team.waiting), number: true},
-  {title: "cpus used", cell: (team) => count(team.cpus_used), number: true},
+  {title: "Running", cell: (team) => count(team.running), text: (team) => team.running, number: true},
+  {title: "Waiting", cell: (team) => count(team.waiting), text: (team) => team.waiting, number: true},
+  {title: "cpus used", cell: (team) => count(team.cpus_used), text: (team) => team.cpus_used, number: true},
 ];
 
 export function Asked() {
@@ -105,7 +106,7 @@ export function Asked() {
   if (!asked[0]?.length && !asked[1]) return null;
   const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome) ?? "");
   const columns: Column<OperatorRequest>[] = [
-    {title: "Requested", cell: (row) => date(row.at)},
+    {title: "Requested", cell: (row) => date(row.at), text: (row) => iso(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
     {title: "Outcome", cell: (row) => <Clamp text={outcome(row)} />, text: outcome},

@@ -38,13 +38,13 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Jobs", cell: (group) => (
       <div><Link to={pagePath(choices(group))} label={`${count(group.jobs)} jobs: ${group.title}`}>{count(group.jobs)}</Link>
         <Bar whole={1} parts={[{key: "share", title: "of all that wait", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
-    ), text: (group) => count(group.jobs), number: true},
+    ), text: (group) => group.jobs, number: true},
     {title: "Waits for", cell: (group) => (
       <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
-    {title: "Started within", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
-    {title: "Longest wait", cell: (group) => duration(now - group.oldest), number: true},
-    {title: "cpus asked", cell: (group) => count(group.cpus), number: true},
+    {title: "Started within", csvTitle: "Started within, s", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
+    {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
+    {title: "cpus asked", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
@@ -58,10 +58,10 @@ function Queues() {
   const columns: Column<QueueWait>[] = [
     {title: "Site", cell: (row) => <Name>{row.site}</Name>, text: (row) => row.site},
     {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
-    {title: "cpus of a job", cell: size, number: true},
-    {title: "Half began within", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
-    {title: "95 of 100 began within", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
-    {title: "Jobs", cell: (row) => count(row.jobs), number: true},
+    {title: "cpus of a job", csvTitle: "Most cpus of a job", cell: size, text: (row) => row.most_cpus, number: true},
+    {title: "Half began within", csvTitle: "Half began within, s", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
+    {title: "95 of 100 began within", csvTitle: "95 of 100 began within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
+    {title: "Jobs", cell: (row) => count(row.jobs), text: (row) => row.jobs, number: true},
   ];
   return <AnswerSection title="Queue waits" asked={asked}>{(found) => <Table name="Queue waits" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }

@@ -2,7 +2,7 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock} from "../format";
+import {clock, middle} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -128,8 +128,11 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name that users have given: it may be written from right to left. */
-export const Name = ({children}: {children: ReactNode}) => <bdi>{children}</bdi>;
+/** A name that users have given: it may be written from right to left, and be too long for a table. */
+export function Name({children}: {children: ReactNode}) {
+  const short = typeof children === "string" ? middle(children) : children;
+  return <bdi title={short === children ? undefined : children as string}>{short}</bdi>;
+}
 /** A Dag and a task of it, in this order however each is written. */
 export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
   const {dag_id: dag, task_id: task} = job;

@@ -809,6 +809,21 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
     assert (first["task_id"], first["jobs"], first["started_at"], first["until"]) == ("a", 1, NOW - 990, NOW - 890)
     assert (first["cpus_used"], first["last_seconds"], first["expected"]) == (0.5, 110.0, None)
     assert [phase["key"] for phase in second["tries"][0]["phases"]] == ["airflow", "runs"]
+    assert (second["median_wait"], second["longest_wait"]) == (10.0, 10.0)
+
+
+def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Session, client: TestClient) -> None:
+    for number in range(100):
+        add(session, f"wait{number:03}", state=State.QUEUED, queued_at=NOW - 900 + number, map_index=number)
+    ended(session, "failed", state=State.FAILED, cause="error", queued_at=NOW - 10, started_at=NOW - 9, map_index=200)
+    add(session, "runs", started_at=NOW - 5, queued_at=NOW - 6, map_index=201)
+    session.commit()
+    [task] = client.get("/dags/mine/runs/r/gantt").json()["tasks"]
+    states = [each["state"] for each in task["tries"]]
+    assert (len(states), states.count("failed"), states.count("running"), task["is_cut"]) == (60, 1, 1, True)
+    assert task["longest_wait"] == pytest.approx(900, abs=120)
+    run = client.get("/dags/mine/runs/r").json()
+    assert 800 < run["median_wait"] < run["longest_wait"] < 1100, "not 22 hours in all"
 
 
 def paths(client: TestClient, method: str = "get") -> list[str]:
