@@ -427,7 +427,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
         native = machines.locator("thead th").all_inner_texts().index("Node, native id")
         batch_job = row.locator("td").nth(native).inner_text().split()[-1]
         assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
-        asked = page.get_by_role("table", name="What was asked")
+        asked = page.get_by_role("table", name="Requests")
 
         def ask(label: str) -> None:
             row.get_by_role("button", name=label).click()
