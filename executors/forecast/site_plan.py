@@ -64,7 +64,7 @@ class PlanningInput:
         """The forecast by those that are at work."""
         return self.forecast.by_those_at_work(self.now)
 
-    def work(self, medians: Forecast) -> FleetWork:
+    def to_do(self, medians: Forecast) -> FleetWork:
         """What is to be done."""
         return FleetWork(
             medians.by_means(),
@@ -171,7 +171,7 @@ class SitePlan:
         elif now - self.chosen_at < SECONDS_PENDING:
             self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
         if self.planner.schedule is None:
-            self.planner.follow(here.work(here.medians))
+            self.planner.follow(here.to_do(here.medians))
             assert self.planner.schedule is not None
             self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
         if is_blind or not is_of_now:
@@ -317,7 +317,7 @@ def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], Non
     :param pause: called again and again; other threads may want to run
     """
     medians = here.medians
-    return choose(here.work(medians), medians, here.hurry, here.spent, fleets, pause)
+    return choose(here.to_do(medians), medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:
