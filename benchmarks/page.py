@@ -358,7 +358,7 @@ def measure_browser(folder: Path, jobs: int, machines: int, size: tuple[int, int
         print(f"  {words} {statistics.median(times):.0f} ms, at most {max(times):.0f} ms", flush=True)
 
 
-VIEWS = ("Now", "Waits", "Jobs", "Cost", "Machines")
+VIEWS = ("Overview", "Waits", "Jobs", "Cost", "Machines")
 # What the browser keeps of a page: bytes of JavaScript's heap, nodes of documents, listeners of events.
 KEPT = {"JSHeapUsedSize": "KiB of JavaScript's heap", "Nodes": "nodes", "JSEventListeners": "listeners"}
 # By then all that is loaded once has been, minutes.

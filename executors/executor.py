@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -24,8 +25,8 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from airflow.utils.state import State as AirflowState
-from sqlalchemy import select, update
-from sqlalchemy.orm import object_session
+from sqlalchemy import event, select, update
+from sqlalchemy.orm import Session, SessionTransaction, object_session
 
 from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
@@ -45,7 +46,6 @@ from lading.scheduling.reasons import because
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey
-    from sqlalchemy.orm import Session
 
 # One sync reports at most so many jobs to Airflow; the rest waits for the next one, a second later.
 REPORTS_PER_SYNC = 100
@@ -54,6 +54,8 @@ SECONDS_BEFORE_EVENT = 60.0
 # How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
 SECONDS_BETWEEN_ADOPTIONS = 5.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
+# In the ``info`` of a session: the jobs that are written when it commits.
+UNWRITTEN = "lading_unwritten"
 # The code of a reason and its limit, by which reasons are the same: other numbers in one are no news.
 WaitKey: TypeAlias = "tuple[str | None, str | None]"
 
@@ -106,19 +108,11 @@ class LadingExecutor(BaseExecutor):
         self.controller.ensure()
 
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
-        """Write the job into the store, in the transaction that makes its task instance QUEUED."""
+        """Have the job written into the store with the others of the transaction that makes its task instance QUEUED,
+        as that is committed."""
         columns = job_columns(workload)
         bundle = getattr(workload, "bundle_info", None)  # a connection test has none
         columns |= self.dag_facts.columns(session, columns.get("dag_id"), bundle and bundle.name)
-        if isinstance(workload, workloads.ExecuteTask) and not self._has_fresh_token(workload, session):
-            # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
-            columns["token"] = str(uuid.uuid4())
-            session.execute(
-                update(TaskInstance)
-                .where(TaskInstance.id == workload.ti.id)
-                .values(external_executor_id=columns["token"]),
-                execution_options={"synchronize_session": False},
-            )
         try:
             columns |= resource_columns(workload, self.settings)
         except HintError as error:
@@ -133,14 +127,9 @@ class LadingExecutor(BaseExecutor):
             columns["ended_at"] = time.time()
         # A Dag's team may have no executor of its own, and a task may name the one for all teams.
         columns |= {"team": self.team_name or columns.get("team"), "executor_team": self.team_name}
-        store.add_job(session, owner=self.owner, **columns)
-        self.live[columns["token"]] = State.QUEUED
-        self.uncommitted.add(columns["token"])
-
-    @staticmethod
-    def _has_fresh_token(workload: workloads.ExecuteTask, session: Session) -> bool:
-        token = workload.ti.external_executor_id
-        return token is not None and not store.knows(session, token)
+        columns["owner"] = self.owner
+        task = workload.ti.id if isinstance(workload, workloads.ExecuteTask) else None
+        session.info.setdefault(UNWRITTEN, []).append(UnwrittenJob(self, columns, task))
 
     def heartbeat(self) -> None:
         """What the scheduler calls in every loop. An exception would end the scheduler, so none leaves."""
@@ -161,6 +150,8 @@ class LadingExecutor(BaseExecutor):
 
     def sync(self) -> None:
         """Report to Airflow what has changed since the last time."""
+        if not (self.live or self.reported) and time.monotonic() < self.next_adoption:
+            return  # nothing is to come of jobs that it knows of
         try:
             with create_session(scoped=False) as session:
                 # Between two calls the scheduler has processed our events, so only now they can't be lost with it.
@@ -220,9 +211,10 @@ class LadingExecutor(BaseExecutor):
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
         self._forget_undone(session)
-        living = airflow_schedulers.living(session, self.settings.schedulers_folder)
-        for dead in store.foreign_owners(session, self.owner):
-            if dead is None or dead in living:
+        others = [each for each in store.foreign_owners(session, self.owner) if each is not None]
+        living = airflow_schedulers.living(session, self.settings.schedulers_folder) if others else set()
+        for dead in others:
+            if dead in living:
                 continue
             known = store.adopt_from(session, dead, self.owner, self.team_name, but=self._others())
             if not known:
@@ -344,6 +336,46 @@ def reported_itself(job: store.JobRow) -> bool:
 def failure_message(job: store.JobRow) -> str:
     """The cause and the reason of a job, as one sentence."""
     return ": ".join(str(part) for part in (job.cause, job.reason) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenJob:
+    """A job whose transaction is not committed yet.
+
+    :param task: the id of its task instance; None: it has none
+    """
+
+    executor: LadingExecutor
+    columns: dict[str, Any]
+    task: uuid.UUID | None
+
+
+@event.listens_for(Session, "before_commit")
+def write_jobs(session: Session) -> None:
+    """Write the jobs that were queued in a transaction, all together."""
+    jobs: list[UnwrittenJob] = session.info.pop(UNWRITTEN, [])
+    if not jobs:
+        return
+    known = store.find(session, [each.columns["token"] for each in jobs if each.columns["token"] is not None])
+    renamed = []
+    for each in jobs:
+        # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
+        if each.task is not None and (each.columns["token"] is None or each.columns["token"] in known):
+            each.columns["token"] = str(uuid.uuid4())
+            renamed.append({"id": each.task, "external_executor_id": each.columns["token"]})
+    if renamed:
+        session.execute(update(TaskInstance), renamed)
+    store.add_jobs(session, [each.columns for each in jobs])
+    for each in jobs:
+        each.executor.live[each.columns["token"]] = State.QUEUED
+        each.executor.uncommitted.add(each.columns["token"])
+
+
+@event.listens_for(Session, "after_transaction_end")
+def forget_jobs(session: Session, transaction: SessionTransaction) -> None:
+    """What was not written by then was rolled back."""
+    if transaction.parent is None:
+        session.info.pop(UNWRITTEN, None)
 
 
 class WaitEvents:

@@ -10,12 +10,14 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from lading.executors.settings import Settings
+from lading.scheduling.insight import right_size
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from lading.executors.store import JobRow
     from lading.executors.store.run_rows import RunTerms
+    from lading.scheduling.insight.right_size import Sizes
 
 Command = Callable[[Namespace], None]
 
@@ -61,6 +63,10 @@ class CommandHost(ABC):
     def for_users(self, text: str | None) -> str | None:
         """A reason, or what can be done about it, as far as it is of use to who runs this program, in their words."""
         return text
+
+    def line(self, fitted: Sizes) -> str | None:
+        """What a task should request, as its author writes it; None: nothing is known."""
+        return right_size.line(fitted)
 
     @abstractmethod
     def console(self) -> Any:

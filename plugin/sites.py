@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
+from lading.hooks.deployment import current
 from lading.hooks.files import table_model
-from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
+from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites, read_sites_document
 from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
@@ -51,6 +52,11 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     errors = [error for name, table in tables.items() for error in faults(declared_name(name), table, kinds)]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(dict.fromkeys(errors)))
+    # Shares, budgets and the like are about the sites that they name.
+    if settings.sites_file and read_sites_document(settings.sites_file).keys() == {"sites"}:
+        models = {kind: site.config_model for kind, site in kinds.items()}
+        implied = current.deployment().implied_sites(tables, models)
+        tables |= {name: table for name, table in implied.items() if not faults(name, table, kinds)}
     configs = {name: kinds[table["kind"]].config_model(**table) for name, table in tables.items()}
     configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
     if not configs:

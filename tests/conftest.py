@@ -39,20 +39,32 @@ DATABASES = ("sqlite", "postgresql")
 STARTED = pytest.StashKey[list[Airflow]]()
 # The folders of tests/integration whose tests share services, which end with the last one of them.
 SHARING = {"clusters", "shared", "two_executors"}
-# Those of them that do without an Airflow and Grid Engine have a SLURM of their own: it starts in seconds, and what
-# shares one service takes longer than all tests shall.
-BESIDE = {f"tests/integration/clusters/test_{name}.py" for name in ("ahead", "gangs", "site_conformance")}
+# What shares one service takes longer than all tests shall, and another SLURM starts in seconds: those of them that do
+# without Grid Engine have one of their own, and so have those of jobs that no Airflow has queued.
+APART = {
+    "clusters of SLURM": (
+        "accounts",
+        "ahead",
+        "coming_work",
+        "expected_starts",
+        "gangs",
+        "launch_failures",
+        "site_conformance",
+    ),
+    "clusters of jobs": ("batch_services", "cluster_faults", "job_runs", "job_script_operator", "live_conformance"),
+}
 # Their jobs have the same names, by which an agent finds what a job has left, to kill it.
 AGENTS = "tests/processes/executors/agent"
 # The scopes that take longest, longest first, so that all processes end at about the same time.
 LONGEST = (
-    "clusters",
     "tests/integration/test_restarts.py",
-    "clusters beside",
+    "clusters",
+    "clusters of jobs",
+    "tests/integration/test_page.py",
+    "clusters of SLURM",
     "tests/processes/hooks/ec2/test_faults.py",
     "shared",
     "tests/processes/hooks/ec2/test_points.py",
-    "tests/integration/test_page.py",
     AGENTS,
     "tests/processes/hooks/ec2/test_site.py",
     "tests/integration/test_machines.py",
@@ -147,7 +159,9 @@ def scope_of(nodeid: str) -> str:
         return AGENTS
     if path.parent.name not in SHARING:
         return str(path)
-    return f"{path.parent.name} beside" if str(path) in BESIDE else path.parent.name
+    name = path.stem.removeprefix("test_")
+    apart = (scope for scope, names in APART.items() if path.parent.name == "clusters" and name in names)
+    return next(apart, path.parent.name)
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]

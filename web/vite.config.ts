@@ -36,5 +36,5 @@ export default defineConfig(({mode}) => ({
       },
     },
   },
-  test: {include: ["tests/**/*.test.{ts,tsx}"], environment: "node"},
+  test: {include: ["tests/**/*.test.{ts,tsx}"], environment: "node", testTimeout: 600_000},
 }));

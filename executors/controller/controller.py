@@ -48,9 +48,10 @@ from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.needs import Needs
-from lading.executors.store import Change, lanes, queue, strikes
+from lading.executors.store import Change, State, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
+from lading.executors.store.queued import QueuedJobs
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.logs import Trouble
 from lading.hooks.site import Observation, Site, sites_accepting_untargeted
@@ -69,6 +70,10 @@ PAUSE_AFTER_TROUBLE = 2.0
 # Sites are looked at again after so many times as long as a tick has taken, and within so many seconds: where each tick
 # looks at a thousand jobs, or the machine is busy, few ticks find as much as many.
 REST_AFTER_TICK, LONGEST_REST = 2.0, 0.5
+
+# Of so many waiting jobs it is asked every second whether they are still wanted, beside those for which anything is
+# about to be done. They are read anew too: a hand may have changed them.
+MOST_CHECKED_PER_SECOND = 100
 
 # It begins when nothing has happened for so long, seconds.
 SECONDS_UNTIL_LULL = 5.0
@@ -113,6 +118,14 @@ class Controller:
         self.has_noted = False
         self.stopping = False
         self.turn = 0
+        self.queued = QueuedJobs(self.leadership.holder)
+        self.looked_at: Sequence[str] = ()
+        """The waiting jobs that were looked at in the last tick."""
+        self.unchecked: list[str] = []
+        """The waiting jobs of which it is still to be asked whether they are wanted, in this round of all."""
+        self.next_check = 0.0
+        self.had_gangs = True
+        """Whether there may be gangs of which no job waits."""
         self.idle_detector = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
@@ -194,6 +207,7 @@ class Controller:
         try:
             self.tick()
         except Exception as error:
+            self.queued.forget()  # it may have what was not committed
             self.trouble.begin("The tick failed", error, traceback=True)
             return PAUSE_AFTER_TROUBLE
         self.trouble.end("The tick failed")
@@ -222,7 +236,7 @@ class Controller:
             with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
             self.threads.request_observations(min(REST_AFTER_TICK * (time.monotonic() - begun), LONGEST_REST))
-        if self.housekeeping.due(self.metrics, self.threads.troubles()):
+        if self.housekeeping.due(self.metrics, self.threads.troubles(), self.queued):
             self.stop()
 
     def _work(self, started: float) -> None:
@@ -233,6 +247,9 @@ class Controller:
             self.drop_unwanted()
             self.size()
         decision = self.decide(seen, any_wait)
+        if any_wait and self.drop_unwanted_of(decision):
+            self.ring()  # what was decided was so with them
+            return
         self.record(decision, any_wait, started)
         self.act(decision)
         self.idle_detector.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
@@ -302,21 +319,62 @@ class Controller:
             if self.budgets.in_hours:
                 self.durations.read(session)
             self.staging.sweep(session)
-            return store.any_queued(session) or gangs.any_gang(session)
+            any_wait = bool(self.queued.read(session).jobs)
+            # A gang is made of jobs that wait, so without any there are none but those that there were.
+            has_gangs = self.had_gangs and not any_wait and gangs.any_gang(session)
+            self.had_gangs = any_wait or has_gangs
+            return any_wait or has_gangs
 
     def drop_unwanted(self) -> None:
         """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
         with open_session() as session:
-            changes = housekeeping.drop_unwanted(session, time.time())
+            tokens = [*self.queued.unsized, *self._next_unchecked(), *self.queued.ganged]
+            tokens += gangs.asleep(session)
+            changes = housekeeping.drop_unwanted(session, [*dict.fromkeys(tokens)], time.time())
         self._publish(changes)
+        if changes:  # whoever clears a run, or ends it, does so with all of its tasks
+            jobs = (self.queued.jobs.get(each.token) for each in changes)
+            runs = {(job.row.dag_id, job.row.run_id) for job in jobs if job is not None}
+            its = [token for token, job in self.queued.jobs.items() if (job.row.dag_id, job.row.run_id) in runs]
+            with open_session() as session:
+                more = housekeeping.drop_unwanted(session, its, time.time())
+            self._publish(more)
+            with open_session() as session:
+                self.queued.read(session)
+
+    def drop_unwanted_of(self, decision: Decision) -> bool:
+        """End the jobs that Airflow does not want any more of those for which anything is to be done now; returns
+        whether there are any."""
+        tokens = [each.token for each in decision.changes if each.values.get("state") == State.PLACED]
+        if any(decision.orders.values()) or any(decision.holds.values()):
+            tokens += self.looked_at
+        if not tokens:
+            return False
+        with open_session() as session:
+            changes = housekeeping.drop_unwanted(session, [*dict.fromkeys(tokens)], time.time())
+        self._publish(changes)
+        return bool(changes)
+
+    def _next_unchecked(self) -> list[str]:
+        """Some of the jobs that wait, others each time."""
+        if (now := time.monotonic()) < self.next_check:
+            return []
+        self.next_check = now + TICK_SECONDS
+        if not self.unchecked:
+            self.unchecked = sorted(self.queued.jobs)  # tokens are random, and so is their order
+        taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        del self.unchecked[-MOST_CHECKED_PER_SECOND:]
+        self.queued.note(taken)
+        return taken
 
     def size(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with open_session() as session:
-            found, lessons = self.estimator.step(session)
+            found, lessons = self.estimator.step(session, any_wait=bool(self.queued.unsized))
             changes = sizing.stored(session, found)
             current.orchestrator().note(session, [lesson.entry() for lesson in lessons])
         self.estimator.start()
+        self.queued.note(change.token for change in changes)
         self._publish([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[SiteAnswer], any_wait: bool) -> Decision:
@@ -394,7 +452,8 @@ class Controller:
     def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, by what is known of their tasks now, and those at work whose machines count for them."""
         with open_session() as session:
-            current.orchestrator().note(session, self.needs.resize(session))
+            current.orchestrator().note(session, self.needs.resize(session, self.queued.read(session)))
+            self.queued.read(session)
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             ahead = self.leadership.database_ahead
             found = queue.waiting(
@@ -405,8 +464,10 @@ class Controller:
                 database_ahead=ahead,
                 rests=self.site_plans.rests,
                 fair=self.shares.fair,
+                queued=self.queued,
             )
             self.turn += 1
+            self.looked_at = [job.name for job in found]
             return found, [*queue.on_machines(session, found)]
 
     def views(self, seen: Sequence[SiteAnswer], now: float, *, is_work: bool = True) -> list[SiteView]:
@@ -446,11 +507,13 @@ class Controller:
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
                 before = started + self.leadership.database_ahead - SECONDS_UNTIL_EXPLAINED
-                dispatch.explain(session, decision, before, self.shares.fair)
+                self.queued.note(change.token for change in decision.changes)
+                dispatch.explain(session, self.queued.read(session), decision, before, self.shares.fair)
         self._publish(decision.changes)
 
     def _publish(self, changes: Sequence[Change]) -> None:
         """Pass on to metrics and listeners what has been stored."""
+        self.queued.note(change.token for change in changes if "state" in change.values or "reason" in change.values)
         self.metrics.count(changes)
         self.notify(changes)
 

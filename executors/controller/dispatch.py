@@ -18,6 +18,7 @@ from lading.executors.decisions import Decision, is_relaxed, placement, refused,
 from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.queued import QueuedJobs
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gpus import type_of
 from lading.scheduling.insight.auto import at_least_default, from_text, is_limit
@@ -71,20 +72,22 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
     return replace(decision, reasons=reasons, more_waiting=bool(jobs))
 
 
-def explain(session: Session, decision: Decision, before: float, fair: FairTurns | None = None) -> None:
+def explain(
+    session: Session, queued: QueuedJobs, decision: Decision, before: float, fair: FairTurns | None = None
+) -> None:
     """Store why jobs wait; of those that were not looked at, for the ones queued before this (epoch seconds, by the
     database's clock).
 
     :param fair: how shares go in turn, and whose jobs may not start; None: all may
     """
     for reason, tokens in decision.reasons.items():
-        store.explain(session, reason, tokens)
-    groups.explain(session, before)
-    sizing.explain(session, before)
+        queued.explain(session, reason, tokens)
+    groups.explain(session, queued, before)
+    queued.explain(session, sizing.UNKNOWN, queued.without_reason(before, are_unsized=True))
     if fair is not None:
-        fair.explain_held(session, before)
+        fair.explain_held(session, queued, before)
     if decision.more_waiting:
-        store.explain_the_rest(session, BEHIND_OTHERS, before)
+        queued.explain(session, BEHIND_OTHERS, queued.without_reason(before, are_unsized=False))
 
 
 def to_send(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,14 @@ from lading.executors.store import (
     bill_days,
     capacity,
     data,
+    figures,
     instances,
     requests,
     run_rows,
     site_rows,
-    starts,
     usage,
 )
+from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
@@ -118,7 +119,7 @@ class Housekeeping:
             return ()
         return locations
 
-    def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
+    def due(self, metrics: Metrics, troubles: Mapping[str, str | None], queued: QueuedJobs) -> bool:
         """Do what is due; returns whether the controller is needless and should end.
 
         :param troubles: of each site why it does not answer, as text; None: it does
@@ -141,13 +142,13 @@ class Housekeeping:
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             self._note_tenants(session)
-            live = store.count_live(session)
+            live = figures.count_live(session, queued)
             metrics.round(session, live)
-            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
         if now >= self.next_sums:
             with open_session() as session:
                 are_all = bill_days.sum_up(session, time.time())
+                self._note_missed(queued.missed(session))
             self.next_sums = now + SECONDS_BETWEEN_SUMS if are_all else now
         if now >= self.next_purge:
             with open_session() as session:
@@ -157,6 +158,14 @@ class Housekeeping:
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+
+    def _note_missed(self, tokens: Collection[str]) -> None:
+        """Say that jobs were missed in the queue, as a scheduler of an older version or a hand has changed them."""
+        what = "Jobs were queued or changed without this controller being told"
+        if tokens:
+            self.trouble.begin(what, LookupError(f"{len(tokens)} of them; they are read now"))
+        else:
+            self.trouble.end(what)
 
     def _purge(self, session: Session, before: float) -> bool:
         """Delete what ended before a time, of very many jobs some; returns whether that was all.
@@ -265,14 +274,12 @@ def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]
     return [] if site.launches else [each.location for each in seen]
 
 
-def drop_unwanted(session: Session, now: float) -> list[store.Change]:
-    """End jobs that wait and that the orchestrator says it does not want any more, at once.
-
-    One that it does not know at all is left to :func:`cancel_unwanted`.
+def drop_unwanted(session: Session, tokens: Sequence[str], now: float) -> list[store.Change]:
+    """End those of these jobs that wait and that the orchestrator does not want any more, or does not know.
 
     :returns: what has changed
     """
-    tokens = current.orchestrator().unwanted(session)
+    tokens = current.orchestrator().unwanted(session, tokens, SECONDS_UNTIL_UNWANTED)
     if not tokens:
         return []
     log.info("%d jobs that wait are not wanted any more", len(tokens))
@@ -285,9 +292,9 @@ def ended_unwanted(now: float) -> dict[str, Any]:
 
 
 def cancel_unwanted(session: Session, now: float) -> None:
-    """End jobs that have not begun and that the orchestrator does not want any more, or does not know."""
+    """End jobs that have a place, or sleep, and that the orchestrator does not want any more, or does not know."""
     tokens = current.orchestrator().disowned(session, SECONDS_UNTIL_UNWANTED, CHUNK)
-    for state in (State.QUEUED, State.ATTEMPTED, State.PLACED):
+    for state in (State.ATTEMPTED, State.PLACED):
         values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
         if chosen:

@@ -112,13 +112,16 @@ class Leadership:
 
     def _take(self) -> bool:
         with open_session() as session:
+            held = store.lease(session)
+            is_others = held is not None and held.holder != self.holder
+            dead = held.holder if held is not None and is_others and is_dead(held) else None
+            if held is not None and not self.managed:
+                ask_to_make_way(held)
+            if held is not None and is_others and dead is None and held.left >= 0:
+                return False  # who stands by asks for nothing else
             asked_at = time.time()
             said = session.execute(select(DatabaseNow())).scalar_one()
             self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
-            held = store.lease(session)
-            dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
-            if held is not None and not self.managed:
-                ask_to_make_way(held)
             leads = store.take_lease(
                 session,
                 self.holder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # What a tag's value cannot have where StatsD puts it into the metric's name. Three of the longest fit into a name.
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 LONGEST_VALUE = 64
+WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Its name and its tags.
 Gauge = tuple[str, tuple[tuple[str, str | None], ...]]
 
@@ -71,22 +72,22 @@ class Metrics:
                 self.counted.append(Counted(change.token, "lading.jobs.started", {}))
                 self.started.add(change.token)
 
-    def round(self, session: Session, live: Mapping[tuple[str | None, str, str | None], int]) -> None:
+    def round(self, session: Session, live: Mapping[figures.LiveKey, int]) -> None:
         """Show how things are now, and how long what has started since the last round had to wait.
 
-        :param live: how many jobs have not ended, by site, state and team
+        :param live: how many jobs have not ended
         """
         self._counts(session)
         self._waits(session)
-        gauges: dict[Gauge, float] = {
-            ("lading.jobs.live", (("site", site), ("state", state), *of_team(team))): jobs
-            for (site, state, team), jobs in live.items()
-        }
-        gauges |= {
-            ("lading.jobs.waiting", (("reason", key), *of_team(team))): jobs
-            for (key, team), jobs in waiting(session).items()
-        }
-        gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in figures.teams(session)}
+        gauges: defaultdict[Gauge, float] = defaultdict(float)
+        for each, jobs in live.items():
+            gauges["lading.jobs.live", (("site", each.site), ("state", each.state), *of_team(each.team))] += jobs
+            if each.state in WAITING:
+                kind = (each.reason or NEW).meaning.kind
+                gauges["lading.jobs.waiting", (("reason", kind), *of_team(each.team))] += jobs
+        gauges |= {("lading.team.cpus", of_team(each.team)): 0.0 for each in live if each.team is not None}
+        at_work = figures.teams(session, [State.RUNNING])
+        gauges |= {("lading.team.cpus", of_team(each.team)): each.cpus for each in at_work}
         for site, amounts in by_site(session).items():
             gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
         gauges |= {
@@ -156,17 +157,9 @@ def of_team(team: str | None) -> tuple[tuple[str, str], ...]:
     return () if team is None else (("team", team),)
 
 
-def waiting(session: Session) -> Counter[tuple[str, str | None]]:
-    """How many jobs wait, by the class of their reason, and their team."""
-    found: Counter[tuple[str, str | None]] = Counter()
-    for reason, team, jobs in figures.waiting_by_team(session):
-        found[(reason or NEW).meaning.kind, team] += jobs
-    return found
-
-
 def by_site(session: Session) -> dict[str, dict[str, float | None]]:
     """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
-    busy = figures.busy(figures.live_jobs(session))
+    busy = figures.busy(figures.live_jobs(session, [State.RUNNING]))
     up, rates = figures.what_is_up(session), figures.queues(session)
     amounts: dict[str, dict[str, float | None]] = {}
     for site in {*busy, *rates, *(each[0] for each in up)}:

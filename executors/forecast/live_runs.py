@@ -67,8 +67,8 @@ class KnownRun:
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
-    :param asks: its tasks as their hints have them; ``asked``: what a job asks for of those for which room is asked for
-        ahead though no plan provides it
+    :param asks: its tasks as their hints have them; ``asks_of_jobs``: the jobs of which these do not hold, by task and
+        index; ``asked``: what a job asks for of those for which room is asked for ahead though no plan provides it
     :param tenant: whose it is
     :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
@@ -86,6 +86,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    asks_of_jobs: Mapping[str, Mapping[int, AskingTask]] = field(default_factory=dict)
     asked: dict[str, WaitingJob] = field(default_factory=dict)
     tenant: Tenant = Tenant()  # noqa: RUF009 - a tuple, which nothing changes
     request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
@@ -292,6 +293,7 @@ class LiveRuns:
         if not due:
             return
         new = [run for run in due if not self.known[run].is_read]
+        new += self.dags.changed(session, [run for run in due if self.known[run].is_read])
         structures = self.dags.read_structures(session, new) if new else {}
         # The first one may have ended before this controller has begun.
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
@@ -311,7 +313,7 @@ class LiveRuns:
                     facts.get("team"), run.dag_id, facts.get("dag_owner"), facts.get("dag_tags")
                 )
                 try:
-                    known.asks = self._asks(session, run, by_dag)
+                    known.asks, known.asks_of_jobs = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
                     raise
                 except Exception as error:  # what a task has as its executor_config may be of a class that is not here
@@ -321,15 +323,24 @@ class LiveRuns:
                     known.asks = self._without_circles(known.structure, known.asks)
                 known.is_read, known.version = True, known.version + 1
 
-    def _asks(self, session: Session, run: DagRunKey, by_dag: bool) -> dict[str, AskingTask]:
-        """What the tasks of a run ask for."""
+    def _asks(
+        self, session: Session, run: DagRunKey, by_dag: bool
+    ) -> tuple[dict[str, AskingTask], dict[str, dict[int, AskingTask]]]:
+        """What the tasks of a run ask for, and those of their jobs that ask for something else."""
         last = runs.last_jobs(session, run.dag_id)
-        configs = current.orchestrator().hints(session, run).items()
         facts = self.dags.facts(session, run.dag_id)
-        return {
-            task_id: asking_task(run, task_id, config, last, self.settings, by_dag, facts)
-            for task_id, config in configs
+
+        def ask(task_id: str, config: object) -> AskingTask:
+            return asking_task(run, task_id, config, last, self.settings, by_dag, facts)
+
+        of_jobs: dict[str, dict[int, AskingTask]] = {}
+        for task_id, configs in current.orchestrator().hints_of_jobs(session, run).items():
+            asks = {id(config): ask(task_id, config) for config in configs.values()}
+            of_jobs[task_id] = {index: asks[id(config)] for index, config in configs.items()}
+        of_tasks = {
+            task_id: ask(task_id, config) for task_id, config in current.orchestrator().hints(session, run).items()
         }
+        return of_tasks, of_jobs
 
     def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:
         """The same without gangs where some would begin after each other."""
@@ -393,22 +404,33 @@ class LiveRuns:
             rest = [each for each in its_rows if each.map_index not in have_come]
             request: RoomRequest | None = None
             known.asked.pop(task_id, None)
-            if rest and known.structure is not None and task_id not in doomed:
-                of = TaskToCome(run, task_id, task, known.past, self._expected(ask), known.tenant.team)
-                place = self._place_ahead(ask, first_sites)
-                if place is not None and ask.is_planned:
+            its_asks: dict[int, tuple[AskingTask, list[Any]]] = {}
+            for each in rest if known.structure is not None and task_id not in doomed else ():
+                own = known.asks_of_jobs.get(task_id, {}).get(each.map_index, ask)
+                its_asks.setdefault(id(own), (own, []))[1].append(each)
+            for own, its_rest in its_asks.values():
+                of = TaskToCome(run, task_id, task, known.past, self._expected(own), known.tenant.team)
+                place = self._place_ahead(own, first_sites)
+                if place is not None and own.is_planned:
                     of = replace(of, site=place.site, need=place.need)
-                if place is not None and not (ask.is_planned and first_sites.is_covered(place.site)):
+                if place is not None and not (own.is_planned and first_sites.is_covered(place.site)):
                     of = replace(of, room_wait=first_sites.wait_at(place))
-                    if ask.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
+                    if own.may_ask_ahead and of.room_wait is not None and first_sites.launches(place.site):
                         request, known.asked[task_id] = RoomRequest(place.site, place.need), place.asked
-                jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
+                jobs += self._to_come(of, its_rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
-                limits = [each for each in (ask.most, task.most) if each is not None]
-                most = min(limits, default=None)
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, most, task.priority, ask.may_ask_ahead, ask.gang, request
+                    jobs,
+                    task.upstream,
+                    task.by_index,
+                    least((ask.most, task.most)),
+                    task.priority,
+                    ask.may_ask_ahead,
+                    ask.gang,
+                    request,
+                    task.before,
+                    least((ask.max_instances, *(row.max_instances for row in mine))),
                 )
         of_run = [each.run_most for each in known.asks.values()]
         limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]
@@ -423,8 +445,11 @@ class LiveRuns:
             known.began,
             tasks,
             max(hurries, default=None),
-            min((each for each in limits_of_run if each is not None), default=None),
+            least(limits_of_run),
             min(moments, default=None),
+            least(
+                (*(each.run_max_instances for each in known.asks.values()), *(row.run_max_instances for row in rows))
+            ),
         )
 
     def _place_ahead(self, ask: AskingTask, first_sites: FirstSites) -> FirstPlace | None:
@@ -496,7 +521,9 @@ class LiveRuns:
         began = row.started_at if row.state == State.RUNNING else row.placed_at
         begun = now if began is None else min(now, began)
         site, need = first_sites.of_working(row)
-        return ComingJob(name, expected, site, need, *its_own, begun, row.location, pool, pool_slots)
+        # What lies in a queue shares no machine that is known.
+        location = None if first_sites.is_queue(row.site, row.location) else row.location
+        return ComingJob(name, expected, site, need, *its_own, begun, location, pool, pool_slots)
 
 
 class FirstPlace(NamedTuple):
@@ -564,6 +591,10 @@ class FirstSites:
         market = self.sites[site].market
         return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
 
+    def is_queue(self, site: str, location: str) -> bool:
+        """Whether a location of a site of this name is a queue, in which each job is a batch job of its own."""
+        return site in self.sites and self.sites[site].is_queue(location)
+
     def launches(self, site: str) -> bool:
         """Whether something can be launched at a site of this name."""
         return self.sites[site].market is not None
@@ -598,19 +629,18 @@ class FirstSites:
 
     def of_waiting(self, row: Any) -> tuple[str | None, PlannedJob | None]:
         """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
-        place = self._first_place(row) if may_be_planned(row) and row.state not in groups.AT_WORK else None
+        place = self._first_place(row) if row.gang is None and row.state not in groups.AT_WORK else None
         return (None, None) if place is None else (place.site, place.need)
 
     def wait_of(self, row: Any) -> RoomWait | None:
         """For how long a job waits for room that no forecast buys; None: not at all, as far as that is known."""
         if row.state in groups.AT_WORK:
-            site = self.sites.get(row.site)
-            if row.state != State.PLACED or site is None or not site.is_queue(row.location):
+            if row.state != State.PLACED or not self.is_queue(row.site, row.location):
                 return None
             return self.room_wait(row.site, row.queue or row.queue_hint, row.cpus * (row.nodes or 1), row.placed_at)
         if (place := self._first_place(row)) is None:
             return None
-        if may_be_planned(row) and self.is_covered(place.site):
+        if row.gang is None and self.is_covered(place.site):
             return None
         return self.wait_at(place, row.wake_at or row.queued_at - self.database_ahead)
 
@@ -624,9 +654,9 @@ class FirstSites:
         return self.needs[row.token]
 
 
-def may_be_planned(row: Any) -> bool:
-    """Whether a forecast may plan where a job runs: it is no member of a gang, and shares no few machines."""
-    return row.gang is None and row.max_instances is None and row.run_max_instances is None
+def least(limits: Iterable[int | None]) -> int | None:
+    """The limit that counts; None: there is none."""
+    return min((each for each in limits if each is not None), default=None)
 
 
 def launch_facts(market: Market | MachineMarket) -> tuple[object, ...]:

@@ -1,40 +1,36 @@
-"""The plan of one site by what is to come: made in a thread of its own, and followed tick by tick.
+"""The plan of one site by what is to come: in each tick it is of now, by the fleet that was chosen last.
 
-A tick waits for a new plan for a moment only, and goes by the last one else: jobs begin where that has them, and
-nothing is released before there is a plan that is of now.
+Which fleet is the best is found out in a thread of its own. Until that has seen what has come since it looked last,
+nothing is released, and for a moment nothing is launched for that.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 
 from lading.executors.forecast.held_up import HeldUpSteps
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
+from lading.scheduling.forecast.choice import choose, on_sale
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at
-from lading.scheduling.forecast.fleets import Fleet
+from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.policy import Actions, Planner, act_late, find_prefetches
+from lading.scheduling.forecast.policy import Actions, Planner, find_prefetches
 from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import limits_left
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.plan import Objective, Placement, Wait
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.machines import left_of, with_kept
 
-# A tick waits for a new plan for so long, seconds.
-SECONDS_FOR_A_PLAN = 0.05
-# What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
+# What has come so lately waits for the fleet that is being chosen, seconds; what waits longer is decided about by the
+# last one.
 SECONDS_PENDING = 10.0
-NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,23 @@ class PlanningInput:
         return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
 
     @property
+    def medians(self) -> Forecast:
+        """The forecast by those that are at work."""
+        return self.forecast.by_those_at_work(self.now)
+
+    def work(self, medians: Forecast) -> FleetWork:
+        """What is to be done."""
+        return FleetWork(
+            medians.by_means(),
+            self.locations,
+            self.problem,
+            self.boot,
+            self.now,
+            self.boots,
+            self.most_boot_paid,
+        )
+
+    @property
     def on_sale(self) -> frozenset[tuple[str, str, str]]:
         """What can be launched: types, capacity types and zones."""
         bins = self.problem.bins
@@ -73,42 +86,37 @@ class PlanningInput:
 class SitePlan:
     """The plan of one site.
 
-    :param start: has a plan made in another thread
-    :param ring: called when one is ready for which no tick has waited until then
-    :param may_plan: cleared while a tick is at work that does not wait for a plan
+    :param start: has a fleet chosen in another thread, of those given, or of all
+    :param ring: called when one is chosen
     :param most_boot_paid: of a boot so many seconds cost money at most
     """
 
     def __init__(
         self,
         market: MachineMarket,
-        start: Callable[..., Future[ChosenSchedule]],
+        start: Callable[[PlanningInput, Sequence[Fleet]], Future[Fleet | None]],
         ring: Callable[[], None],
-        may_plan: threading.Event,
         *,
         most_boot_paid: float = math.inf,
     ) -> None:
         self.most_boot_paid = most_boot_paid
         self.planner = Planner(market.boot_seconds, market.hurry)
-        self.start, self.ring, self.may_plan = start, ring, may_plan
-        self.making: Future[ChosenSchedule] | None = None
-        """The plan that is being made."""
-        self.made_of: PlanningInput | None = None
-        self.is_awaited = False
-        """Whether a tick has waited for it in vain."""
+        self.start, self.ring = start, ring
+        self.choosing: Future[Fleet | None] | None = None
+        """The choice that is being made."""
+        self.chosen_of: PlanningInput | None = None
+        """What it is made of; of the last one, if none is."""
+        self.is_changed = False
+        """Whether anything has gone another way than planned since that was begun."""
         self.at_site: dict[str, RunAtSite] = {}
-        self.on_sale: frozenset[tuple[str, str, str]] = frozenset()
-        """What could be launched when the last plan was made: types, capacity types and zones."""
-        self.most = math.inf
-        """How many machines there could be then."""
         self.planned_ends: Mapping[str, float] = {}
-        """When runs end by the last plan, epoch seconds."""
+        """When runs end by the plan, epoch seconds."""
         self.ends: Mapping[str, float] = {}
         """The same of those of which nothing is withheld or left out."""
         self.starts: Mapping[str, float] = {}
         """When waiting jobs are planned to start, by token, epoch seconds."""
-        self.of_now_at = -math.inf
-        """When there was a plan of now last, epoch seconds."""
+        self.chosen_at = -math.inf
+        """When the fleet was that of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
         self.held_up = HeldUpSteps()
         self.has_waited: set[str] = set()
@@ -151,23 +159,25 @@ class SitePlan:
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
-        here = self._input(forecast, its.waiting, site, market, now)
+        here = self._input(forecast, its, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
-        if is_blind:
-            kept = frozenset(each.name for each in here.locations)
         # Nor for what comes after them.
         not_ahead = frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys())
         self.planner.not_ahead = not_ahead.union(unsure).difference(waiting)
-        if not self._is_of_now(here):
-            self._plan(here)
-        if is_of_now := self._is_of_now(here):
-            self.of_now_at = now
-            actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
-            planned = {name for name in waiting if name not in actions.refused}
-        else:
-            actions = self._act_late(here, waiting)
-            planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
+        self._choose(here)
+        if is_of_now := self._is_chosen_for(here):
+            self.chosen_at = now
+        elif now - self.chosen_at < SECONDS_PENDING:
+            self.planner.not_ahead |= here.forecast.steps.keys() - self.planner.chosen_for
+        if self.planner.schedule is None:
+            self.planner.follow(here.work(here.medians))
+            assert self.planner.schedule is not None
+            self.planned_ends = self.planner.schedule.expected_ends(here.forecast)
+        if is_blind or not is_of_now:
+            kept = frozenset(each.name for each in here.locations)
+        actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
+        planned = {name for name in waiting if name not in actions.refused}
         homes = self._homes(name for name in waiting if name in planned)
         tokens = its.waiting
         withheld = self.planner.withheld(forecast)
@@ -195,8 +205,8 @@ class SitePlan:
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
-        """Note which machines have jobs that no plan had before they began: gangs, tasks on few machines, what comes
-        from other sites. Of those that run when a controller begins it is not known."""
+        """Note which machines have jobs that no plan had before they began, as of gangs and from other sites. Of those
+        that run when a controller begins it is not known."""
         steps = its.forecast.steps
         self.has_waited = {name for name in self.has_waited if name in steps}.union(its.waiting)
         planned, odd = Counter[str](), set[str]()
@@ -216,67 +226,49 @@ class SitePlan:
         self.at_site = parts_at(runs, name, self.at_site)
         return self.at_site.values()
 
-    def _act_late(self, here: PlanningInput, waiting: Sequence[str]) -> Actions:
-        """What is done as long as no plan is of now."""
-        if (schedule := self.planner.schedule) is None:
-            return NOTHING
-        is_late = here.now - self.of_now_at > SECONDS_PENDING
-        not_ahead = self.planner.not_ahead
-        return act_late(
-            schedule, waiting, here.forecast, here.locations, here.now, launches=is_late, not_ahead=not_ahead
-        )
-
     def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
-        """The jobs for which a plan is being made, and not for long."""
-        names = [] if self.making is None else [name for name in waiting if name not in planned]
+        """The jobs for which a fleet is being chosen, and not for long."""
+        names = [] if self.choosing is None else [name for name in waiting if name not in planned]
         self.pending_since = {name: self.pending_since.get(name, now) for name in names}
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
-    def _is_of_now(self, here: PlanningInput) -> bool:
-        """Whether there is a plan by which all has gone so far, and nothing is on sale, or within the limits, that was
-        not when it was made."""
-        if not here.on_sale <= self.on_sale or (here.most > self.most and self._is_full()):
+    def _is_chosen_for(self, here: PlanningInput) -> bool:
+        """Whether the fleet was chosen for all that is to come, and nothing is on sale, or within the limits, that was
+        not then; and the fleet still is."""
+        before, fleet = self.chosen_of, self.planner.fleet
+        if before is None or not self.planner.is_chosen_for(here.forecast) or not here.on_sale <= before.on_sale:
             return False
-        return self.planner.holds(here.forecast, here.locations, here.problem, here.now)
+        if fleet is not None and on_sale(fleet, here.problem) is None:
+            return False
+        schedule = self.planner.schedule
+        return here.most <= before.most or (schedule is not None and len(schedule.machines) < before.most)
 
-    def _is_full(self) -> bool:
-        """Whether the last plan has as many machines as there could be."""
-        return self.planner.schedule is not None and len(self.planner.schedule.machines) >= self.most
+    def _choose(self, here: PlanningInput) -> None:
+        """Go by the fleet that was chosen since the last tick, if one was, and have one chosen where the last one may
+        not be the best any more.
 
-    def _plan(self, here: PlanningInput) -> None:
-        """Have a plan made, and take it if it is there soon."""
-        is_in_tick = not self.may_plan.is_set()
-        self.may_plan.set()
-        try:
-            self._wait_for_a_plan(here)
-        finally:
-            if is_in_tick:
-                self.may_plan.clear()
+        :raises Exception: whatever choosing has raised
+        """
+        self._take()
+        if not self.planner.holds(here.forecast, here.locations, here.problem, here.now):
+            self.is_changed |= self.planner.schedule is not None
+            self.planner.schedule = None
+        is_for_all = self._is_chosen_for(here)
+        if self.choosing is None and (self.is_changed or not is_for_all):
+            fleets = self.planner.fleets(here.forecast) if is_for_all else []
+            self.chosen_of, self.is_changed = here, False
+            self.choosing = self.start(here, fleets)
+            if self.choosing.done():
+                self._take()
+            else:
+                self.choosing.add_done_callback(lambda _: self.ring())
 
-    def _wait_for_a_plan(self, here: PlanningInput) -> None:
-        deadline = time.monotonic() + SECONDS_FOR_A_PLAN
-        for _ in range(2):  # the one that is being made may be of before, and the next one quick
-            if self.making is None:
-                self.made_of = here
-                self.is_awaited = False
-                self.making = self.start(here, self.planner.ways(here.forecast), self.planner.going_on(here.forecast))
-            try:
-                # One for which an earlier tick has waited takes long.
-                choice = self.making.result(0.0 if self.is_awaited else max(0.0, deadline - time.monotonic()))
-            except NotYet:
-                if not self.is_awaited:
-                    self.is_awaited = True
-                    self.making.add_done_callback(lambda _: self.ring())
-                return
-            except BaseException:
-                self.making = self.made_of = None
-                raise
-            made_of, self.making, self.made_of = self.made_of, None, None
-            assert made_of is not None
-            self.planner.adopt(choice, made_of.forecast)
-            self.planned_ends, self.on_sale, self.most = choice.ends, made_of.on_sale, made_of.most
-            if self._is_of_now(here):
-                return
+    def _take(self) -> None:
+        if self.choosing is None or not self.choosing.done():
+            return
+        chosen, self.choosing = self.choosing, None
+        assert self.chosen_of is not None
+        self.planner.adopt(chosen.result(), self.chosen_of.forecast)
 
     def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
         """The machines that are there on which waiting steps have their places."""
@@ -287,10 +279,10 @@ class SitePlan:
         return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
 
     def _input(
-        self, forecast: Forecast, waiting: Mapping[str, str], site: SiteView, market: MachineMarket, now: float
+        self, forecast: Forecast, its: SiteForecast, site: SiteView, market: MachineMarket, now: float
     ) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        names = {token: name for name, token in waiting.items()}
+        names = {token: name for name, token in its.waiting.items()}
         seen = [with_steps(as_planned(each, market, now), names) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
         paid = {
@@ -298,7 +290,7 @@ class SitePlan:
             for each in site.launched
         }
         self.spending.see(paid, now)
-        limits = left_of(market.limits, InstanceLimits(), closed)
+        limits = left_of(market.limits, limits_left(its.groups, closed), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
         if limits.types or limits.vcpus or limits.usd_per_hour is not None:
@@ -318,27 +310,14 @@ class SitePlan:
         )
 
 
-def planned(
-    here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way], pause: Callable[[], None]
-) -> ChosenSchedule:
-    """The plan of one site, made in a thread of its own.
+def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], None]) -> Fleet | None:
+    """The fleet of one site, chosen in a thread of its own.
 
+    :param fleets: those that are tried; none: all are
     :param pause: called again and again; other threads may want to run
     """
-    return choose(
-        here.forecast,
-        here.locations,
-        here.problem,
-        boot=here.boot,
-        boots=here.boots,
-        hurry=here.hurry,
-        spent=here.spent,
-        ways=ways,
-        more=more,
-        now=here.now,
-        pause=pause,
-        most_boot_paid=here.most_boot_paid,
-    )
+    medians = here.medians
+    return choose(here.work(medians), medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lading.executors.forecast.ahead_requests import AheadRequests
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns, named
-from lading.executors.forecast.site_plan import PlanningInput, SitePlan, planned
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
@@ -26,9 +26,8 @@ from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.executors.store.starts import note_plans, stored_plans
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingRun, SiteForecast, site_forecast
-from lading.scheduling.forecast.fleets import Fleet
+from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.matching.groups import run_name
@@ -114,7 +113,7 @@ class SitePlans:
         """What was found last."""
         self.due_at = -math.inf
         """When that is to be looked at again, on the monotonic clock."""
-        self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
+        self.threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = False
         self.next_note = 0.0
@@ -137,7 +136,7 @@ class SitePlans:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let a tick work while the planner rests, for threads share one lock; the tick may still wait for a plan."""
+        """Let a tick work while the planner rests, for threads share one lock."""
         self.may_plan.clear()
         try:
             yield
@@ -190,7 +189,7 @@ class SitePlans:
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
         found = {}
         for name, (site, market) in by_forecast.items():
-            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
+            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
             trouble = TROUBLE.format(site=name)
             try:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
@@ -239,9 +238,7 @@ class SitePlans:
         for site in sites:
             trouble = NO_WORK.format(site=site.name)
             if (work := self.work.get(site.name)) is None:
-                plan = SitePlan(
-                    MachineMarket(Catalogue({})), self._start, self.ring, self.may_plan, most_boot_paid=SECONDS_PAID
-                )
+                plan = SitePlan(MachineMarket(Catalogue({})), self._start, self.ring, most_boot_paid=SECONDS_PAID)
                 work = self.work[site.name] = AllocationWork(plan)
             try:
                 found[site.name] = work.coming_work(
@@ -372,8 +369,8 @@ class SitePlans:
         known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}
         return replace(actions, budgets=known, not_ahead=actions.not_ahead | (frozenset(names) - known.keys()))
 
-    def _start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
-        return self.threads.submit(planned, here, ways, more, self._pause)
+    def _start(self, here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
+        return self.threads.submit(chosen, here, fleets, self._pause)
 
     def _pause(self) -> None:
         """Let other threads run, of which only one has the lock of the interpreter; or end.

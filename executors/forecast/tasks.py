@@ -9,7 +9,7 @@ from typing import Any
 
 from lading.executors.columns import hint_columns
 from lading.executors.settings import Settings
-from lading.executors.store import groups, queue
+from lading.executors.store import queue, queued
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
@@ -17,7 +17,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 
 # All that waits comes before what is yet to come.
 LAST = -(10**9)
-NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
+NO_COLUMNS = {column.key: None for column in queued.COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class AskingTask:
     :param ahead: what its hint ``ahead`` says; None: it has none
     :param gang: with whose tasks it begins together; None: it is in none
     :param is_planned: whether a forecast plans where its jobs run; else that is decided when they have come, as of
-        members of gangs and of jobs that share few machines
+        members of gangs
+    :param max_instances: on how many machines its jobs may be at once; ``run_max_instances``: those of its run; None:
+        any number
     :param is_held: whether its jobs go to sites that hold room alone, as members of gangs and jobs with attempts do
     """
 
@@ -48,6 +50,8 @@ class AskingTask:
     gang: str | None = None
     is_planned: bool = True
     is_held: bool = False
+    max_instances: int | None = None
+    run_max_instances: int | None = None
 
     @property
     def may_ask_ahead(self) -> bool | None:
@@ -97,8 +101,10 @@ def asking_task(
         hints.max_usd is not None,
         hints.ahead,
         hints.gang,
-        not (hints.gang or hints.attempts or hints.max_instances or hints.run_max_instances),
+        not (hints.gang or hints.attempts),
         bool(hints.gang or hints.attempts),
+        hints.max_instances,
+        hints.run_max_instances,
     )
 
 
@@ -107,7 +113,7 @@ def as_to_come(last: Any, row: Any) -> Any:
 
     :param row: the task by its hints
     """
-    columns = {column.key: getattr(last, column.key) for column in groups.COLUMNS}
+    columns = {column.key: getattr(last, column.key) for column in queued.COLUMNS}
     names = ("token", "run_id", "map_index", "priority", "queued_at")
     return SimpleNamespace(**{**columns, **{name: getattr(row, name) for name in names}})
 

@@ -31,10 +31,10 @@ class AirflowOrchestrator(Orchestrator):
 
         return create_session(scoped=False)
 
-    def unwanted(self, session: Session) -> Sequence[str]:
+    def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
         from lading.executors.orchestrator import airflow_jobs
 
-        return airflow_jobs.unwanted(session)
+        return airflow_jobs.unwanted(session, tokens, seconds)
 
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
         from lading.executors.orchestrator import airflow_jobs

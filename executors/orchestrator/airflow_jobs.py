@@ -37,24 +37,23 @@ def same_task() -> ColumnElement[bool]:
     )
 
 
-def unwanted(session: Session) -> Sequence[str]:
-    """Jobs that wait and whose task instance says that it has ended, was cleared or was queued anew."""
+def unwanted(session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
+    """Those of these jobs that wait and whose task instance says that it has ended, was cleared or was queued anew; or
+    is not there, and has not been for so many seconds."""
     is_another = or_(
         TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
         TaskInstance.state.is_(None),
         TaskInstance.state.not_in(WANTED),
     )
-    return session.scalars(
-        select(JobRow.token).where(
-            JobRow.kind == "ExecuteTask",
-            JobRow.state.in_((State.QUEUED, State.ATTEMPTED)),
-            select(TaskInstance.id).where(same_task(), is_another).exists(),
-        )
-    ).all()
+    waits = JobRow.kind == "ExecuteTask", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
+    is_known = or_(TaskInstance.id.is_not(None), JobRow.queued_at < DatabaseNow() - seconds)
+    query = select(JobRow.token).outerjoin(TaskInstance, same_task()).where(*waits, is_another, is_known)
+    return [token for chunk in chunks(tokens) for token in session.scalars(query.where(JobRow.token.in_(chunk)))]
 
 
 def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-    """Jobs that have not begun and whose task instance Airflow has cleared, ended, deleted or queued anew meanwhile."""
+    """Jobs that have a place but have not begun, or that sleep, and whose task instance Airflow has cleared, ended,
+    deleted or queued anew meanwhile."""
     wanted = (
         select(TaskInstance.id)
         .where(same_task(), TaskInstance.external_executor_id == JobRow.token, TaskInstance.state.in_(WANTED))
@@ -64,9 +63,8 @@ def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str,
         select(JobRow.token, JobRow.state)
         .where(
             JobRow.kind == "ExecuteTask",
-            JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
+            JobRow.state.in_((State.ATTEMPTED, State.PLACED)),
             JobRow.queued_at < DatabaseNow() - seconds,
-            # One that came back waits again, and no site has it that could end it.
             or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
             ~wanted,
         )

@@ -82,6 +82,8 @@ class DagTask:
     :param executor: that it names; None: the first one of Airflow's configuration
     :param most: how many of its jobs Airflow lets be at work at a time; None: any number
     :param priority: the weight that its author gave it, without those of the tasks around it
+    :param before: by map index: the upstream tasks of which not all jobs come before that job, and the map
+        indices of those that do
     """
 
     upstream: tuple[str, ...] = ()
@@ -92,6 +94,7 @@ class DagTask:
     executor: str | None = None
     most: int | None = None
     priority: int = 1
+    before: Mapping[int, Mapping[str, Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,10 @@ class Forecaster(ABC):
     def read_structures(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
         """The Dags of those runs that there are; None: it cannot be read, so it is not known what is to come."""
 
+    def changed(self, session: Session, runs: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
+        """Those of these runs whose Dag is another one than when it was read."""
+        return ()
+
     @abstractmethod
     def past(self, session: Session, dag_id: str) -> DagPast:
         """How earlier runs of a Dag went."""
@@ -202,12 +209,16 @@ class Orchestrator(ABC):
     # The jobs.
 
     @abstractmethod
-    def unwanted(self, session: Session) -> Sequence[str]:
-        """The tokens of jobs that wait and that it does not want any more, as far as it says so itself."""
+    def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
+        """Those of these jobs that wait and that it does not want any more, or does not know.
+
+        :param seconds: none that it does not know and that was queued later than so many seconds ago
+        """
 
     @abstractmethod
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-        """Jobs that have not begun and that it does not want any more, or does not know: each token with the state.
+        """Jobs that have a place but have not begun, or that sleep, and that it does not want any more, or does not
+        know: each token with the state.
 
         :param seconds: none that was queued later than so many seconds ago
         :param most: no more than so many
@@ -252,6 +263,10 @@ class Orchestrator(ABC):
     @abstractmethod
     def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
         """What each task of a run asks for, as its ``executor_config``."""
+
+    def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
+        """The same of the jobs that ask for something else than their task says, by task and map index."""
+        return {}
 
     @abstractmethod
     def pools(self, session: Session) -> Mapping[str, int]:

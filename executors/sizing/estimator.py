@@ -192,8 +192,11 @@ class Estimator:
         self.behind: dict[str, str] = {}
         self.turns = DagTurns()
 
-    def step(self, session: Session) -> tuple[list[Change], list[SizingNote]]:
-        """Collect what has been found out, and note the jobs that are next; call :meth:`start` after the commit."""
+    def step(self, session: Session, *, any_wait: bool = True) -> tuple[list[Change], list[SizingNote]]:
+        """Collect what has been found out, and note the jobs that are next; call :meth:`start` after the commit.
+
+        :param any_wait: whether jobs wait of which it is not known what they ask for
+        """
         changes: list[Change] = []
         lessons: list[SizingNote] = []
         self.under_way = [work for work in self.under_way if work not in self.beginning]  # what was not committed
@@ -207,7 +210,8 @@ class Estimator:
         self.hanging = [work for work in self.hanging if not work.is_over]
         there = Counter(work.place for work in self.hanging if work.place is not None)
         self.known.hanging = frozenset(where for where, count in there.items() if count >= MOST_HANGING_THERE)
-        self._begin(session, {change.token for change in changes})
+        if any_wait:
+            self._begin(session, {change.token for change in changes})
         strikes.note(session, self.holder, (token for work in self.beginning for token in work.tokens))
         return changes, lessons
 

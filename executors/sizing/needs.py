@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from lading.executors import store
 from lading.executors.orchestrator.orchestrator import TaskNote, TaskTry
 from lading.executors.store import JobRow, groups, usage
+from lading.executors.store.queued import QueuedJobs
 from lading.scheduling.insight import auto
 from lading.scheduling.insight.right_size import Sizes, sizes
 from lading.scheduling.insight.usage import Usage
@@ -31,15 +32,23 @@ SECONDS_KNOWN = 3600.0
 MOST_TASKS = 2000
 # In one tick the jobs of tasks are brought up to date for so long, seconds, those first that were not for longest.
 SECONDS_PER_TICK = 0.02
-# All jobs that wait are looked at again after so many times as long as that takes, for a hundred thousand may wait. The
-# new ones are looked at in each tick; one may be stored so much later than it says that it was queued, seconds.
-PAUSE_BETWEEN_LOOKS, SECONDS_LATE = 10.0, 10.0
-# None of them has ended, by which the index of a task's history leads to them.
-WAITING = (*groups.CAN_BE_PLACED, JobRow.chosen.is_not(None), JobRow.ended_at.is_(None))
-ALIKE = (
-    JobRow.dag_id, JobRow.task_id, JobRow.site_hint, JobRow.chosen, JobRow.input_size, JobRow.cpus, JobRow.memory,
-    JobRow.memory_limit,
-)  # fmt: skip
+# The jobs of all tasks are looked at again after so many seconds, for what machines there are changes; those of a task
+# of which some are new or have ended at once.
+SECONDS_BETWEEN_LOOKS = 60.0
+WAITING = groups.CAN_BE_PLACED
+
+
+class SizedAlike(NamedTuple):
+    """What jobs have in common that are resized together."""
+
+    dag_id: str
+    task_id: str
+    site_hint: str | None
+    chosen: str
+    input_size: int | None
+    cpus: float
+    memory: int
+    memory_limit: int | None
 
 
 @dataclass(slots=True)
@@ -64,7 +73,9 @@ class Needs:
     def __init__(self, largest: Callable[[str | None], Resources | None]) -> None:
         self.largest = largest
         self.known: dict[tuple[str, str], KnownTask] = {}
-        self.due_at = self.newest = -math.inf
+        self.due_at = -math.inf
+        self.due: set[tuple[str, str]] = set()
+        """The tasks whose jobs are to be looked at."""
 
     def note_ends(self, session: Session, tokens: Iterable[str]) -> None:
         """Learn from jobs that have ended."""
@@ -78,28 +89,40 @@ class Needs:
                 if known is not None and (use := usage.as_use(job)) is not None:
                     known.usage.add(use)
                     known.fitted = None
+                    self.due.add((job.dag_id, job.task_id))
 
-    def resize(self, session: Session) -> list[TaskNote]:
-        """Let jobs that wait ask for what is known now; returns what event logs say of those that ask for ``auto``."""
+    def resize(self, session: Session, queued: QueuedJobs | None = None) -> list[TaskNote]:
+        """Let jobs that wait ask for what is known now; returns what event logs say of those that ask for ``auto``.
+
+        :param queued: the jobs that wait; None: they are read
+        """
+        queued = queued or QueuedJobs().read(session)
         begun = time.monotonic()
-        are_all = begun >= self.due_at
-        new = () if are_all else (JobRow.queued_at > self.newest - SECONDS_LATE,)
+        self.due |= queued.new_chosen
+        queued.new_chosen = set()
+        if begun >= self.due_at:
+            self.due |= queued.chosen.keys()
+            self.due_at = begun + SECONDS_BETWEEN_LOOKS
         largest, notes = lru_cache(maxsize=None)(self.largest), list[TaskNote]()
-        alike: dict[tuple[str, str], list[Any]] = {}
-        newest = func.max(JobRow.queued_at).label("newest")
-        for row in session.execute(select(*ALIKE, newest).where(*WAITING, *new).group_by(*ALIKE)):
-            alike.setdefault((str(row.dag_id), str(row.task_id)), []).append(row)
-            self.newest = max(self.newest, row.newest)
         until = begun + SECONDS_PER_TICK
-        for number, task in enumerate(sorted(alike, key=self._looked_at)):
+        for number, task in enumerate(sorted(self.due, key=self._looked_at)):
             if number and time.monotonic() > until:
                 break
+            self.due.discard(task)
+            alike: dict[SizedAlike, list[str]] = {}
+            for token in queued.chosen.get(task, ()):
+                job = queued.jobs[token]
+                row = job.row
+                limit = row.memory_limit
+                each = SizedAlike(
+                    *task, row.site_hint, job.more.chosen or "", job.more.input_size, row.cpus, row.memory, limit
+                )
+                alike.setdefault(each, []).append(token)
+            if not alike:
+                continue
             fitted = self._fitted(session, task)
-            for row in alike[task]:
-                notes += self._resize(session, row, fitted, largest(row.site_hint))
-        if are_all:
-            now = time.monotonic()
-            self.due_at = now + PAUSE_BETWEEN_LOOKS * (now - begun)
+            for each, tokens in alike.items():
+                notes += self._resize(session, each, tokens, fitted, largest(each.site_hint), queued)
         return notes
 
     def _looked_at(self, task: tuple[str, str]) -> float:
@@ -119,7 +142,15 @@ class Needs:
             known.fitted = sizes(known.usage)
         return known.fitted
 
-    def _resize(self, session: Session, row: Any, fitted: Sizes, largest: Resources | None) -> list[TaskNote]:
+    def _resize(
+        self,
+        session: Session,
+        row: SizedAlike,
+        tokens: Sequence[str],
+        fitted: Sizes,
+        largest: Resources | None,
+        queued: QueuedJobs,
+    ) -> list[TaskNote]:
         """Resize jobs that are alike."""
         left, asked = auto.from_text(row.chosen), Resources(row.cpus, row.memory)
         found = auto.resized(asked, left, fitted, largest, row.input_size)
@@ -128,20 +159,22 @@ class Needs:
             limit = found.memory
         if found == asked and limit == row.memory_limit:
             return []
-        alike = [
-            groups.equals_or_null(column, getattr(row, column.key)) for column in ALIKE if column is not JobRow.cpus
-        ]
         notes = []
         new = {name: amount for name in sorted(left) if (amount := getattr(found, name)) != getattr(asked, name)}
         if asks := [name for name in new if left[name].is_asked and getattr(fitted, name) is not None]:
             said = "; ".join(auto.decision(name, new[name], fitted, row.input_size) for name in asks)
-            tries = session.execute(select(JobRow.run_id, JobRow.try_number, JobRow.map_index).where(*WAITING, *alike))
-            notes = [
-                TaskNote(EVENT, TaskTry(row.dag_id, row.task_id, str(run_id), number, index), said)
-                for run_id, number, index in tries
+            columns = JobRow.run_id, JobRow.try_number, JobRow.map_index
+            tries = [
+                TaskTry(row.dag_id, row.task_id, str(run_id), number, index)
+                for chunk in store.chunks(tokens)
+                for run_id, number, index in session.execute(select(*columns).where(JobRow.token.in_(chunk), *WAITING))
             ]
-        session.execute(
-            update(JobRow).where(*WAITING, *alike).values(cpus=found.cpus, memory=found.memory, memory_limit=limit),
-            execution_options={"synchronize_session": False},
-        )
+            notes = [TaskNote(EVENT, each, said) for each in tries]
+        new_values = {"cpus": found.cpus, "memory": found.memory, "memory_limit": limit}
+        for chunk in store.chunks(tokens):
+            session.execute(
+                update(JobRow).where(JobRow.token.in_(chunk), *WAITING).values(**new_values),
+                execution_options={"synchronize_session": False},
+            )
+        queued.note(tokens)
         return notes

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
@@ -185,24 +185,6 @@ def unsized_jobs(
                 fault = because("hints_unreadable", text=f"{type(error).__name__}: {error}")
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text, team))
     return jobs
-
-
-def explain(session: Session, before: float) -> None:
-    """Store why jobs wait whose sizing takes long.
-
-    :param before: those that were queued before, seconds since the epoch
-    """
-    session.execute(
-        update(JobRow)
-        .where(
-            JobRow.state == State.QUEUED,
-            JobRow.sizing.is_not(None),
-            JobRow.queued_at < before,
-            JobRow.reason.is_(None),
-        )
-        .ordered_values(*store.explained(UNKNOWN)),
-        execution_options={"synchronize_session": False},
-    )
 
 
 @dataclass(frozen=True, slots=True)

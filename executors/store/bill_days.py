@@ -49,8 +49,8 @@ SECONDS_APART = 60.0
 # A round sums up days for about so long, seconds, and one in any case.
 SECONDS_OF_ROUND = 0.2
 
-Split = Literal["dag", "task", "site", "team"]
-SPLITS: tuple[Split, ...] = ("dag", "task", "site", "team")
+Split = Literal["dag", "task", "run", "site", "team"]
+SPLITS: tuple[Split, ...] = ("dag", "task", "run", "site", "team")
 # All of a day; what no job was charged of machines; and since when there was no look at what has changed.
 WHOLE, MACHINES, CHECKED = "whole", "machines", "checked"
 DAY, WEEK, MONTH = (each.value for each in Period)
@@ -102,7 +102,7 @@ class SplitKey(NamedTuple):
     """Whose a sum is; empty: of none, or by none.
 
     :param split: what it is split by; :data:`MACHINES`: no job was charged it
-    :param name: of a site, or a team
+    :param name: of a run, a site, or a team
     """
 
     split: str
@@ -118,8 +118,8 @@ def split_key(key: BillKey, split: Split) -> SplitKey:
         return SplitKey(split, dag_id, name=key.site or "")
     if key.task_id is None:
         return SplitKey(MACHINES)
-    if split == "team":
-        return SplitKey(split, dag_id, name=key.team or "")
+    if split in ("run", "team"):
+        return SplitKey(split, dag_id, name=(key.run_id if split == "run" else key.team) or "")
     return SplitKey(split, dag_id, key.task_id if split == "task" else "")
 
 
@@ -222,18 +222,22 @@ def columns_of(parts: BillParts) -> dict[str, Any]:
 def note_changed(session: Session, known: dict[int, float], now: float) -> None:
     """Note which of the days that are kept are out of date, and that this was looked at."""
     checked = checked_at(session)
-    stale = sorted(changed_days(session, checked, now) & known.keys()) if known and checked is not None else []
+    mark = (BillDayRow.level == DAY, BillDayRow.split == CHECKED)
+    stale: list[int] = []
+    if checked is not None and session.scalar(select(BillDayRow.jobs).where(*mark)) != len(SPLITS):
+        stale = sorted(known)  # an earlier release has kept fewer splits
+    elif known and checked is not None:
+        stale = sorted(changed_days(session, checked, now) & known.keys())
     table: Any = BillDayRow.__table__
     for start in range(0, len(stale), CHUNK):
         some = stale[start : start + CHUNK]
         session.execute(update(table).where(table.c.split == WHOLE, table.c.day.in_(some)).values(at=0.0))
         known.update(dict.fromkeys(some, 0.0))
-    mark = (table.c.level == DAY, table.c.split == CHECKED)
     if checked is None:
         row = {"level": DAY, "day": 0, "week": 0, "month": 0, "at": now, **SplitKey(CHECKED)._asdict()}
-        session.execute(insert(table), [{**row, **columns_of(BillParts())}])
+        session.execute(insert(table), [{**row, **columns_of(BillParts(jobs=len(SPLITS)))}])
     else:
-        session.execute(update(table).where(*mark).values(at=now))
+        session.execute(update(table).where(*mark).values(at=now, jobs=len(SPLITS)))
 
 
 def checked_at(session: Session) -> float | None:
@@ -385,7 +389,7 @@ def days_of_dags(
 
 # Which columns make a row of a bill; a Dag beside them says who may see a part of it.
 OF_ROW: dict[Split, tuple[str, ...]] = {
-    "dag": ("dag_id",), "task": ("dag_id", "task_id"), "site": ("name",), "team": ("name",),
+    "dag": ("dag_id",), "task": ("dag_id", "task_id"), "run": ("dag_id", "name"), "site": ("name",), "team": ("name",),
 }  # fmt: skip
 
 

@@ -43,6 +43,7 @@ BY = (
     TASK,
     func.coalesce(JobRow.team, ""),
     func.coalesce(JobRow.dag_owner, ""),
+    func.coalesce(JobRow.run_id, ""),
 )
 
 
@@ -54,6 +55,7 @@ class BillKey(NamedTuple):
     :param task_id: what belongs to no task has its kind; None: of machines that no job was charged
     :param team: Airflow's team of the Dag
     :param owner: the owners of the Dag, with ", " between them
+    :param run_id: None: of no run, or of jobs that have been forgotten
     """
 
     site: str | None
@@ -61,6 +63,7 @@ class BillKey(NamedTuple):
     task_id: str | None = None
     team: str | None = None
     owner: str | None = None
+    run_id: str | None = None
 
 
 def as_key(values: Iterable[str | None]) -> BillKey:
@@ -83,7 +86,7 @@ def bill(session: Session, since: float, until: float) -> dict[BillKey, BillPart
     """
     found: dict[BillKey, BillParts] = {}
     for parts in (
-        of_jobs(session, since, until),
+        of_jobs(session, JobRow.ended_at >= since, JobRow.ended_at < until),
         of_forgotten(session, since, until),
         of_launched(session, since, until),
         of_machines_at_hand(session, since, until),
@@ -93,8 +96,27 @@ def bill(session: Session, since: float, until: float) -> dict[BillKey, BillPart
     return found
 
 
-def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """The jobs that have ended."""
+def bill_of_runs(session: Session, dag_id: str, run_ids: Sequence[str]) -> dict[str, BillParts]:
+    """What was billed of runs of a Dag: of their jobs and machines that have ended."""
+    found = {run_id: BillParts() for run_id in run_ids}
+    for chunk in chunks(run_ids):
+        mine = (JobRow.dag_id == dag_id, JobRow.run_id.in_(chunk))
+        for key, parts in of_jobs(session, *mine, JobRow.ended_at.is_not(None)):
+            found[key.run_id or ""].add(parts)
+        places = set(session.scalars(select(JobRow.location).where(*mine, JobRow.location.is_not(None)).distinct()))
+        for some in chunks(sorted(places)):
+            ended = (InstanceRow.token.in_(some), InstanceRow.state == InstanceState.ENDED)
+            for key, parts in shares_of(session, session.scalars(select(InstanceRow).where(*ended)).all()):
+                if key.dag_id == dag_id and key.run_id in chunk:
+                    found[key.run_id].add(parts)
+    return found
+
+
+def of_jobs(session: Session, *which: Any) -> list[tuple[BillKey, BillParts]]:
+    """The jobs that have ended.
+
+    :param which: conditions for them
+    """
     share_used = case((ASKED > 0, USED / func.nullif(ASKED, 0)), else_=1.0)
     sums = (
         func.count(),
@@ -104,8 +126,7 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
         func.sum(JobRow.usd),
         func.sum(JobRow.usd * share_used),
     )
-    ended = (JobRow.ended_at >= since, JobRow.ended_at < until, JobRow.started_at.is_not(None))
-    rows: Any = session.execute(select(*BY, *sums).where(*ended).group_by(*BY))
+    rows: Any = session.execute(select(*BY, *sums).where(*which, JobRow.started_at.is_not(None)).group_by(*BY))
     return [
         (
             as_key(key),
@@ -155,7 +176,11 @@ def of_forgotten(session: Session, since: float, until: float) -> list[tuple[Bil
 def of_launched(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
     """What no job was charged of machines and allocations that have ended, which the jobs on them share."""
     ended = (InstanceRow.state == InstanceState.ENDED, InstanceRow.ended_at >= since, InstanceRow.ended_at < until)
-    rows = session.scalars(select(InstanceRow).where(*ended)).all()
+    return shares_of(session, session.scalars(select(InstanceRow).where(*ended)).all())
+
+
+def shares_of(session: Session, rows: Sequence[InstanceRow]) -> list[tuple[BillKey, BillParts]]:
+    """What no job was charged of machines that have ended, which the jobs on them share."""
     charged = charges(session, [row.token for row in rows])
     return [part for row in rows for part in shared(row, charged.get(row.token, ()))]
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, func, or_, select, update
-
-from lading.executors import store
-from lading.executors.store import JobRow, explained, groups
-from lading.executors.store.groups import QueueColumns, equals_or_null
+from lading.executors.store.queued import QueueColumns, QueuedJobs, by
 from lading.scheduling.job import Budget, HourBudget
 from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, foreseen_hours
@@ -37,15 +33,6 @@ PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
 LONGEST_PAUSE_OF_SHAPES = 30.0
 # So many times as many jobs as a tick looks at are kept as the first ones.
 MARGIN = 1.1
-# What says whose a job is.
-TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
-NODES = func.coalesce(JobRow.nodes, 1)
-STAMP = (JobRow.token, JobRow.changed_at)
-
-
-# Of so many tenants every database takes the conditions in one statement.
-MOST_TENANTS = 100
-
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
 
@@ -87,46 +74,24 @@ class GangTurn(NamedTuple):
 class FoundJobs:
     """Some jobs, as they were found last: where many wait that takes long, and is not done in each tick.
 
-    :param rows: those of them that could be placed when they were read last, by their tokens; None: they were not
-        sought yet
+    :param tokens: those that could be placed; None: they were not sought yet
     :param due_at: when they are sought anew, on the monotonic clock
     :param ends_at: until when they hold, if there is no reason to seek others
     """
 
-    rows: dict[str, QueueColumns] | None = None
+    tokens: Sequence[str] | None = None
     due_at: float = -math.inf
     ends_at: float = -math.inf
 
-    def note(self, rows: Iterable[QueueColumns], begun: float, longest: float = LONGEST_PAUSE) -> None:
+    def note(self, tokens: Sequence[str], begun: float, longest: float = LONGEST_PAUSE) -> None:
         """They were found, by a search that has begun at a time of the monotonic clock: the longer that has taken the
         longer they hold.
 
         :param longest: for so many seconds at most
         """
         now = time.monotonic()
-        self.rows, self.ends_at = {row.token: row for row in rows}, now + longest
+        self.tokens, self.ends_at = tokens, now + longest
         self.due_at = now + min(PAUSE_BETWEEN_LOOKS * (now - begun), LONGEST_PAUSE)
-
-    def read(self, session: Session, without: Collection[str] = ()) -> list[QueueColumns]:
-        """Those that can still be placed. Of a row that has not changed since no more than that is read.
-
-        :param without: these are not read
-        """
-        tokens = [token for token in self.rows or () if token not in without]
-        stamps = {
-            token: stamp
-            for chunk in store.chunks(tokens)
-            for token, stamp in session.execute(select(*STAMP).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
-        }
-        # Rows of an older version have no such time.
-        known = {
-            token: row
-            for token, row in (self.rows or {}).items()
-            if row.changed_at is not None and stamps.get(token) == row.changed_at
-        }
-        anew = by_token(session, [token for token in stamps if token not in known])
-        self.rows = known | {row.token: row for row in anew}
-        return list(self.rows.values())
 
 
 @dataclass(slots=True)
@@ -186,25 +151,19 @@ class FairTurns:
         """The cpu-hours that a row's job will use once it begins, where it has a budget of such."""
         return foreseen_hours(_need(row)[0], self.seconds(row)) if self.terms(row).hour_budgets else 0.0
 
-    def explain_held(self, session: Session, before: float) -> None:
+    def explain_held(self, session: Session, queued: QueuedJobs, before: float) -> None:
         """Store that reason for the jobs that may not start.
 
         :param before: those that were queued before, seconds since the epoch
         """
-        by_reason: dict[Reason, list[TenantColumns]] = {}
-        for key, terms in self._terms.items():
-            if terms.held is not None:
-                by_reason.setdefault(terms.held, []).append(key)
-        for reason, tenants in by_reason.items():
-            is_new = or_(JobRow.reason.is_(None), JobRow.reason != reason)
-            for start in range(0, len(tenants), MOST_TENANTS):
-                its_own = or_(*map(_is_of, tenants[start : start + MOST_TENANTS]))
-                session.execute(
-                    update(JobRow)
-                    .where(*groups.CAN_BE_PLACED, its_own, JobRow.queued_at < before, is_new)
-                    .ordered_values(*explained(reason)),
-                    execution_options={"synchronize_session": False},
-                )
+        for lane in queued.lanes.values():
+            if (held := self.terms(lane.key).held) is not None:
+                queued.explain(session, held, queued.others(lane, held, before))
+        for group in queued.groups.values():
+            for row in queued.first([group]):
+                held = self.terms(row).held
+                if held is not None and held != row.reason and row.queued_at < before:
+                    queued.explain(session, held, [row.token])
 
     def turn(self, token: str) -> float:
         """The turn of a job; one that was not among those that were put in order comes behind them."""
@@ -236,18 +195,15 @@ class FairTurns:
         return [row for row in found if not isinstance(row, GangTurn)]
 
 
-def _is_of(tenant: TenantColumns) -> Any:
-    """The condition that a job is of a tenant."""
-    return and_(*(equals_or_null(column, value) for column, value in zip(TENANT, tenant, strict=True)))
-
-
 def _need(row: Any) -> Need:
     """What a row's job takes: its cpus, MiB and GPUs on all of its nodes."""
     nodes = row.nodes or 1
     return row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
 
 
-def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
+def first(
+    queued: QueuedJobs, most: int, fair: FairTurns, rests: Mapping[str, float]
+) -> tuple[list[QueueColumns], bool]:
     """The first jobs of those without a limit, some more than that, in no order; and whether there are others.
 
     :param most: so many are wanted
@@ -255,75 +211,52 @@ def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, floa
     """
     known = fair.first.first
     begun = time.monotonic()
-    if known.rows is not None and begun < known.due_at:
-        rows = known.read(session)
+    if known.tokens is not None and begun < known.due_at:
+        rows = queued.rows(known.tokens)
         if 2 * len(rows) >= most:
             return rows, True
-    rows, are_more = _first(session, most, fair, rests)
+    rows, are_more = _first(queued, most, fair, rests)
     if are_more:
         # As their shares get more or less the order changes, so some more than are wanted may be among the first.
         rows = fair.put_in_order(rows, rests)[: int(MARGIN * most)]
-        known.note(rows, begun)
+        known.note([row.token for row in rows], begun)
     else:
-        known.rows = None
+        known.tokens = None
     return rows, are_more
 
 
-def _first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[QueueColumns], bool]:
+def _first(
+    queued: QueuedJobs, most: int, fair: FairTurns, rests: Mapping[str, float]
+) -> tuple[list[QueueColumns], bool]:
     """The same, found out now."""
-    totals = _totals(session)
-    if sum(each.jobs for each in totals) <= most:
-        return groups.read(session, groups.in_order(groups.UNLIMITED)), False
+    if sum(len(lane.ranks) for lane in queued.lanes.values()) <= most:
+        return queued.unlimited(), False
     if rests:
-        return _by_rest(session, most, fair, rests), True
-    if not (wanted := _wanted(totals, most, fair)):  # none of them may start; no condition at all would mean all rows
-        return [], True
-    number = func.row_number().over(partition_by=JobRow.dag_id, order_by=groups.ORDER).label("number")
-    dag_id = JobRow.dag_id.label("its_dag")
-    numbered = select(JobRow.token, dag_id, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
-    by_count: dict[int, list[str | None]] = {}
-    for dag, count in wanted.items():
-        by_count.setdefault(1 << (count - 1).bit_length(), []).append(dag)
-    conditions = [and_(_is_one_of(numbered.c.its_dag, dags), numbered.c.number <= n) for n, dags in by_count.items()]
-    query = select(*groups.COLUMNS).join(numbered, JobRow.token == numbered.c.token).where(or_(*conditions))
-    return groups.read(session, query), True
+        return fair.put_in_order(queued.unlimited(), rests)[:most], True
+    lanes = by(queued.lanes.values(), lambda key: key.dag_id)
+    wanted = _wanted(queued, most, fair)
+    return [row for dag_id, count in wanted.items() for row in queued.first(lanes[dag_id], count)], True
 
 
-def _is_one_of(column: Any, names: Sequence[str | None]) -> Any:
-    known = [name for name in names if name is not None]
-    return column.in_(known) if len(known) == len(names) else or_(column.in_(known), column.is_(None))
-
-
-def _totals(session: Session) -> Sequence[Any]:
-    """How many jobs of each Dag and priority wait without a limit of their group, and what they need together."""
-    query = select(
-        *TENANT,
-        JobRow.priority,
-        func.count().label("jobs"),
-        func.min(JobRow.queued_at).label("queued_at"),
-        func.sum(JobRow.cpus * NODES).label("cpus"),
-        func.sum(JobRow.memory * NODES).label("memory"),
-        func.sum(JobRow.gpus * NODES).label("gpus"),
-    )
-    of_waiting = query.where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
-    return session.execute(of_waiting.group_by(*TENANT, JobRow.priority)).all()
-
-
-def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | None, int]:
+def _wanted(queued: QueuedJobs, most: int, fair: FairTurns) -> Mapping[str | None, int]:
     """How many jobs of each Dag are among the first, as far as that can be said without a look at each of them."""
     jobs, blocks = [], []
-    for each in sorted(totals, key=lambda each: (-each.priority, each.queued_at)):
-        terms = fair.terms(each)
+    alike = by(queued.lanes.values(), lambda key: (*key[:4], key.priority))
+    for some in sorted(alike.values(), key=lambda some: min(lane.ranks[0] for lane in some)):
+        key = some[0].key
+        terms = fair.terms(key)
         if terms.held is not None:
             continue
-        need = float(each.cpus) / each.jobs, float(each.memory) / each.jobs, float(each.gpus) / each.jobs
-        left = min(each.jobs, most)
+        number = sum(len(lane.ranks) for lane in some)
+        needs = [(len(lane.ranks), _need(queued.jobs[lane.ranks[0].token].row)) for lane in some]
+        cpus, memory, gpus = (sum(count * need[kind] for count, need in needs) / number for kind in range(3))
+        left = min(number, most)
         size = max(BLOCK, -(-left // MOST_BLOCKS))
         while left > 0:
             count = min(size, left)
-            level = each.priority if fair.by_level else 0
-            jobs.append(Candidate(terms.share, (need[0] * count, need[1] * count, need[2] * count), level))
-            blocks.append((each.dag_id, count))
+            level = key.priority if fair.by_level else 0
+            jobs.append(Candidate(terms.share, (cpus * count, memory * count, gpus * count), level))
+            blocks.append((key.dag_id, count))
             left -= count
     wanted: Counter[str | None] = Counter()
     for number in fair_order(jobs, fair.shares, fair.standing, fair.largest):
@@ -332,21 +265,3 @@ def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | 
         if wanted.total() >= most:
             break
     return wanted
-
-
-def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> list[QueueColumns]:
-    """The first jobs where those of a share go by the rests of their runs, which no database knows."""
-    columns = (JobRow.token, JobRow.priority, JobRow.queued_at, JobRow.cpus, JobRow.memory, JobRow.gpus, JobRow.nodes)
-    known = session.execute(
-        select(*columns, JobRow.site_hint, *TENANT).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
-    ).all()
-    return by_token(session, [row.token for row in fair.put_in_order(known, rests)[:most]])
-
-
-def by_token(session: Session, tokens: Sequence[str]) -> list[QueueColumns]:
-    """Those of these jobs that can still be placed."""
-    return [
-        row
-        for chunk in store.chunks(tokens)
-        for row in groups.read(session, select(*groups.COLUMNS).where(JobRow.token.in_(chunk), *groups.CAN_BE_PLACED))
-    ]

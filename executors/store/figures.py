@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select
 
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import QUEUED
+from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
+from lading.scheduling.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -34,12 +37,32 @@ class LiveJobs(NamedTuple):
     cpus: float
 
 
-def live_jobs(session: Session) -> list[LiveJobs]:
-    """How many jobs have not ended, and their cpus, by site, state, and whether they are on what is up."""
+class LiveKey(NamedTuple):
+    """By what jobs are counted that have not ended."""
+
+    site: str | None
+    state: str
+    team: str | None
+    reason: Reason | None = None
+
+
+def count_live(session: Session, queued: QueuedJobs) -> Counter[LiveKey]:
+    """How many jobs have not ended; those of the queue are not read."""
+    columns = JobRow.site, JobRow.state, JobRow.team, JobRow.reason
+    at_sites = [state for state in LIVE if state != State.QUEUED]
+    rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(at_sites)).group_by(*columns))
+    found = Counter({LiveKey(site, state, team, reason): count for site, state, team, reason, count in rows})
+    for (reason, team), count in queued.counts.items():
+        found[LiveKey(None, State.QUEUED, team, reason)] += count
+    return found
+
+
+def live_jobs(session: Session, states: Collection[State] = LIVE) -> list[LiveJobs]:
+    """How many jobs are in these states, and their cpus, by site, state, and whether they are on what is up."""
     site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
     # A queue is a location of the name of its site, as a machine may be.
     as_site = (JobRow.location == JobRow.site).label("as_site")
-    query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(LIVE))
+    query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(states))
     rows = session.execute(query.group_by(site, JobRow.state, as_site)).all()
     machines = named_as_site(session)
     return [
@@ -82,13 +105,6 @@ def waiting(session: Session) -> Sequence[Any]:
     ).all()
 
 
-def waiting_by_team(session: Session) -> Sequence[Any]:
-    """How many jobs wait, by reason and team."""
-    waits = JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED))
-    columns = JobRow.reason, JobRow.team
-    return session.execute(select(*columns, func.count()).where(waits).group_by(*columns)).all()
-
-
 class TeamFigures(NamedTuple):
     """What a team of Airflow's has now.
 
@@ -101,9 +117,9 @@ class TeamFigures(NamedTuple):
     cpus: float
 
 
-def teams(session: Session) -> list[TeamFigures]:
-    """What each team has that has jobs now, by its name."""
-    live = JobRow.state.in_(LIVE), JobRow.team.is_not(None)
+def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigures]:
+    """What each team has that has jobs in these states now, by its name."""
+    live = JobRow.state.in_(states), JobRow.team.is_not(None)
     columns = JobRow.team, JobRow.state
     found: dict[str, TeamFigures] = {}
     for team, state, jobs, cpus in session.execute(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, true, update
 
 from lading.executors.store.leases import AHEAD, DatabaseNow
-from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, reason_values
+from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, UnseenRow, reason_values
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -64,19 +64,37 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
 
 def add_job(session: Session, **columns: Any) -> None:
-    """Add one job; a token that is there already is left as it is (the same try was queued twice).
+    """Add one job, see :func:`add_jobs`."""
+    add_jobs(session, [columns])
 
-    It is queued now, by the database's clock, unless ``queued_at`` is given: those of several schedulers may differ.
+
+def add_jobs(session: Session, jobs: Iterable[Mapping[str, Any]]) -> None:
+    """Add jobs; a token that is there already is left as it is (the same try was queued twice).
+
+    They are queued now and in this order, by the database's clock, unless ``queued_at`` is given: those of several
+    schedulers may differ.
+
+    :param jobs: the columns of each
     """
-    if not knows(session, columns["token"]):
-        columns |= reason_values(columns["reason"]) if "reason" in columns else {}
-        when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
-        session.execute(insert(JobRow.__table__).values(**when), columns)  # one of many: without the ORM
+    by_token = {job["token"]: job for job in jobs}
+    known = find(session, list(by_token))
+    alike: dict[frozenset[str], list[dict[str, Any]]] = {}
+    for number, (token, job) in enumerate(by_token.items()):
+        if token in known:
+            continue
+        columns = {**job, **(reason_values(job["reason"]) if "reason" in job else {})}
+        columns |= {} if "queued_at" in job else {"later": number * 1e-6}
+        alike.setdefault(frozenset(columns), []).append(columns)
+    for names, some in alike.items():
+        when = {"queued_at": DatabaseNow() + bindparam("later")} if "later" in names else {}
+        session.execute(insert(JobRow.__table__).values(**when), some)  # many at a time: without the ORM
+    tell(session, [token for token in by_token if token not in known])
 
 
-def any_queued(session: Session) -> bool:
-    """Whether a job waits."""
-    return session.scalar(select(JobRow.token).where(JobRow.state == State.QUEUED).limit(1)) is not None
+def tell(session: Session, tokens: Sequence[str]) -> None:
+    """Tell the controller that acts that these jobs wait, or have changed while they did: it reads no others."""
+    if tokens:
+        session.execute(insert(UnseenRow.__table__), [{"token": token} for token in tokens])
 
 
 def unreported(session: Session, owner: int | None, limit: int, team: str | None = None) -> Sequence[JobRow]:
@@ -188,6 +206,7 @@ def explained(reason: Reason) -> list[tuple[Any, Any]]:
     values = {
         "unreported": case((same, JobRow.unreported), else_=True),
         "news": case((same, JobRow.news), else_=JobRow.news + 1),
+        "changed_at": JobRow.changed_at,
     }
     return [(getattr(JobRow, name), value) for name, value in {**values, **reason_values(reason)}.items()]
 
@@ -215,8 +234,10 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
 
 def forget_reasons(session: Session, code: str) -> None:
     """Take back the reasons of waiting jobs that have a code."""
+    which = JobRow.state == State.QUEUED, JobRow.reason_code == code
+    session.execute(insert(UnseenRow.__table__).from_select(["token"], select(JobRow.token).where(*which)))
     session.execute(
-        update(JobRow).where(JobRow.state == State.QUEUED, JobRow.reason_code == code).values(**reason_values(None)),
+        update(JobRow).where(*which).values(**reason_values(None), changed_at=JobRow.changed_at),
         execution_options={"synchronize_session": False},
     )
 
@@ -359,13 +380,6 @@ def usd_until(now: float) -> Any:
     """What a job has cost, USD: one that runs has cost until now what that takes where it is; None: it has no price."""
     ran = JobRow.cpus * func.coalesce(JobRow.nodes, 1) * (now - JobRow.started_at) / 3600
     return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
-
-
-def count_live(session: Session) -> dict[tuple[str | None, str, str | None], int]:
-    """The number of jobs that have not ended, by site, state and team."""
-    columns = JobRow.site, JobRow.state, JobRow.team
-    rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(LIVE)).group_by(*columns))
-    return {(site, state, team): count for site, state, team, count in rows}
 
 
 def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:

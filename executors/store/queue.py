@@ -18,7 +18,7 @@ from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.executors.store.fair_queue import FairTurns, TenantTerms
-from lading.executors.store.groups import QueueColumns
+from lading.executors.store.queued import COLUMNS, QueueColumns, QueuedJobs
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
@@ -71,6 +71,7 @@ def waiting(
     database_ahead: float = 0.0,
     rests: Mapping[str, float] = NO_RESTS,
     fair: FairTurns | None = None,
+    queued: QueuedJobs | None = None,
 ) -> list[WaitingJob]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
@@ -80,52 +81,48 @@ def waiting(
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
     :param fair: how shares go in turn; None: they do not
+    :param queued: the jobs that wait; None: they are read
     """
+    queued = queued or QueuedJobs().read(session)
     build = partial(
         as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead, rests=rests, fair=fair
     )
-    with_limit = groups.may_start(session, MOST_JOBS_PER_TICK, rests)
+    with_limit = groups.may_start(session, queued, MOST_JOBS_PER_TICK, rests)
     are_more = False
     if fair is not None:
-        rows, are_more = fair_queue.first(session, MOST_JOBS_PER_TICK, fair, rests)
+        rows, are_more = fair_queue.first(queued, MOST_JOBS_PER_TICK, fair, rests)
         have_limit = {row.token for row in with_limit}
         in_order = fair.put_in_order([*rows, *with_limit], rests)
         with_limit = [row for row in in_order if row.token in have_limit]
         others = in_order if not have_limit else [row for row in in_order if row.token not in have_limit]
         jobs = [build(row) for row in others[:MOST_JOBS_PER_TICK]]
     else:
-        by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
-        jobs = [build(row) for row in (first_by_rest(session, rests) if rests else groups.read(session, by_arrival))]
+        jobs = [build(row) for row in first_by_rest(queued, rests)]
     limited = with_budgets(with_limit, build, session)
     # Of those that were the first lately some have a place by now, so they may be fewer.
     if len(jobs) == MOST_JOBS_PER_TICK or (are_more and jobs):
         end = jobs[-1].rank
-        jobs = with_all_shapes(session, jobs, turn, by_dag, build, fair)
+        jobs = with_all_shapes(queued, jobs, turn, by_dag, build, fair)
         limited = [replace(job, may_overtake=job.rank > end) for job in limited]
     return sorted(jobs + limited, key=lambda job: job.rank)
 
 
-def first_by_rest(session: Session, rests: Mapping[str, float]) -> list[Any]:
+def first_by_rest(queued: QueuedJobs, rests: Mapping[str, float]) -> list[QueueColumns]:
     """The first jobs of those without a limit, in their order by the rests of their runs."""
-    columns = JobRow.token, JobRow.priority, JobRow.queued_at
-    known = session.execute(select(*columns).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)).all()
-    first = heapq.nsmallest(
-        MOST_JOBS_PER_TICK,
-        ((-row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token) for row in known),
-    )
-    by_token = {
-        row.token: row
-        for chunk in store.chunks([token for *_, token in first])
-        for row in groups.read(session, groups.in_order(JobRow.token.in_(chunk)))
-    }
-    return [by_token[token] for *_, token in first if token in by_token]
+    lanes = queued.lanes.values()
+    if not rests:
+        return queued.first(lanes, MOST_JOBS_PER_TICK)
+    ranks = (rank for lane in lanes for rank in lane.ranks)
+    order = ((rank.level, -rests.get(rank.token, 0.0), rank.queued_at, rank.token) for rank in ranks)
+    return queued.rows(token for *_, token in heapq.nsmallest(MOST_JOBS_PER_TICK, order))
 
 
 def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
     """Jobs with what their runs may cost."""
     if all(row.max_usd is None for row in rows):
         return [build(row) for row in rows]
-    costs = groups.costs(session, time.time())
+    runs = ((str(row.dag_id), str(row.run_id)) for row in rows if row.max_usd is not None)
+    costs = groups.costs(session, runs, time.time())
     jobs = []
     for row in rows:
         spent, per_hour = costs.get((row.dag_id, row.run_id), (0.0, 0.0))
@@ -136,7 +133,7 @@ def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], sessio
 
 
 def with_all_shapes(
-    session: Session,
+    queued: QueuedJobs,
     first: Sequence[WaitingJob],
     turn: int,
     by_dag: bool,
@@ -144,7 +141,7 @@ def with_all_shapes(
     fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
-    totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
+    totals, seen = shapes.totals(queued, by_dag), Counter(job.shape for job in first)
     most = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
     wanted = {shape: min(total, most) for shape, total in totals.items()}
     jobs = list(first)
@@ -157,19 +154,17 @@ def with_all_shapes(
 
         known = None if fair is None or pages > 1 else fair.first.others
         found = None
-        if known is not None and known.rows is not None and begun < known.ends_at:
-            found = behind(known.read(session, without={job.name for job in first}))
+        if known is not None and known.tokens is not None and begun < known.ends_at:
+            names = {job.name for job in first}
+            found = behind(queued.rows(token for token in known.tokens if token not in names))
             counts = seen + Counter(job.shape for job in found)
             if begun >= known.due_at and any(2 * counts[shape] < number for shape, number in wanted.items()):
                 found = None
         if found is None:
-            rows = shapes.of_each(session, totals, by_dag, most, MOST_JOBS_PER_TICK, turn % pages)
-            found = behind(rows)
+            found = behind(shapes.of_each(queued, by_dag, most, MOST_JOBS_PER_TICK, turn % pages))
             if known is not None:
                 found = as_many_of_each(found, seen, most)
-                names = {job.name for job in found}
-                is_used = (row for row in rows if row.token in names)
-                known.note(is_used, begun, fair_queue.LONGEST_PAUSE_OF_SHAPES)
+                known.note([job.name for job in found], begun, fair_queue.LONGEST_PAUSE_OF_SHAPES)
         jobs += found
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
@@ -295,7 +290,7 @@ def given(
             hours(row),
             _gang(row.gang_terms),
         )
-        for row in session.execute(select(*groups.COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
+        for row in session.execute(select(*COLUMNS, *columns, JobRow.gang_terms).where(*at_work))
     ]
 
 
@@ -316,16 +311,11 @@ def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[W
 
     :returns: each with its site and its location
     """
-    tokens = [job.name for job in waiting if job.task is not None or job.run is not None]
-    runs = {
-        run_id
-        for chunk in store.chunks(tokens)
-        for run_id in session.scalars(select(JobRow.run_id).where(JobRow.token.in_(chunk)).distinct())
-    }
+    runs = {job.run_id for job in waiting if job.task is not None or job.run is not None}
     found = []
     for chunk in store.chunks(sorted(filter(None, runs))):
         at_work = (JobRow.run_id.in_(chunk), JobRow.state.in_(groups.AT_WORK), groups.OF_MACHINES)
-        rows = session.execute(select(*groups.COLUMNS, JobRow.site, JobRow.location).where(*at_work))
+        rows = session.execute(select(*COLUMNS, JobRow.site, JobRow.location).where(*at_work))
         found += [(as_waiting(row, False), str(row.site), str(row.location)) for row in rows]
     return found
 

@@ -1,6 +1,7 @@
 """When jobs that wait are expected to start: by plans, by batch systems, by how long earlier tries have waited.
 
-What is said first of each job is kept, so that it can be measured how often it came true.
+It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that
+came true.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, case, func, or_, select, update
+from sqlalchemy import bindparam, case, func, select, update
 
-from lading.executors.store.jobs import QUEUED
+from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.leases import database_ahead
 from lading.executors.store.tables import JobRow, State
 from lading.scheduling.insight.starts import ExpectedStart, KnownWaits, StartSource, expected_start
@@ -27,11 +28,10 @@ SECONDS_OF_SITE = 7 * 86400.0
 WAITED = JobRow.started_at - QUEUED
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
-    JobRow.native_start, JobRow.reason_code,
+    JobRow.native_start, JobRow.reason_code, JobRow.said_at,
 )  # fmt: skip
-# What starts at once needs no forecast; where nothing was known it is looked at again after a while, seconds.
-SECONDS_UNTIL_SAID, SECONDS_UNTIL_SAID_AGAIN = 30.0, 300.0
-MOST_SAID = 1_000
+# What starts at once needs no forecast, seconds.
+SECONDS_UNTIL_SAID = 30.0
 # A plan is stored again where it differs by so many seconds, and by this part of what is left.
 LEAST_MOVE, PART_OF_MOVE = 10.0, 0.1
 
@@ -111,32 +111,31 @@ def stored_plans(session: Session) -> dict[str, float]:
     return {token: at for token, at in session.execute(query) if at is not None}
 
 
-def say(session: Session, now: float) -> int:
-    """Keep what is said of jobs that wait, and of which nothing was said yet, :data:`MOST_SAID` of them at most.
+def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart]:
+    """The same for somebody who looks: what is shown first of a job is kept.
 
-    :returns: of how many something is
+    :param jobs: with their :data:`COLUMNS`
+    :param now: epoch seconds, by the clock of the controller
     """
-    again = and_(JobRow.said_since.is_(None), JobRow.said_at < now - SECONDS_UNTIL_SAID_AGAIN)
-    which = (
-        JobRow.state.in_(WAITING),
-        now - SECONDS_UNTIL_SAID > QUEUED,
-        or_(JobRow.said_at.is_(None), again),
-    )
-    jobs = session.execute(select(*COLUMNS).where(*which).limit(MOST_SAID)).all()
-    if not jobs:
-        return 0
+    jobs = list(jobs)
     found = expected_starts(session, jobs, now)
+    since = now + database_ahead(session) - SECONDS_UNTIL_SAID if found else now
+    new = [job.token for job in jobs if job.token in found and job.said_at is None and job.queued_at < since]
     rows = []
-    for job in jobs:
-        start = found.get(job.token)
-        since, until, source = (None, None, None) if start is None else (start.since, start.until, start.source.value)
-        rows.append({"its_token": job.token, "now": now, "since": since, "until": until, "source": source})
-    table = JobRow.__table__
-    names = {"said_at": "now", "said_since": "since", "said_until": "until", "said_source": "source"}
-    values: dict[str, Any] = {name: bindparam(parameter) for name, parameter in names.items()}
-    statement = update(table).where(table.c.token == bindparam("its_token"))
-    session.connection().execute(statement.values(changed_at=table.c.changed_at, **values), rows)
-    return len(found)
+    for chunk in chunks(new):
+        # One that the controller changes now is kept the next time: who only looks waits for nobody.
+        free = select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.said_at.is_(None))
+        for token in session.scalars(free.with_for_update(skip_locked=True)):
+            start = found[token]
+            said = {"since": start.since, "until": start.until, "source": start.source.value}
+            rows.append({"its_token": token, "now": now, **said})
+    if rows:
+        table = JobRow.__table__
+        names = {"said_at": "now", "said_since": "since", "said_until": "until", "said_source": "source"}
+        values: dict[str, Any] = {name: bindparam(parameter) for name, parameter in names.items()}
+        statement = update(table).where(table.c.token == bindparam("its_token"))
+        session.connection().execute(statement.values(changed_at=table.c.changed_at, **values), rows)
+    return found
 
 
 class Accuracy(NamedTuple):

@@ -10,7 +10,7 @@ import time
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator
+from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.hooks.deployment import current
@@ -209,27 +209,35 @@ class JobRow(Base):
     said_since: Mapped[float | None] = mapped_column(Double)
     said_until: Mapped[float | None] = mapped_column(Double)
     said_source: Mapped[str | None] = mapped_column(String(12))
-    # When anything of it was changed but whether it was reported to Airflow; None: it was stored by an older version.
+    # When anything of it was changed but whether it was reported to Airflow and why it waits in the queue; None: it was
+    # stored by an older version. It has an index: PostgreSQL would enter a waiting job anew into all of them.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_job_unreported", "owner", "unreported"),
         Index("lading_job_waiting", "state", "priority", "queued_at"),
-        Index("lading_job_ended", "ended_at"),
+        # Of a job that waits PostgreSQL enters nothing where it has nothing.
+        Index("lading_job_ended", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
         # Of a day it is counted at which sites, and of which Dags, jobs have begun.
-        Index("lading_job_started", "started_at", "site", "dag_id"),
+        Index("lading_job_started", "started_at", "site", "dag_id", postgresql_where=text("started_at IS NOT NULL")),
         Index("lading_job_changed", "changed_at"),
-        Index("lading_job_gang", "gang", "state"),
+        Index("lading_job_gang", "gang", "state", postgresql_where=text("gang IS NOT NULL")),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
         # By these the page finds the youngest of millions (see lading.plugin.ui.queries.explorer). What changes with
         # each step of a job is in none of them: ticks would pay for it.
         Index("lading_job_queued", "queued_at", "token"),
         Index("lading_job_dag", "dag_id", "queued_at"),
-        Index("lading_job_place", "location", postgresql_ops={"location": "varchar_pattern_ops"}),
-        Index("lading_job_cause", "cause", "ended_at"),
-        Index("lading_job_native", "native_id", postgresql_ops={"native_id": "varchar_pattern_ops"}),
-        Index("lading_job_node", "node", postgresql_ops={"node": "varchar_pattern_ops"}),
+        Index("lading_job_cause", "cause", "ended_at", postgresql_where=text("cause IS NOT NULL")),
+        *(
+            Index(
+                f"lading_job_{name}",
+                column,
+                postgresql_ops={column: "varchar_pattern_ops"},
+                postgresql_where=text(f"{column} IS NOT NULL"),
+            )
+            for name, column in (("place", "location"), ("native", "native_id"), ("node", "node"))
+        ),
     )
 
     @property
@@ -260,6 +268,16 @@ class JobRow(Base):
             return None
         least = soft(self.soft).least.get(NODES)
         return Layout(self.nodes, self.ppn or 1, self.threads or 1, None if least is None else int(least))
+
+
+class UnseenRow(Base):
+    """A job that was queued, or changed while it waits, by others than the controller that acts; it takes that into its
+    queue and deletes the row (see :mod:`lading.executors.store.queued`)."""
+
+    __tablename__ = "lading_unseen"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
+    token: Mapped[str] = mapped_column(String(36))
 
 
 class UsageRow(Base):

@@ -82,9 +82,9 @@ class DrivenSite:
         return [self.events_of(kind, token)[0] for token in tokens]
 
     def place(self, envelope: Envelope) -> str:
-        """A location that takes jobs, launched for this one where the site launches its locations."""
+        """A location that takes jobs, launched for this one where the site launches its locations and has none."""
         self.until(lambda: self.seen is not None, "an answer")
-        if isinstance(self.site, ElasticSite) and self.site.launches and not self._up():
+        if isinstance(self.site, ElasticSite) and self.site.launches and not self._has_any():
             self._launch(self.site, envelope)
         self.until(lambda: bool(self._up()), "a location that is up")
         return self._up()[0]
@@ -93,6 +93,10 @@ class DrivenSite:
         """Whether a location has a job."""
         seen = self.seen.locations if self.seen is not None else ()
         return any(token in (each.known or ()) for each in seen)
+
+    def _has_any(self) -> bool:
+        """Whether there is a location that takes jobs, or is to."""
+        return any(each.state is not LocationState.DRAINING for each in self.seen.locations) if self.seen else False
 
     def _up(self) -> list[str]:
         return [each.name for each in self.seen.locations if each.state is LocationState.UP] if self.seen else []

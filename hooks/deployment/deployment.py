@@ -133,6 +133,14 @@ class Deployment(ABC):
         """What the batch jobs of its tasks ask for."""
         return BatchDefaults()
 
+    def implied_sites(self, tables: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The tables of sites that follow from those of a sites file that has sites alone, by name.
+
+        :param tables: those of the file, each of them valid
+        :param models: of tables, by kind
+        """
+        return {}
+
     def table_conventions(self) -> TableConventions:
         """How tables are made in its database."""
         return plain_conventions()

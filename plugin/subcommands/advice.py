@@ -6,11 +6,11 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from lading.plugin.command_host import as_command
+from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.ui.queries.advice import AdvisedTask, advised
-from lading.scheduling.insight.right_size import FEWEST_TRIES
+from lading.scheduling.insight.right_size import FEWEST_TRIES, sizes
 
 
 @as_command
@@ -41,5 +41,5 @@ def row(task: AdvisedTask) -> dict[str, Any]:
         "time": size.time.nearly_all,
         "wasted": None if size.wasted is None else round(size.wasted, 3),
         "wasted_by_line": None if size.wasted_by_line is None else round(size.wasted_by_line, 3),
-        "line": size.line,
+        "line": size.line and host().line(sizes(task.used)),
     }

@@ -18,7 +18,7 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now, database_ahead
-from lading.executors.store.starts import WAITING, accuracy, expected_starts
+from lading.executors.store.starts import WAITING, accuracy, show_starts
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
@@ -141,7 +141,7 @@ def past(session: Session, job: JobRow) -> Iterator[ExplanationStep]:
 def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
     """When a job that waits is expected to start, and how often what was said of such starts came true in a week."""
     now = controller_now(session)
-    if (start := expected_starts(session, [job], now).get(job.token)) is None:
+    if (start := show_starts(session, [job], now).get(job.token)) is None:
         return []
     said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     came_true = [

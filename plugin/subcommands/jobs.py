@@ -15,7 +15,7 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
-from lading.executors.store.starts import expected_starts
+from lading.executors.store.starts import show_starts
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
@@ -42,7 +42,7 @@ def jobs(args: Namespace) -> None:
         rows, older = youngest(session, args.limit, *chosen)
         # Users read the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
-        expected = expected_starts(session, rows, controller_now(session))
+        expected = show_starts(session, rows, controller_now(session))
         listed = [mapper(row, held.get(row.token), expected.get(row.token)) for row in rows]
         show(listed, args.output)
     if older:

@@ -58,6 +58,7 @@ from lading.plugin.ui.queries.now import (
     Summary,
     WaitGroups,
     budgets_out_of_sight,
+    count_failed_tasks,
     summary,
     waits,
 )
@@ -67,6 +68,7 @@ from lading.plugin.ui.queries.runs import (
     MOST_TRIES,
     RunOutlook,
     RunPage,
+    RunSort,
     RunSummary,
     TryPage,
     outlook,
@@ -77,7 +79,7 @@ from lading.plugin.ui.queries.runs import (
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
 from lading.scheduling.hints.finish_by import parse_finish_by
-from lading.scheduling.insight.periods import Period
+from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period
 from lading.scheduling.plan import MOST_HURRY
 from lading.scheduling.text.units import UnitError
 
@@ -211,7 +213,9 @@ of_runs = APIRouter(
 @looks.get("/summary")
 def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
-    return summary(session, sight, controller_now(session)).model_copy(update={"may_act": may_act})
+    now = controller_now(session)
+    failed_tasks = count_failed_tasks(session, now - SECONDS_PER_DAY)
+    return summary(session, sight, now).model_copy(update={"may_act": may_act, "failed_tasks": failed_tasks})
 
 
 @looks.get("/waits")
@@ -258,8 +262,8 @@ def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
-    and not used, what idled and what booted; of Dags that you may not read together.
+    """What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, what was asked
+    for and not used, what idled and what booted; of Dags that you may not read together.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
@@ -384,9 +388,14 @@ def stored(session: Session, store_it: Callable[[], Answer]) -> Answer:
 
 
 @of_dags.get("/dags/{dag_id}/runs")
-def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> RunPage:
-    """What the runs of a Dag took and cost, youngest first."""
-    return runs(session, dag_id, controller_now(session), limit)
+def get_runs(
+    session: SessionDep,
+    dag_id: str,
+    limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25,
+    sort: RunSort = "began",
+) -> RunPage:
+    """What the runs of a Dag took and cost, youngest or dearest first."""
+    return runs(session, dag_id, controller_now(session), limit, sort)
 
 
 @of_dags.get("/dags/{dag_id}/advice")

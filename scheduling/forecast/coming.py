@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast, RoomWait, WorkflowStep
 from lading.scheduling.job import PlannedJob
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
@@ -32,7 +33,7 @@ class ComingJob:
     :param index: its place among the jobs of a mapped task; -1: the task is not mapped
     :param token: the name of the job that waits or is at work; None: it is still to come
     :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
-    :param location: the name of the machine on which it is at work
+    :param location: the name of the machine on which it is at work; None: it is on none that others share
     :param pool: Airflow's pool in which it is, None: that is not known; ``pool_slots``: how many slots it takes there
     :param room_wait: for how long it waits for room that no forecast buys; None: not at all, as far as that is known
     :param retries: whether it waits for its next try, so that it is not known when it begins
@@ -56,8 +57,7 @@ class ComingJob:
 class RoomRequest:
     """Where room is asked for ahead that no plan provides, and what a job takes there.
 
-    Members of gangs, and jobs that share few machines, find their places together when they have come; and some sites
-    go by no plan.
+    Members of gangs find their places together when they have come; and some sites go by no plan.
     """
 
     site: str
@@ -76,6 +76,9 @@ class ComingTask:
     :param ahead: whether what its jobs need is asked for before they have come; None: where their start is certain
     :param gang: its jobs begin together with those of the other tasks of the same gang; None: it is in none
     :param request: what is asked for ahead of each of its jobs though no plan provides it; None: nothing
+    :param before: by the index of a job: the upstream tasks of which not all jobs come before it, and the indices of
+        those that do
+    :param max_instances: on how many machines its jobs may be at once; None: on any number
     """
 
     jobs: Sequence[ComingJob]
@@ -86,6 +89,8 @@ class ComingTask:
     ahead: bool | None = None
     gang: str | None = None
     request: RoomRequest | None = None
+    before: Mapping[int, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    max_instances: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class ComingRun:
     :param hurry: what time is worth to it (:mod:`lading.scheduling.forecast.choice`); None: what the site says
     :param finish_by: epoch seconds until which it shall have ended; None: its hurry alone counts
     :param most_at_once: how many of its jobs Airflow lets be at work at a time; None: any number
+    :param max_instances: on how many machines its jobs may be at once; None: on any number
     """
 
     name: str
@@ -106,6 +112,7 @@ class ComingRun:
     hurry: float | None = None
     most_at_once: int | None = None
     finish_by: float | None = None
+    max_instances: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +122,14 @@ class SiteForecast:
     :param waiting: the names of the steps that wait there for a place, each with the token of its job
     :param come: the steps that Airflow has queued, or that are at work
     :param ready: those that have not begun, though all before them have ended; but for those that wait at the site
+    :param groups: on how many machines there the steps of tasks and runs may be
     """
 
     forecast: Forecast
     waiting: Mapping[str, str] = field(default_factory=dict)
     come: AbstractSet[str] = frozenset()
     ready: AbstractSet[str] = frozenset()
+    groups: InstanceLimits = InstanceLimits()  # noqa: RUF009 (frozen)
 
     def held(self, runs: Container[str | None], jobs: Container[str] = ()) -> list[str]:
         """The steps that may not begin there.
@@ -164,6 +173,7 @@ class RunAtSite:
     waiting: Mapping[str, str]
     come: AbstractSet[str]
     ready: AbstractSet[str]
+    groups: InstanceLimits
 
 
 def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> SiteForecast:
@@ -191,6 +201,10 @@ def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> 
         waiting,
         frozenset().union(*(part.come for part in its)),
         frozenset().union(*(part.ready for part in its)),
+        InstanceLimits(
+            tasks={name: most for part in its for name, most in part.groups.tasks.items()},
+            runs={name: most for part in its for name, most in part.groups.runs.items()},
+        ),
     )
 
 
@@ -211,12 +225,33 @@ def run_at_site(run: ComingRun, site: str) -> RunAtSite:
     jobs = [job for task in run.tasks.values() for job in task.jobs]
     its = [job for job in jobs if job.site == site]
     if not its:
-        return RunAtSite(run, {}, {}, frozenset(), frozenset())
+        return RunAtSite(run, {}, {}, frozenset(), frozenset(), InstanceLimits())
     waiting = {job.name: job.token for job in its if job.token is not None and job.begun is None}
     steps = run_steps(run, site)
     come = frozenset(job.name for job in jobs if job.token is not None or job.begun is not None)
     ready = frozenset(name for name in Forecast(steps).ready() if steps[name].seconds and name not in waiting)
-    return RunAtSite(run, steps, waiting, come, ready)
+    return RunAtSite(run, steps, waiting, come, ready, groups_at(run, site))
+
+
+def groups_at(run: ComingRun, site: str) -> InstanceLimits:
+    """On how many machines of a site a run and its tasks may be: those on which they are elsewhere count."""
+
+    def left(most: int, jobs: Iterable[ComingJob]) -> int:
+        at_work = [job for job in jobs if job.begun is not None]
+        shared = {(job.site, job.location) for job in at_work if job.location is not None and job.site != site}
+        own = sum(1 if job.need is None else job.need.nodes for job in at_work if job.site and job.location is None)
+        return max(0, most - len(shared) - own)
+
+    limited = [(task, task.max_instances) for task in run.tasks.values() if task.max_instances is not None]
+    tasks = {
+        label: left(most, task.jobs)
+        for task, most in limited
+        for label in {job.need.task for job in task.jobs if job.need is not None and job.need.task is not None}
+    }
+    if run.max_instances is None:
+        return InstanceLimits(tasks=tasks)
+    jobs = (job for task in run.tasks.values() for job in task.jobs)
+    return InstanceLimits(tasks=tasks, runs={run.name: left(run.max_instances, jobs)})
 
 
 def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
@@ -227,6 +262,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
     ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
     begins = _begins(run, ends)
     steps.update((step.job.name, step) for step in begins.values())
+    names = {(task_id, job.index): job.name for task_id, task in run.tasks.items() for job in task.jobs}
     for task_id, task in run.tasks.items():
         upstream = [each for each in task.upstream if each in run.tasks]
         every = tuple(ends[each] for each in upstream)
@@ -241,6 +277,12 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
+            if not has_come and (some := task.before.get(job.index)):
+                its = [(each, index) for each, indices in some.items() for index in indices]
+                parents = (
+                    *(ends[each] for each in upstream if each not in some),
+                    *(names[each] for each in its if each in names),
+                )
             if task.gang is not None and job.begun is None:  # those that have come wait for the others
                 parents = (begins[task.gang].job.name,)
             if task.most and place >= task.most and job.begun is None:
@@ -305,6 +347,7 @@ def _step(
         run=run.name,
         arch=need.arch,
         features=need.features,
+        task=need.task,
         instance_type=need.instance_type,
         capacity_type=need.capacity_type,
         hints=need.hints,

@@ -11,18 +11,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from zlib import crc32
 
-from lading.scheduling.forecast.forecast import NORMAL, Forecast, WorkflowStep
-from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule
-from lading.scheduling.forecast.timeline import MachineTimeline
-from lading.scheduling.job import Wish
-from lading.scheduling.location import MachineKind
-from lading.scheduling.packing.problem import Bin, Problem, Vector, fits
-from lading.scheduling.prediction import EXACT
+from lading.scheduling.forecast.draws import Draw
+from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass
+from lading.scheduling.forecast.forecast import WorkflowStep
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
+from lading.scheduling.location import Location
+from lading.scheduling.packing.problem import Bin
 from lading.scheduling.quotas import quota, vcpus
 
 # Events closer than this are one, seconds.
@@ -31,40 +29,6 @@ MOMENT = 1e-6
 EVENTS_PER_PAUSE = 50
 # What an event is of that ends on none of the machines: of steps elsewhere, of one that has begun, or of no step.
 ELSEWHERE, BEGUN, WAKE = -1, -2, -3
-# Of a task of which none has ended so much of the spread is that from step to step; and no step is among so few.
-ALONE, MOST_PART = 0.3, 1 - 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Machines of one type, and others only for what does not fit it.
-
-    :param bin: what is launched
-    :param size: so many machines at most, those that are there included, but where nothing else fits a step
-    :param stretch: a machine more is launched only for a step without which its run would end later than after so many
-        times its critical path; 0: for each step that waits
-    """
-
-    bin: Bin
-    size: float = math.inf
-    stretch: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class StepClass:
-    """What steps have in common that suit the same machines and count for the same limits.
-
-    :param lasts: seconds for which a machine that ends has to stay for them
-    :param slots: the limits of steps at work that they count for, with how many slots each of them takes
-    :param labels: the limits of machines that they count for
-    """
-
-    need: Vector
-    wish: Wish
-    elsewhere: bool
-    lasts: float
-    slots: tuple[tuple[tuple[str, str], int], ...]
-    labels: tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
@@ -75,6 +39,7 @@ class FleetMachine:
     :param up: epoch seconds from which on it takes steps
     :param idle_since: when its last step has ended; None: it has none yet, and was not there before
     :param paid: seconds that it costs until then
+    :param location: the machine that is there; None: ``bin`` is launched
     :param spare: whether it only takes what fits no machine of the fleet
     """
 
@@ -83,7 +48,8 @@ class FleetMachine:
     price: float
     boot: float
     up: float
-    planned: PlannedMachine
+    location: Location | None = None
+    bin: Bin | None = None
     idle_since: float | None = None
     paid: float = 0.0
     running: int = 0
@@ -93,176 +59,34 @@ class FleetMachine:
     number: int = 0
     is_open: bool = True
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
-    busy: list[tuple[float, float]] = field(default_factory=list)
 
+    @property
+    def kind(self) -> str | None:
+        """Its instance type."""
+        if self.bin is not None:
+            return self.bin.type.name
+        return None if self.location is None else self.location.instance_type
 
-class FleetWork:
-    """What is to be done at one moment, prepared for all fleets.
+    @property
+    def cpus(self) -> float:
+        """Its vCPUs, as quotas count them."""
+        if self.bin is not None:
+            return vcpus(self.bin.type.name, self.bin.type.capacity.cpus)
+        return 0.0 if self.location is None else vcpus(str(self.kind), self.location.capacity.cpus)
 
-    :ivar classes: see :class:`StepClass`
-    """
-
-    def __init__(self, builder: Builder, problem: Problem, pause: Callable[[], None] = lambda: None) -> None:
-        self.builder, self.problem, self.pause = builder, problem, pause
-        self.forecast: Forecast = builder.forecast
-        self.now, limits = builder.now, problem.limits
-        self.limits = limits
-        self.most = {("run", name): most for name, most in self.forecast.most_at_once.items()}
-        self.most |= {("pool", name): most for name, most in self.forecast.pools.items()}
-        self.most_machines = {("task", name): most for name, most in limits.tasks.items()}
-        self.most_machines |= {("run", name): most for name, most in limits.runs.items()}
-        steps = self.forecast.steps
-        self.has_ends = any(each.ends_at is not None for each in builder.locations)
-        self.names: list[str] = list(builder.order)
-        self.begun = [name for name, step in steps.items() if step.begun is not None]
-        number = {name: place for place, name in enumerate(self.names)}
-        self.classes: list[StepClass] = []
-        self.class_of: list[int] = []
-        self.seconds: list[float] = []
-        self.bucket_of: list[int] = []
-        self.bucket_seconds: list[float] = []
-        self.bucket_latest: list[float] = []
-        """Of each group of equal steps the seconds before the end of its run at which it should begin."""
-        self.bucket_run: list[str | None] = []
-        self.missing: list[int] = []
-        numbers: dict[StepClass, int] = {}
-        by_key: dict[object, int] = {}
-        rests, longest = builder.rests, builder.longest_rests
-        for name in self.names:
-            step = steps[name]
-            its_class = self.class_like(step)
-            where = numbers.setdefault(its_class, len(self.classes))
-            if where == len(self.classes):
-                self.classes.append(its_class)
-            self.class_of.append(where)
-            self.seconds.append(step.seconds)
-            like = where, step.seconds, rests[name], step.job.priority, step.job.run
-            bucket = by_key.setdefault(like, len(self.bucket_seconds))
-            if bucket == len(self.bucket_seconds):
-                self.bucket_seconds.append(step.seconds)
-                self.bucket_latest.append(longest[name])
-                self.bucket_run.append(step.job.run)
-            self.bucket_of.append(bucket)
-            self.missing.append(sum(each in steps for each in step.parents))
-        children = self.forecast.children
-        self.children = [[number[each] for each in children[name]] for name in self.names]
-        self.children_of_begun = {
-            name: [number[each] for each in children[name] if each in number] for name in self.begun
-        }
-        self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
-
-    def class_like(self, step: WorkflowStep) -> StepClass:
-        """That of a step."""
-        run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
-        slots = [(run, 1)] if run in self.most and step.seconds else []
-        if step.seconds and step.pool_slots <= self.most.get(pool, -1):
-            slots.append((pool, step.pool_slots))
-        labels = [("task", step.job.task or ""), ("run", step.job.run or "")]
-        lasts = max(step.seconds, step.job.time or 0.0) if self.has_ends else 0.0
-        return StepClass(
-            self.builder.needs[step.job.name],
-            step.job.wish,
-            step.elsewhere,
-            lasts,
-            tuple(slots),
-            () if step.elsewhere else tuple(each for each in labels if each in self.most_machines),
-        )
-
-    def suits(self, capacity: Vector, kind: MachineKind) -> list[bool]:
-        """Of each class whether it can ever run on such a machine."""
-        key = capacity, kind
-        if key not in self._suits:
-            self._suits[key] = [
-                not each.elsewhere and fits(each.need, capacity) and kind.grants(each.wish) for each in self.classes
-            ]
-        return self._suits[key]
-
-    def menu(self, preferred: Bin) -> list[Bin | None]:
-        """What is launched for each class: such a machine, or the cheapest that it fits where it does not fit that."""
-        suits = self.suits(preferred.capacity, preferred.kind)
-        found: list[Bin | None] = []
-        for number, each in enumerate(self.classes):
-            if each.elsewhere:
-                found.append(None)
-            elif suits[number]:
-                found.append(preferred)
-            else:
-                able = self.problem.bins_granting(each.wish).bins
-                found.append(next((it for it in able if fits(each.need, it.capacity)), None))
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How long steps take in one case of many.
-
-    :param seconds: of those of :attr:`FleetWork.names`
-    :param left: seconds for which those run on that have begun, by their names
-    """
-
-    seconds: Sequence[float]
-    left: Mapping[str, float]
-
-
-def draws(work: FleetWork, medians: Forecast, number: int) -> list[Draw]:
-    """Cases of how long steps take, by the spread of each; none: all of that is known.
-
-    Steps that are alike have the same chance in all cases together: of four cases with five steps each one has the
-    longest of twenty. The same steps have the same cases in each plan, so that plans differ by what has happened alone.
-    Of a task of which none has ended the length of all is not known, and less differs from step to step.
-
-    :param medians: the forecast with the medians of lengths
-    """
-    steps = medians.steps
-    if not any(step.spread > EXACT for step in steps.values()):
-        return []
-    alike: dict[tuple[str | None, str], list[str]] = {}
-    for name, step in steps.items():
-        if step.spread > EXACT:
-            alike.setdefault((step.job.run, name if step.alike is None else step.alike), []).append(name)
-    factors: list[dict[str, float]] = [{} for _ in range(number)]
-    tasks = sorted((crc32(f"{key} {case}".encode()), key, case) for key in alike for case in range(number))
-    common: dict[tuple[object, int], float] = {}
-    seen: dict[object, int] = {}
-    for _, key, case in tasks:
-        # Each task has each part of the chance once.
-        place = seen[key] = seen.get(key, -1) + 1
-        common[key, case] = NORMAL.inv_cdf((place + 0.5) / number)
-    for key, names in alike.items():
-        order = sorted((crc32(f"{name} {case}".encode()), name, case) for name in names for case in range(number))
-        for place, (_, name, case) in enumerate(order):
-            step = steps[name]
-            its_own, shared = step.spread, step.spread / math.sqrt(step.measured) if step.measured else 0.0
-            if not step.measured:
-                its_own, shared = ALONE * step.spread, math.sqrt(1 - ALONE**2) * step.spread
-            shift = step.seconds * math.exp(shared * common[key, case])
-            part = (place + 0.5) / len(order)
-            if step.begun is not None:
-                passed = max(0.0, medians_passed(step, work.now))
-                below = NORMAL.cdf(math.log(max(passed, 1e-3) / shift) / its_own)
-                part = min(below + part * (1 - below), MOST_PART)
-                factors[case][name] = max(MOMENT, shift * math.exp(its_own * NORMAL.inv_cdf(part)) - passed)
-            else:
-                factors[case][name] = shift * math.exp(its_own * NORMAL.inv_cdf(part))
-    return [
-        Draw(
-            [case.get(name, steps[name].seconds) for name in work.names],
-            {name: case.get(name, steps[name].left(work.now)) for name in work.begun},
-        )
-        for case in factors
-    ]
-
-
-def medians_passed(step: WorkflowStep, now: float) -> float:
-    """Seconds for which a step has run."""
-    return 0.0 if step.begun is None else now - step.begun
+    @property
+    def quota(self) -> str:
+        """The quota that it counts for."""
+        its = self.bin.offering.capacity_type if self.bin is not None else None
+        return quota(str(self.kind), its if self.location is None else self.location.capacity_type)
 
 
 class FleetRun:
     """The run of a forecast on one fleet.
 
+    :param fleet: None: nothing is launched
     :param draw: how long steps take; None: as long as the forecast has it
-    :param deadlines: epoch seconds until which each run should have ended; asked where the fleet has a stretch
+    :param pause: called again and again; other threads may want to run
     :ivar usd: what is still to be paid
     :ivar ends: when each run ends, epoch seconds
     """
@@ -270,16 +94,16 @@ class FleetRun:
     def __init__(
         self,
         work: FleetWork,
-        fleet: Fleet,
-        menu: Sequence[Bin | None],
-        deadlines: Mapping[str | None, float] | None = None,
+        fleet: Fleet | None,
         draw: Draw | None = None,
-        *,
-        keeps: bool = False,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
-        self.work, self.fleet, self.menu, self.deadlines, self.draw = work, fleet, menu, deadlines, draw
+        self.work, self.draw = work, draw
+        self.menu = work.menu(None if fleet is None else fleet.bin)
+        self.size = math.inf if fleet is None else fleet.size
+        self.deadlines = work.deadlines(fleet.stretch) if fleet is not None and fleet.stretch else None
         self.lengths = None if draw is None else draw.seconds
-        self.keeps = keeps
+        self.pause = pause
         self.missing = work.missing[:]
         self.events: list[tuple[float, int, int, int, Sequence[int]]] = []  # time, order, machine, class, steps
         self.count = 0
@@ -336,26 +160,25 @@ class FleetRun:
             if step.location is not None:
                 ends[step.location] = max(ends.get(step.location, now), now + self._left(name, step))
         at: dict[str, FleetMachine] = {}
-        for location in work.builder.locations:
-            planned = work.builder.there(location)
-            timeline = planned.timeline
-            suits = work.suits(timeline.capacity, location.kind)
+        free = work.free()
+        for location in work.locations:
+            capacity, up = free[location.name], max(now, location.ready_at or now)
             at[location.name] = FleetMachine(
-                list(timeline.capacity),
-                suits,
-                timeline.usd_per_second,
-                timeline.boot,
-                timeline.since,
-                planned,
-                timeline.since,
-                closes=planned.closes,
+                list(capacity),
+                work.suits(capacity, location.kind),
+                location.usd_per_hour / 3600,
+                work.boot_of(location.instance_type),
+                up,
+                location,
+                idle_since=up,
+                closes=math.inf if location.ends_at is None else location.ends_at,
             )
-            if timeline.since > now:
-                self._wake(timeline.since)
+            if up > now:
+                self._wake(up)
         self.machines = [at[name] for name in sorted(at, key=lambda name: -ends.get(name, at[name].up))]
         for number, machine in enumerate(self.machines):
-            machine.number, machine.spare = number, number >= self.fleet.size
-        self.open, self.has_spares = len(at), len(at) > self.fleet.size
+            machine.number, machine.spare = number, number >= self.size
+        self.open, self.has_spares = len(at), len(at) > self.size
         return at
 
     def _count(self, its_class: StepClass, machine: FleetMachine | None, number: int) -> None:
@@ -446,7 +269,7 @@ class FleetRun:
             self._dispatch(time)
             looks += 1
             if looks % EVENTS_PER_PAUSE == 0:
-                work.pause()
+                self.pause()
 
     def _end_begun(self, name: str, home: FleetMachine | None, its_class: StepClass, time: float) -> None:
         if home is not None:
@@ -479,15 +302,8 @@ class FleetRun:
         free[3] += need[3] * number
         machine.running -= number
         if not machine.running:
-            begun = machine.since
-            machine.paid += time - begun
+            machine.paid += time - machine.since
             machine.idle_since = time
-            if self.keeps:
-                busy = machine.busy
-                if busy and begun <= busy[-1][1]:
-                    busy[-1] = busy[-1][0], time
-                else:
-                    busy.append((begun, time))
             if self.is_starved:
                 self._wake(time + machine.boot)
         self.changed.append(machine)
@@ -622,7 +438,7 @@ class FleetRun:
         free[3] -= need[3] * count
         if not machine.running:
             if machine.idle_since is None:
-                machine.paid += min(machine.boot, self.work.builder.most_boot_paid)
+                machine.paid += min(machine.boot, self.work.most_boot_paid)
             else:
                 machine.paid += min(time - machine.idle_since, machine.boot)
             machine.since = time
@@ -654,27 +470,24 @@ class FleetRun:
         if launched is None:
             return
         work, each = self.work, self.work.classes[its_class]
-        boot = work.builder.boot_of(launched.type.name)
+        boot = work.boot_of(launched.type.name)
         has_home = self._home(its_class, time) is not None
         begin = work.now + boot
-        if self.fleet.stretch and has_home:
-            assert self.deadlines is not None
+        if self.deadlines is not None and has_home:
             begin = max(begin, self.deadlines[work.bucket_run[bucket]] - work.bucket_latest[bucket])
         if time + MOMENT < begin:
             self._wake(begin)
             return
-        while queue and self._may_begin_elsewhere(each) and not (has_home and self.open >= self.fleet.size):
+        while queue and self._may_begin_elsewhere(each) and not (has_home and self.open >= self.size):
             if not self._may_open(launched, time, boot, has_home=has_home):
                 return
-            most = work.builder.most_boot_paid
-            timeline = MachineTimeline(launched.capacity, launched.price / 3600, boot, time, most_boot_paid=most)
             machine = FleetMachine(
                 list(launched.capacity),
                 work.suits(launched.capacity, launched.kind),
-                timeline.usd_per_second,
+                launched.price / 3600,
                 boot,
                 time,
-                PlannedMachine(timeline, bin=launched),
+                bin=launched,
                 number=len(self.machines),
             )
             self.machines.append(machine)
@@ -716,7 +529,7 @@ class FleetRun:
             return True
         there = [each for each in self.machines if each.is_open]
         most = limits.types.get(launched.type.name)
-        if most is not None and sum(kind_of(each) == launched.type.name for each in there) >= most:
+        if most is not None and sum(each.kind == launched.type.name for each in there) >= most:
             return False
         if limits.usd_per_hour is not None:
             usd = sum(each.price for each in there) * 3600 + launched.price
@@ -724,7 +537,7 @@ class FleetRun:
                 return False
         its = quota(launched.type.name, launched.offering.capacity_type)
         if its in limits.vcpus:
-            used = sum(vcpus_of(each) for each in there if quota_of(each) == its)
+            used = sum(each.cpus for each in there if each.quota == its)
             if used + vcpus(launched.type.name, launched.type.capacity.cpus) > limits.vcpus[its]:
                 return False
         return True
@@ -732,18 +545,12 @@ class FleetRun:
     def schedule(self) -> Schedule:
         """When and where everything begins."""
         work, steps = self.work, self.work.forecast.steps
-        planned = []
-        for machine in self.machines:
-            its = machine.planned
-            timeline = its.timeline
-            timeline.busy = machine.busy or timeline.busy
-            if not its.location and not machine.busy:
-                continue
-            if its.location is not None and machine.busy and machine.busy[0][0] > timeline.since:
-                timeline.busy = [(timeline.since, timeline.since), *machine.busy]
-            its.closes = machine.closes
-            planned.append(its)
-        schedule = Schedule(planned)
+        planned = [
+            PlannedMachine(each.boot, each.up, each.location, each.bin, closes=each.closes) for each in self.machines
+        ]
+        # A machine that was launched in vain, as limits keep steps from it, is none of the plan.
+        used = [it for it, each in zip(planned, self.machines, strict=True) if each.location or each.idle_since]
+        schedule = Schedule(used)
         for name in work.begun:
             step = steps[name]
             assert step.begun is not None
@@ -757,49 +564,9 @@ class FleetRun:
             schedule.starts[name] = self.starts[number]
             schedule.until[name] = self.starts[number] + work.seconds[number]
             if (home := self.homes[number]) != ELSEWHERE:
-                its = self.machines[home].planned
+                its = planned[home]
                 its.steps.append(name)
                 schedule.homes[name] = its
         schedule.ends = dict(self.ends)
         schedule.usd = self.usd
-        schedule.fleet = planned
         return schedule
-
-
-def kind_of(machine: FleetMachine) -> str | None:
-    """Its instance type."""
-    its = machine.planned
-    return its.bin.type.name if its.bin is not None else its.location.instance_type if its.location else None
-
-
-def quota_of(machine: FleetMachine) -> str:
-    its = machine.planned
-    kind = (
-        its.bin.offering.capacity_type if its.bin is not None else its.location.capacity_type if its.location else None
-    )
-    return quota(str(kind_of(machine)), kind)
-
-
-def vcpus_of(machine: FleetMachine) -> float:
-    its = machine.planned
-    cpus = its.bin.type.capacity.cpus if its.bin is not None else its.location.capacity.cpus if its.location else 0.0
-    return vcpus(str(kind_of(machine)), cpus)
-
-
-def offers(work: FleetWork, most_cpus: float) -> list[Bin]:
-    """What fleets are made of: of what can be launched that some step fits all of which none is better.
-
-    What no step asks for, such as GPUs, makes none better.
-    """
-    asked = [i for i in range(4) if any(each.need[i] for each in work.classes)]
-    found: list[tuple[Bin, list[int], Sequence[bool]]] = []
-    for each in work.problem.bins:  # the cheapest first
-        room, suits = [each.capacity[i] for i in asked], work.suits(each.capacity, each.kind)
-        is_worse = any(
-            all(more >= mine for more, mine in zip(other, room, strict=True))
-            and all(it or not mine for it, mine in zip(its, suits, strict=True))
-            for _, other, its in found
-        )
-        if each.type.capacity.cpus <= most_cpus and any(suits) and not is_worse:
-            found.append((each, room, suits))
-    return [each for each, _, _ in found]

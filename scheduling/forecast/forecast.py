@@ -79,12 +79,10 @@ class WorkflowStep:
     alike: str | None = None
     measured: int = 0
 
-    def left(self, now: float, ended: float = 0.5) -> float:
+    def left(self, now: float) -> float:
         """Seconds that it still runs. The less its length is known, the less follows from when it should end; and the
         more it exceeds that, the longer it is expected to run on: how many times it has taken is itself a measurement
         of the spread.
-
-        :param ended: the part of those that are as long until now which have ended by then
         """
         if self.begun is None:
             return self.seconds
@@ -92,7 +90,7 @@ class WorkflowStep:
         if passed <= 0 or (not self.spread and passed < self.seconds):
             return self.seconds - passed
         over = math.log(passed / self.seconds) if self.seconds else 0.0
-        left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(self.spread, over)), ended))
+        left = passed * math.expm1(_longer(over, min(MOST_SPREAD, max(self.spread, over))))
         return left if passed < self.seconds else MOMENT + left
 
     def start(self, ready: float) -> float:
@@ -165,15 +163,13 @@ class Forecast:
             raise CycleError(f"{len(odd)} tasks wait for each other, among them {', '.join(odd[:3])}")
         return tuple(ordered)
 
-    def rests(self, now: float, ended: float = 0.5) -> dict[str, float]:
+    def rests(self, now: float) -> dict[str, float]:
         """The seconds of the longest way from now, or from the start of a step that does not run yet, through it to the
         end of its run, by name.
-
-        :param ended: see :meth:`WorkflowStep.left`
         """
         found: dict[str, float] = {}
         for name in reversed(self.order):
-            found[name] = self.steps[name].left(now, ended) + self.behind(name, found)
+            found[name] = self.steps[name].left(now) + self.behind(name, found)
         return found
 
     def behind(self, name: str, rests: Mapping[str, float]) -> float:
@@ -326,11 +322,11 @@ class Forecast:
                     heapq.heappush(ready, place(child))
 
 
-def _longer(logarithm: float, spread: float, ended: float) -> float:
-    """By how much of those of normal logarithms around 0 that exceed one such a part exceeds it at most."""
+def _longer(logarithm: float, spread: float) -> float:
+    """By how much half of those of normal logarithms around 0 that exceed one exceed it at most."""
     if not spread:
         return 0.0
-    part = (1 - ended) * math.erfc(logarithm / spread / math.sqrt(2)) / 2
+    part = math.erfc(logarithm / spread / math.sqrt(2)) / 4
     return -NORMAL.inv_cdf(max(part, sys.float_info.min)) * spread - logarithm
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
-from lading.scheduling.forecast.fleets import Fleet
+from lading.scheduling.forecast.choice import beside, choose, on_sale
+from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
+from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
-from lading.scheduling.prediction import EXACT, is_surely_short
+from lading.scheduling.prediction import is_surely_short
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -23,10 +24,8 @@ SOON = 0.5
 SLACK = 2.0
 # Times that are said are one of these, or several times the last one, seconds.
 ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
-# After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
-PLANS_BY_ONE_WAY = 25
-# So many machines more than the last plan has are tried for what has come since.
-MORE_MACHINES = (0, 1, 2, 3, 4, 6, 8)
+# After so many plans beside the last fleet all are tried again, as when a run begins: what is to come is another shape.
+PLANS_BESIDE_ONE_FLEET = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +54,25 @@ class Actions:
 
 
 class Planner:
-    """Decides what is done now. It plans again only where something has gone another way than planned.
+    """Decides what is done now, by the fleet that was chosen last.
+
+    When and where everything begins follows from what is there, and from the fleet, at any time. Only where something
+    has gone another way than planned that is found out anew.
 
     :param boot: seconds from a launch to the first job
     :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
     :param most_boot_paid: of a boot so many seconds cost money at most
-    :ivar plans: how often it has planned
+    :ivar plans: how often a fleet was chosen
+    :ivar fleet: the one that was chosen last; None: nothing is launched
+    :ivar chosen_for: the steps for which it was chosen
     :ivar not_ahead: the steps for which nothing is launched before they wait, and which do not yet
     """
 
     def __init__(self, boot: float, hurry: float = 1.0, *, most_boot_paid: float = math.inf) -> None:
         self.boot, self.hurry, self.most_boot_paid, self.plans = boot, hurry, most_boot_paid, 0
-        self.way: Way | Fleet | None = None
+        self.fleet: Fleet | None = None
+        self.chosen_for: frozenset[str] = frozenset()
         self.schedule: Schedule | None = None
-        self.planned: frozenset[str] = frozenset()
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
         self.not_ahead: frozenset[str] = frozenset()
@@ -91,66 +95,41 @@ class Planner:
         :param spent: USD that the live runs have cost until now
         :param now: epoch seconds
         """
-        if not self.holds(forecast, locations, problem, now):
-            choice = choose(
-                forecast,
-                locations,
-                problem,
-                boot=self.boot,
-                hurry=self.hurry,
-                spent=spent,
-                ways=self.ways(forecast),
-                more=self.going_on(forecast),
-                now=now,
-                most_boot_paid=self.most_boot_paid,
-            )
-            self.adopt(choice, forecast)
+        if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
+            medians = forecast.by_those_at_work(now)
+            work = FleetWork(medians.by_means(), locations, problem, self.boot, now, most_boot_paid=self.most_boot_paid)
+            self.adopt(choose(work, medians, self.hurry, spent, self.fleets(forecast)), forecast)
+            self.follow(work)
         self.not_ahead = forecast.launched_when_waiting().difference(waiting)
         return self.act(forecast, waiting, problem, now)
 
-    def ways(self, forecast: Forecast) -> tuple[Way | Fleet, ...]:
-        """What is tried for a new plan: what is beside the last one as long as nothing has come; none: all."""
-        is_alike = (
-            self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY and self._is_worth_as_much(forecast)
-        )
-        if self.way is None or not is_alike:
-            return ()
+    def fleets(self, forecast: Forecast) -> list[Fleet]:
+        """Those beside the last one, which are tried as long as nothing has come; none: all are."""
+        if self.fleet is None or not self.is_chosen_for(forecast) or not self.plans % PLANS_BESIDE_ONE_FLEET:
+            return []
         machines = 0 if self.schedule is None else sum(not each.released for each in self.schedule.machines)
-        return self.going_on(forecast) + nearby(self.way, machines)
+        return beside(self.fleet, machines)
 
-    def going_on(self, forecast: Forecast) -> tuple[Way, ...]:
-        """The ways by which what was planned goes on as it was, and what has come since has a few machines more.
-
-        There are none where lengths are not known: what waits for room would go on to do so, though there is none.
-        """
-        to_come = {name: step for name, step in forecast.steps.items() if step.begun is None}
-        if self.schedule is None or self.way is None or any(step.spread > EXACT for step in to_come.values()):
-            return ()
-        before = planned_starts(self.schedule)
-        new = to_come.keys() - before.keys()
-        if not all(new.isdisjoint(step.parents) for name, step in to_come.items() if name in before):
-            return ()  # what was planned waits for what was not
-        way = (
-            Way(self.way.bin.type.capacity.cpus, before=before)
-            if isinstance(self.way, Fleet)
-            else replace(self.way, patient=False, fleet=0, before=before)
+    def is_chosen_for(self, forecast: Forecast) -> bool:
+        """Whether the fleet was chosen for all these steps, and the ends of their runs are worth what they were."""
+        return self.chosen_for >= forecast.steps.keys() and all(
+            self.worth.get(run, its) == its for run, its in worth(forecast).items()
         )
-        if not new:
-            return (way,)
-        machines = sum(not machine.released for machine in self.schedule.machines)
-        return (way, *(replace(way, fleet=machines + more) for more in MORE_MACHINES))
 
-    def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
-        """Go by a schedule from now on.
+    def adopt(self, fleet: Fleet | None, forecast: Forecast) -> None:
+        """Go by a fleet from now on.
 
-        :param forecast: for which it was made, also where the steps that come last were left out
+        :param forecast: for which it was chosen
         """
-        if self.way is None or not choice.goes_on:
-            self.way = choice.way
-        self.schedule = choice.schedule
-        self.planned = self.open = frozenset(forecast.steps)
-        self.worth = worth(forecast)
+        self.schedule = None
+        self.fleet, self.chosen_for, self.worth = fleet, frozenset(forecast.steps), worth(forecast)
         self.plans += 1
+
+    def follow(self, work: FleetWork) -> None:
+        """Find out when and where everything begins now by the fleet, of which as much is launched as is on sale."""
+        fleet = None if self.fleet is None else on_sale(self.fleet, work.problem)
+        self.schedule = FleetRun(work, fleet).schedule()
+        self.open = frozenset(work.forecast.steps)
 
     def act(
         self,
@@ -175,10 +154,6 @@ class Planner:
         self.schedule = schedule if is_whole else None
         return actions
 
-    def _is_worth_as_much(self, forecast: Forecast) -> bool:
-        """Whether the end of each run is worth what it was when it was planned."""
-        return all(self.worth.get(run, its) == its for run, its in worth(forecast).items())
-
     def holds(self, forecast: Forecast, locations: Sequence[Location], problem: Problem, now: float) -> bool:
         """Whether there is a schedule, and all has gone as planned since it was made.
 
@@ -189,14 +164,12 @@ class Planner:
         """
         if self.schedule is None or not find_machines(self.schedule, locations, problem, now):
             return False
-        if not self._is_worth_as_much(forecast):
-            return False
         starts, until, withheld = self.schedule.starts, self.schedule.until, self.withheld(forecast)
         for name, step in forecast.steps.items():
             if not step.seconds:
                 continue  # it is the end of others
             if name not in starts:
-                if name not in self.planned:
+                if name not in self.open:
                     return False  # of those that were planned it fits nothing
             elif step.begun is None:
                 if starts[name] + SLACK < now and name not in withheld:
@@ -231,20 +204,6 @@ class Planner:
             return False
         soonest = forecast.by_those_at_work(now).soonest(now)
         return any(soonest[name] > first + SLACK for name, first in due.items())
-
-
-def planned_starts(schedule: Schedule) -> dict[str, PlannedStart]:
-    """When and where steps begin by a schedule, by their names."""
-    numbers = {id(machine): number for number, machine in enumerate(schedule.machines)}
-    found = {}
-    for name, start in schedule.starts.items():
-        home = schedule.homes.get(name)
-        if home is None:
-            found[name] = PlannedStart(start)
-        else:
-            location = None if home.location is None else home.location.name
-            found[name] = PlannedStart(start, location, numbers[id(home)], None if location else home.bin)
-    return found
 
 
 def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
@@ -304,23 +263,6 @@ def find_withheld(schedule: Schedule, forecast: Forecast) -> AbstractSet[str]:
     return found
 
 
-def find_most(schedule: Schedule, locations: Sequence[Location]) -> None:
-    """Go by the machines that are there as far as a schedule can: one that has gone is none of it any more, and one
-    that it does not know is one of those of its kind which it has yet to launch."""
-    there = {each.name: each for each in locations}
-    for machine in schedule.machines:
-        if machine.location is not None and not machine.released:
-            found = there.pop(machine.location.name, None)
-            machine.location, machine.released = found or machine.location, found is None
-    coming = [machine for machine in schedule.machines if machine.location is None and machine.bin is not None]
-    for machine in sorted(coming, key=lambda machine: not machine.launched):
-        assert machine.bin is not None
-        kind = machine.bin.type.name, machine.bin.offering.capacity_type
-        alike = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
-        if (its := next(alike, None)) is not None:
-            machine.location, machine.launched = there.pop(its.name), True
-
-
 class FreeRoom:
     """What is free on a machine while jobs get places."""
 
@@ -378,50 +320,6 @@ def act(
     }
     planned = tuple(as_launch(name, machine) for name, machine in launches.items())
     return Actions(tuple(placements), planned, tuple(releases), tuple(waits), refused, look, steps, needed)
-
-
-def act_late(
-    schedule: Schedule,
-    waiting: Sequence[str],
-    forecast: Forecast,
-    locations: Sequence[Location],
-    now: float,
-    *,
-    launches: bool,
-    not_ahead: Collection[str] = (),
-) -> Actions:
-    """What is done by a schedule that is not of now, as jobs or machines have changed: jobs begin where it has them,
-    and nothing is released.
-
-    :param launches: whether machines are launched by it, too
-    :param not_ahead: see :class:`Planner`
-    """
-    find_most(schedule, locations)
-    placements, waits = [], []
-    free = {each.name: FreeRoom(each) for each in locations}
-    for name in waiting:
-        home = schedule.homes.get(name)
-        if home is None or home.released:
-            continue
-        location, begin, need = home.location, schedule.starts[name], vector(forecast.steps[name].job.resources)
-        is_time = location is not None and begin <= now + SOON and (location.ready_at or now) <= now
-        if location is not None and is_time and free[location.name].take(need):
-            placements.append(Placement(name, location.name))
-        else:
-            waits.append(Wait(name, 1, wait_reason(home, begin, now)))
-    due: dict[str, PlannedMachine] = {}
-    needed: dict[str, float] = {}
-    for number, machine in enumerate(schedule.machines):
-        first = math.inf if machine.released else machine.needed(schedule, forecast)
-        is_due = machine.bin is not None and not machine.launched and first - machine.boot <= now + SOON
-        if first < math.inf and machine.location is not None:
-            needed[machine.location.name] = first
-        elif launches and is_due and may_be_launched(machine, forecast, not_ahead):
-            machine.launched = True
-            due[f"new-{number}"] = machine
-    steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
-    launched = tuple(as_launch(name, machine) for name, machine in due.items())
-    return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
 
 
 def find_prefetches(

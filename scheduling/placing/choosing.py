@@ -68,7 +68,7 @@ class Choice:
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
             if site.name in self.foreseen:
-                return hours.begin_foreseen(site, jobs, filled, self.foreseen[site.name])
+                return hours.begin_foreseen(site, jobs, filled, limits, self.foreseen[site.name])
             taken, made = hours.begin(site, jobs, filled, limits, self.now)
             if made is not None:
                 self.plans[site.name] = made

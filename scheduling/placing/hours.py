@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
@@ -75,6 +76,7 @@ def begin_foreseen(
     site: SiteView,
     jobs: Sequence[PlannedJob],
     fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    limits: InstanceLimits,
     foreseen: ForeseenActions,
 ) -> dict[str, str]:
     """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
@@ -83,10 +85,13 @@ def begin_foreseen(
 
     :param fill: see :func:`begin`
     """
-    up, waiting = {each.name for each in site.locations}, {job.name for job in jobs}
-    taken = {
-        each.job: each.location for each in foreseen.actions.placements if each.job in waiting and each.location in up
-    }
+    up, waiting = {each.name for each in site.locations}, {job.name: job for job in jobs}
+    taken: dict[str, str] = {}
+    allowed = Allowance(limits, site.locations)  # a plan that is not quite of now may have jobs on more machines
+    for each in foreseen.actions.placements:
+        if each.location in up and (job := waiting.get(each.job)) is not None and allowed.admits(job, each.location):
+            allowed.put(job, each.location)
+            taken[each.job] = each.location
     others = [job for job in jobs if job.name not in foreseen.planned]
     return taken | fill(others, with_jobs(site.locations, jobs, taken)) if others else taken
 

@@ -13,12 +13,16 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.scheduling.forecast.fleet_work import FleetWork
+from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import rounded_up
-from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule, ScheduleTerms
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, queue_of
 from lading.scheduling.matching.ranking import QueueWaits
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.provisioning.launch import AllocationPlan, Launch
 from lading.scheduling.reasons import Reason, because
 
@@ -219,7 +223,7 @@ def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> lis
     :param most_idle: seconds
     """
     found: list[str] = []
-    busy_until = machine.timeline.since
+    busy_until = machine.since
     for name in sorted(machine.steps, key=lambda name: (schedule.starts[name], name)):
         if schedule.starts[name] - busy_until > most_idle:
             break
@@ -328,8 +332,5 @@ def as_played(live: Sequence[Location], coming: ComingWork, market: Market, now:
 
 def play(forecast: Forecast, locations: Sequence[Location], now: float) -> Schedule:
     """When everything begins if no further allocation is asked for, each step where it begins soonest."""
-    builder = Builder(forecast, locations, 0.0, None, now)
-    runs = {step.job.run for step in forecast.steps.values()}
-    return builder.build(
-        ScheduleTerms(dict.fromkeys(runs, now), dict.fromkeys(runs, 1.0), dict.fromkeys(forecast.steps))
-    )
+    problem = pose([], locations, None, InstanceLimits(), Objective(), now, None)
+    return FleetRun(FleetWork(forecast, locations, problem, 0.0, now), None).schedule()

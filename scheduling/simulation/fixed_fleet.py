@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
 # How many machines a fleet has.
@@ -53,6 +53,27 @@ class CheapestFleets:
     cheapest: EqualMachines | None
 
 
+@dataclass(slots=True)
+class RentedMachine:
+    """A machine, and from when to when steps run on it, in order, apart from each other."""
+
+    usd_per_second: float
+    boot: float
+    busy: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, begin: float, end: float) -> None:
+        """Run a step, which begins no sooner than those before it."""
+        if self.busy and begin <= self.busy[-1][1]:
+            self.busy[-1] = self.busy[-1][0], max(end, self.busy[-1][1])
+        else:
+            self.busy.append((begin, end))
+
+    def usd(self) -> float:
+        gaps = sum(min(after[0] - before[1], self.boot) for before, after in pairwise(self.busy))
+        busy = sum(end - begin for begin, end in self.busy)
+        return (self.boot + busy + gaps if self.busy else 0.0) * self.usd_per_second
+
+
 def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> CheapestFleets:
     """The cheapest fleets of one type on which a workflow runs.
 
@@ -89,10 +110,10 @@ def fleets(
 
 def run(
     workflow: Forecast, needs: Mapping[str, Vector], machine_type: Bin, boot: float, size: int
-) -> tuple[list[MachineTimeline], float]:
+) -> tuple[list[RentedMachine], float]:
     """Such a run on so many machines, and its seconds."""
     rests = workflow.rests(0.0)
-    machines = [MachineTimeline(machine_type.capacity, machine_type.price / 3600, boot, 0.0) for _ in range(size)]
+    machines = [RentedMachine(machine_type.price / 3600, boot) for _ in range(size)]
     free = [list(machine_type.capacity) for _ in range(size)]
     missing = {name: len(step.parents) for name, step in workflow.steps.items()}
     ready = [(-rests[name], name) for name, number in missing.items() if not number]
@@ -108,7 +129,7 @@ def run(
                 passed.append((key, name))
                 continue
             free[number] = [have - need for have, need in zip(free[number], needs[name], strict=True)]
-            machines[number].add(now, workflow.steps[name].seconds, needs[name])
+            machines[number].add(now, now + workflow.steps[name].seconds)
             heapq.heappush(ends, (now + workflow.steps[name].seconds, name, number))
         for some in passed:
             heapq.heappush(ready, some)

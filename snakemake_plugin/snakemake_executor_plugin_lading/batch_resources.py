@@ -63,6 +63,11 @@ def text(asked: Any, name: str) -> str | None:
     return None if value is None or value in ("", UNKNOWN) else str(value)
 
 
+def options_of_queues(system: str | None) -> set[str]:
+    """The options of a batch system that say where a job runs and who pays, which several jobs can share."""
+    return {option for by_system in OPTIONS.values() if (option := by_system.get(system or "")) is not None}
+
+
 def where(asked: Any, system: str | None, place: str) -> dict[str, Any]:
     """The hints ``queue`` and ``native``.
 

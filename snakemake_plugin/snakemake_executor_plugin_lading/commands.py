@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from lading.hooks.files.version import MixedVersions, check_versions
 from snakemake_executor_plugin_lading import planning
-from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, for_users
+from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, for_users, rule_line
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import (
     FOLDER,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from lading.executors.settings import Settings
     from lading.executors.store.run_rows import RunTerms
+    from lading.scheduling.insight.right_size import Sizes
 
 PROGRAM = "snakemake-lading"
 # Of a pipe or a file: a row is a line, as far as that goes.
@@ -93,7 +94,7 @@ def make_host(state: StateFolder) -> Any:
                 return f"{state.database} cannot be read: {error}"
 
         def terms(self, session: Session, dag_id: str, run_id: str) -> RunTerms | None:
-            if not runs.rules_of_run(session, run_id):
+            if not runs.jobs_left(session, run_id):
                 return None
             return RunTerms(None, session.get(RunForecastRow, (dag_id, run_id)))
 
@@ -106,6 +107,9 @@ def make_host(state: StateFolder) -> Any:
 
         def zone(self) -> tzinfo:
             return datetime.now().astimezone().tzinfo or timezone.utc
+
+        def line(self, fitted: Sizes) -> str | None:
+            return rule_line(fitted)
 
         def console(self) -> RowPrinter:
             return RowPrinter()
@@ -182,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
         type=options.utf8_name,
         help="One run: its rules (default: all runs of the workflow that has run last)",
     )
+    command("advice", "What the rules of the workflow that has run last should ask for", options.OUTPUT)
     explain = command("explain", "Say step by step where a job goes, and why")
     explain.add_argument("task_id", metavar="rule", type=options.utf8_name, help="The rule")
     explain.add_argument("map_index", metavar="job", nargs="?", type=options.map_index, help="Snakemake's number of it")
@@ -206,11 +211,12 @@ def complete(args: argparse.Namespace) -> None:
 
     args.team = args.by = args.since = args.until = None
     args.verbose = False
-    if args.command not in ("cost", "explain"):
+    if args.command not in ("advice", "cost", "explain"):
         args.dag_id = None
         return
+    run_id = getattr(args, "run_id", None)
     wanted = [JobRow.dag_id.is_not(None)]
-    wanted += [JobRow.run_id == args.run_id] if args.run_id else []
+    wanted += [JobRow.run_id == run_id] if run_id else []
     if args.command == "explain":
         wanted += [JobRow.task_id == args.task_id]
         wanted += [JobRow.map_index == args.map_index] if args.map_index is not None else []
@@ -222,7 +228,7 @@ def complete(args: argparse.Namespace) -> None:
             asked = {
                 "rule": getattr(args, "task_id", None),
                 "job": getattr(args, "map_index", None),
-                "run": args.run_id,
+                "run": run_id,
             }
             named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
             raise SystemExit(f"no job is known{f' of {named}' if named else ''}; rules with jobs: {rules}")

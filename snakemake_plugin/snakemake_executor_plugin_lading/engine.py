@@ -23,6 +23,7 @@ from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import (
     JobNeeds,
     NeedsError,
+    PastJobs,
     RunSites,
     auto_resources,
     check_limits,
@@ -30,6 +31,7 @@ from snakemake_executor_plugin_lading.needs import (
     executor_config,
     for_users,
     forecast_hints,
+    in_allocation,
     input_size,
     needs_of,
 )
@@ -55,6 +57,8 @@ MOST_ENDS = 1000
 SECONDS_TO_CLEAR = 300.0
 # What is to come is stored so often at most, seconds.
 SECONDS_BETWEEN_PLANS = 2.0
+# How long jobs have run and waited is read so often at most, seconds.
+SECONDS_BETWEEN_LOOKS_BACK = 10.0
 MOST_PRIORITY = 2**31 - 1
 LONGEST_NAME = 250
 # A reason says which machine and how much; the same for another job is no news.
@@ -121,6 +125,7 @@ class Engine:
     def __init__(self, workflow: Any, options: Any, environment: Mapping[str, str], logger: Any) -> None:
         from lading.executors.controller_process import ControllerProcess
         from lading.executors.migrations.own_database import AnotherVersion
+        from lading.executors.store.durations import Durations, PastWaits
 
         self.workflow, self.options, self.logger = workflow, options, logger
         self.state = StateFolder(Path(options.state_folder or FOLDER).expanduser().absolute())
@@ -136,7 +141,11 @@ class Engine:
         """The tokens of jobs of a Snakemake that was killed which go on, by their names, until they are asked for."""
         self.sizes: dict[str, Sizes] = {}
         """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
-        self.next_plan = 0.0
+        self.next_plan = self.next_look_back = 0.0
+        self._planned: dict[int, Any] = {}
+        """The jobs of the plan that is stored, by their ids as objects."""
+        self._left: dict[str, set[int]] = {}
+        self.past, self._lengths, self._waits = PastJobs(), Durations(), PastWaits()
         self._environment = json.dumps(dict(environment))
         self._presence: Any = None
         self._is_ending = False
@@ -253,7 +262,7 @@ class Engine:
             self._begin_run()
             self._take_over(command_of)
             self._clear()
-            self._save_rules(list(self.workflow.dag.needrun_jobs()))
+            self._save_plan()
             self.keep_controller()
         except BaseException:
             self.stop()
@@ -345,7 +354,7 @@ class Engine:
         """End the jobs of killed Snakemakes: this one may be about to run the same ones."""
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, JobRow, State, apply
+        from lading.executors.store import LIVE, JobRow, State, apply, tell
 
         was_logged, deadline = False, time.monotonic() + SECONDS_TO_CLEAR
         while True:
@@ -354,6 +363,7 @@ class Engine:
                 rows = session.execute(select(JobRow.token, JobRow.state).where(*is_left))
                 left = [(token, state) for token, state in rows]
                 apply(session, _cancellations(left))
+                tell(session, [token for token, _ in left])
                 runs.forget_killed_runs(session, self.state)
             if not any(state in (State.PLACED, State.RUNNING) for _, state in left):
                 return
@@ -389,6 +399,7 @@ class Engine:
 
         rows = []
         self._fit_sizes([info.job for info in infos])
+        self._look_back()
         for info in infos:
             try:
                 rows.append(self._columns(info))
@@ -406,15 +417,38 @@ class Engine:
             with transaction(self.database) as session:
                 self.sizes |= read_sizes(session, self.dag_id, names)
 
+    def _look_back(self) -> None:
+        """Find out now and then how long jobs have run and waited, where short ones may share allocations."""
+        if time.monotonic() < self.next_look_back or not (clusters := self.sites.with_allocations):
+            return
+        self.next_look_back = time.monotonic() + SECONDS_BETWEEN_LOOKS_BACK
+        with transaction(self.database) as session:
+            self._lengths.learn(session)
+            self._waits.read(session)
+        self.past = PastJobs(self._lengths.history, self._waits.known, self._waits.launches)
+        if not self.past.waits.seconds and not self.past.launches.seconds:
+            self._say_once(
+                f"each job is a batch job of its own, as it is not known yet how long they wait at "
+                f"{', '.join(clusters)}. Later on, short ones share allocations where they wait longer than they run; "
+                'with mode = "allocation" in the table of the site all of them do'
+            )
+
     def _columns(self, info: SubmittedJobInfo) -> dict[str, Any]:
         from lading.executors.columns import hint_columns
         from lading.executors.store import State
         from lading.hooks.spool.command import CommandWork
+        from lading.scheduling.hints.hints import Hints
 
         job, aux = info.job, info.aux
         command: JobCommand = aux["command"]
         token, name, size = str(uuid.uuid4()), name_of(job), input_size(job)
-        hints, needs = self._needs(job, self.tries.get(key_of(job)), size, is_direct=command.is_direct)
+        last = self.tries.get(key_of(job))
+        hints, needs = self._needs(job, last, size, is_direct=command.is_direct)
+        if last is None:  # what an allocation has failed is tried as a batch job
+            needs, why = in_allocation(needs, self.sites, self.dag_id, name, self.past)
+            if why:
+                hints = Hints.from_config(needs.config)
+                self._say_once(why)
         for decision in needs.decisions:
             self.logger.debug(f"Lading: job {job.jobid} ({name}) {decision}")
         columns = {**hint_columns(hints, self.settings), **needs.columns, "input_size": size}
@@ -503,8 +537,7 @@ class Engine:
                 mark_reported(session, [each.row for each in ended.values()])
         if ended and time.monotonic() >= self.next_plan:
             self.next_plan = time.monotonic() + SECONDS_BETWEEN_PLANS
-            dag = self.workflow.dag
-            self._save_rules([job for job in dag.needrun_jobs() if not dag.finished(job)])
+            self._save_plan()
 
     def wait_reasons(self) -> set[str]:
         """Why jobs of this run wait, as sentences; the same reason with other numbers once."""
@@ -540,11 +573,12 @@ class Engine:
     def _cancel(self, session: Any) -> None:
         from sqlalchemy import select
 
-        from lading.executors.store import LIVE, JobRow, apply
+        from lading.executors.store import LIVE, JobRow, apply, tell
 
         mine = JobRow.run_id == self.run_id, JobRow.state.in_(LIVE), JobRow.cancel.is_(None)
-        left = session.execute(select(JobRow.token, JobRow.state).where(*mine))
-        apply(session, _cancellations([(token, state) for token, state in left]))
+        left = [(token, state) for token, state in session.execute(select(JobRow.token, JobRow.state).where(*mine))]
+        apply(session, _cancellations(left))
+        tell(session, [token for token, _ in left])
 
     def stop(self, *, waits: bool = True) -> None:
         """This workflow is over: its controller ends, unless another workflow, its jobs or a machine still need it.
@@ -581,22 +615,74 @@ class Engine:
         self._presence = None
         atexit.unregister(self.stop)
 
-    def _save_rules(self, jobs: Iterable[Any]) -> None:
-        """Store what is to come, for sites that launch machines."""
+    def _save_plan(self) -> None:
+        """Store what is to come, for sites that launch machines: after a checkpoint anew, else which jobs are left."""
+        dag, left = self.workflow.dag, dict[str, set[int]]()
+        is_known = True
+        for job in dag.needrun_jobs():
+            if not job.is_local:
+                unit = dag.get_job_group(job) or job
+                is_known = is_known and self._planned.get(id(job)) is job
+                left.setdefault(name_of(unit), set()).add(number_of(unit))
+        rules = {} if is_known else self._plan()
+        with transaction(self.database) as session:
+            if not is_known:
+                runs.save_rules(session, self.run_id, rules)
+            else:
+                gone = {name: set[int]() for name in self._left.keys() - left.keys()}
+                changed = {name: numbers for name, numbers in left.items() if numbers != self._left.get(name)}
+                runs.save_left(session, self.run_id, gone | changed)
+        self._left = left
+
+    def _plan(self) -> dict[str, runs.PlannedRule]:
+        """What is to come, by rule: which jobs come before which, and what each asks for."""
         from lading.scheduling.insight.right_size import NOTHING_KNOWN
 
         dag = self.workflow.dag
-        found: dict[str, tuple[set[str], dict[str, Any], set[int]]] = {}
+        # They are kept, so that no other job has the same id.
+        self._planned = {id(job): job for job in dag.needrun_jobs() if not job.is_local}
+        self._look_back()
+        jobs = planned_jobs(dag, lambda job: job.is_local)
+        rules: dict[str, runs.PlannedRule] = {}
         for job in jobs:
-            if job.is_local:
-                continue
-            name = name_of(job)
-            hints = forecast_hints(job, self.workflow, self.options, self.sites, self.sizes.get(name, NOTHING_KNOWN))
-            upstream, _, left = found.setdefault(name, (set(), hints, set()))
-            left.add(int(job.jobid))
-            upstream.update(name_of(each) for each in dag.dependencies[job] if name_of(each) != name)
-        with transaction(self.database) as session:
-            runs.save_rules(session, self.run_id, found)
+            rules.setdefault(name_of(job), runs.PlannedRule()).left.add(number_of(job))
+        alike: dict[tuple[str, str], list[int]] = {}
+        for job, others in jobs.items():
+            name, number = name_of(job), number_of(job)
+            rule, before = rules[name], dict[str, list[int]]()
+            for each in others:
+                before.setdefault(name_of(each), []).append(number_of(each))
+            rule.upstream |= before.keys()
+            rule.before[number] = before
+            fitted = self.sizes.get(name, NOTHING_KNOWN)
+            hints = forecast_hints(job, self.workflow, self.options, self.sites, fitted)
+            hints, _ = self.sites.shared(hints, self.dag_id, name, self.past)
+            key = name, json.dumps(hints, sort_keys=True)
+            if key not in alike:
+                alike[key] = []
+                rule.hints.append((hints, alike[key]))
+            alike[key].append(number)
+        for rule in rules.values():
+            for number, before in rule.before.items():
+                some = {each: sorted(before.get(each, ())) for each in sorted(rule.upstream)}
+                rule.before[number] = {each: its for each, its in some.items() if len(its) < len(rules[each].left)}
+        return rules
+
+
+def planned_jobs(dag: Any, is_here: Callable[[Any], bool]) -> dict[Any, set[Any]]:
+    """The jobs that are to run, each with those that come right before it; the jobs of a group are one.
+
+    What runs on this machine takes no time in a plan: what comes after it waits for what came before it.
+    """
+    units: dict[Any, set[Any]] = {}
+    for job in sorted((each for each in dag.needrun_jobs() if not is_here(each)), key=lambda each: int(each.jobid)):
+        before = [each for each in dag.job_dependencies(job) if dag.needrun(each)]
+        through = dag.bfs(dag.dependencies, *before, stop=lambda each: not (is_here(each) and dag.needrun(each)))
+        behind = [each for here in through for each in dag.job_dependencies(here) if dag.needrun(each)]
+        unit = dag.get_job_group(job) or job
+        others = {dag.get_job_group(each) or each for each in (*before, *behind) if not is_here(each)}
+        units.setdefault(unit, set()).update(others - {unit})
+    return {unit: {each for each in before if each in units} for unit, before in units.items()}
 
 
 def _cancellations(jobs: Iterable[tuple[str, str]]) -> list[Change]:

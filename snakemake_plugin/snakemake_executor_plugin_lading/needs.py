@@ -7,12 +7,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lading.operators.resources import resources
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.right_size import NOTHING_KNOWN, Sizes
+from lading.scheduling.matching.ranking import QueueWaits
+from lading.scheduling.prediction import History
 from lading.scheduling.resources import Resources
 from lading.scheduling.site_names import is_named
 from snakemake_executor_plugin_lading import batch_resources
@@ -29,6 +32,8 @@ MB, MIB = 10**6, 2**20
 # By how much the next attempt has more of what the one before had too little, unless its rule asks for more by itself.
 FACTOR = 2
 LIMITS = ("rules", "all", "none")
+# What a job is packed by that says nothing of it.
+DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
 # What Lading's hints are called here.
 IN_RULES = {
     "cpus": "threads", "ppn × threads": "resource tasks × threads", "memory": "resource mem_mb",
@@ -48,6 +53,10 @@ WORDS = {
     "Dag": "workflow",
     "Dags": "workflows",
 }
+# Longer jobs are batch jobs however long they wait: one in an allocation that is about to end starts anew, seconds.
+LONGEST_SHORT = 600.0
+# By so many deviations nine of ten jobs of a rule are shorter.
+DEVIATIONS = NormalDist().inv_cdf(0.9)
 # The resource of jobs whose memory and runtime Lading chooses, and what that is as hints.
 AUTO = "lading_auto"
 AUTO_HINTS = {"mem": "memory", "runtime": "time"}
@@ -58,14 +67,45 @@ class JobNeeds(NamedTuple):
 
     :param config: its hints
     :param columns: those that differ from what these say
+    :param overhead: MiB that it may use besides the memory that these say
     :param chosen: the hints that Lading has chosen
     :param decisions: how, one sentence each
     """
 
     config: dict[str, Any]
     columns: dict[str, Any]
+    overhead: int
     chosen: frozenset[str] = frozenset()
     decisions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PastJobs:
+    """How long jobs have run and waited, in earlier runs and in this one.
+
+    :param waits: in the queues of batch systems; ``launches``: the same of allocations
+    """
+
+    history: History = field(default_factory=History)
+    waits: QueueWaits = field(default_factory=QueueWaits)
+    launches: QueueWaits = field(default_factory=QueueWaits)
+
+    def length(self, dag_id: str, rule: str, stated: float | None) -> float | None:
+        """Seconds that nine of ten jobs of a rule run at most; None: too few have ended, and it states no time.
+
+        :param stated: the time after which they are ended
+        """
+        levels = (((dag_id, rule), rule),)
+        if not self.history.knows(levels):
+            return stated
+        found = self.history.predict(levels, stated)
+        seconds = found.seconds * math.exp(DEVIATIONS * found.spread)
+        return seconds if stated is None else min(seconds, stated)
+
+
+def allocations_of(site: str) -> str:
+    """The name of the site that has the allocations of a cluster's short jobs."""
+    return f"{site}-allocations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +127,38 @@ class RunSites:
         if site is None:
             return {name: each for name, each in self.known.items() if each.accept_untargeted}
         return {name: each for name, each in self.known.items() if is_named(name, site)}
+
+    @property
+    def with_allocations(self) -> list[str]:
+        """The clusters that have allocations for their short jobs."""
+        return [name for name in self.known if allocations_of(name) in self.known]
+
+    def shared(self, config: dict[str, Any], dag_id: str, rule: str, past: PastJobs) -> tuple[dict[str, Any], str]:
+        """The hints of a job that shares an allocation, and why; those that it has, and nothing: it is a batch job.
+
+        It shares one if three of four jobs like it have waited longer in the queue than nine of ten of its rule run,
+        unless it needs a batch job of its own: for GPUs, several processes or nodes, or options that are about one job.
+
+        :param config: its hints
+        """
+        hints = config["lading"]
+        there = self.open_to(hints.get("site"))
+        name = next(iter(there), "")
+        twin = allocations_of(name)
+        if len(there) != 1 or twin not in self.known or "cpus" not in hints or "gpus" in hints:
+            return config, ""
+        if set(hints.get("native", ())) - batch_resources.options_of_queues((there[name].dialect or {}).get("system")):
+            return config, ""
+        queue, nodes = hints.get("queue"), [each.capacity.cpus for each in self.known[twin].locations]
+        seconds = past.length(dag_id, rule, hints.get("time"))
+        wait = past.waits.expected(name, queue, hints["cpus"])
+        if wait is None:  # most jobs have been in allocations lately
+            wait = past.launches.expected(twin, queue, max(nodes, default=hints["cpus"]))
+        if seconds is None or wait is None or not seconds < min(wait, LONGEST_SHORT):
+            return config, ""
+        others = {key: value for key, value in hints.items() if key != "site"}
+        why = f"jobs of rule {rule} share allocations of {name}: they take {seconds:.0f} s, and wait {wait:.0f} s alone"
+        return executor_config(**others, targets=[twin, name]), why
 
     def largest(self, site: str | None) -> Resources | None:
         """The most of everything that a machine or node has to which a job may go; None: that is not known."""
@@ -228,7 +300,20 @@ def needs_of(
     columns: dict[str, Any] = {"memory_limit": memory + overhead if memory is not None and is_limited else None}
     if "runtime" not in limited and not is_batch:  # a batch system is told what was asked for, and ends the job
         columns["time_limit"] = None
-    return JobNeeds(config, columns, chosen, decisions if chosen else ())
+    return JobNeeds(config, columns, overhead, chosen, decisions if chosen else ())
+
+
+def in_allocation(needs: JobNeeds, sites: RunSites, dag_id: str, rule: str, past: PastJobs) -> tuple[JobNeeds, str]:
+    """What a job asks for that shares an allocation, and why; the same, and nothing: it is a batch job."""
+    config, why = sites.shared(needs.config, dag_id, rule, past)
+    if not why:
+        return needs, ""
+    hints = config["lading"]
+    # As of a batch job: it takes no memory from others in its allocation. Where that ends before a job without a time,
+    # it is submitted again.
+    limit = hints.get("memory", DEFAULT_RESOURCES.memory) + needs.overhead
+    chosen = needs.chosen if "time" in hints else needs.chosen | {"time"}
+    return needs._replace(config=config, columns={**needs.columns, "memory_limit": limit}, chosen=chosen), why
 
 
 def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
@@ -241,6 +326,23 @@ def auto_resources(job: Any, workflow: Any, options: Any) -> set[str]:
     if not (options.auto if value is None else value):
         return set()
     return {name for name in AUTO_HINTS if is_own or not is_given(job, workflow, name)}
+
+
+def rule_line(fitted: Sizes) -> str | None:
+    """What a rule should ask for by what its jobs needed, as its author writes it; None: nothing is known."""
+    given = []
+    if fitted.memory is not None and fitted.memory.slope and not fitted.by_length:
+        need, factor = fitted.memory, math.ceil(fitted.memory.slope * MIB * 1000) / 1000
+        given.append(
+            f"mem_mib=lambda wildcards, input: max({math.ceil(need.least)}, "
+            f"int({factor:g} * input.size / 2**20 + {math.ceil(need.base)}))"
+        )
+    elif fitted.memory is not None:
+        given.append(f"mem_mib={fitted.amount('memory', None)}")
+    if fitted.time is not None:
+        given.append(f"runtime={math.ceil((fitted.amount('time', None) or 0.0) / 60)}")
+    lines = [] if fitted.cpus is None else [f"threads: {math.ceil(fitted.amount('cpus', None) or 1.0)}"]
+    return "; ".join(lines + ([f"resources: {', '.join(given)}"] if given else [])) or None
 
 
 def input_size(job: Any) -> int | None:

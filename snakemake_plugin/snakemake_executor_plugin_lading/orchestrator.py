@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+import math
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.deployment.deployment import BatchDefaults, Deployment, DeploymentIdentity, Login, OpenSocket
+from lading.scheduling.site_names import ACCOUNT
 from snakemake_executor_plugin_lading import runs
+from snakemake_executor_plugin_lading.needs import allocations_of
 from snakemake_executor_plugin_lading.state_folder import StateFolder, transaction
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 RUNNER = "snakemake_executor_plugin_lading.runner"
 # What runs a command as a batch job, MiB: a Python that watches it.
 MEMORY_OF_BATCH_JOB = 48
+# Of allocations of a site whose table has no mode: seconds for which one without jobs keeps its node from batch jobs,
+# and after which a job that has found no room in one may be a batch job itself.
+IDLE_SECONDS, BURST_SECONDS = 10, 3600
 SSH_PORT = 22
 # Of sites that name none. Where no profile is called so, boto3 finds the credentials by itself.
 DEFAULT_AWS_CONNECTION = "aws_default"
@@ -55,6 +60,28 @@ class SnakemakeDeployment(Deployment):
 
     def batch_defaults(self) -> BatchDefaults:
         return BatchDefaults(MEMORY_OF_BATCH_JOB, time=None)
+
+    def implied_sites(self, tables: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The allocations for the short jobs of each cluster whose table has no ``mode``. Only jobs that name them go
+        there.
+        """
+        found = {}
+        for name, table in tables.items():
+            if "mode" not in models[table["kind"]].model_fields or "mode" in table or ACCOUNT in name:
+                continue
+            config = models[table["kind"]](**table)
+            own = {"max_jobs", "node_gpus", "gpu_types"}
+            found[allocations_of(name)] = {
+                **{key: value for key, value in table.items() if key not in own},
+                "mode": "allocation",
+                "work_dir": f"{config.work_dir}/allocations",
+                "accept_untargeted": False,
+                # As many cpus as so many jobs have.
+                "max_allocations": max(1, math.ceil(config.max_jobs / config.node_cpus)),
+                "idle_seconds": IDLE_SECONDS,
+                "burst_after": BURST_SECONDS,
+            }
+        return {name: table for name, table in found.items() if name not in tables}
 
     def log_folder(self) -> Path:
         return self.state.logs
@@ -183,15 +210,14 @@ class NoMetrics:
 
 def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
     """The orchestrator of a store. The engine's modules are imported here, after the deployment was named."""
-    from sqlalchemy import or_, select
+    from sqlalchemy import select
 
     from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster, Orchestrator
-    from lading.executors.store import LIVE, JobRow, State
+    from lading.executors.store import LIVE, JobRow, State, chunks
     from lading.executors.store.leases import DatabaseNow
     from lading.hooks.files import child_processes
 
     store = state.store_id()
-    not_begun = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 
     def living() -> set[int]:
         return runs.living_owners(state.schedulers)
@@ -201,15 +227,29 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
 
         zone: tzinfo = datetime.now().astimezone().tzinfo or timezone.utc
 
+        def __init__(self) -> None:
+            self.read: dict[str, int] = {}
+            """Which edition was read of a run, by its id."""
+
         def read_structures(
             self, session: Session, wanted: Iterable[DagRunKey]
         ) -> Mapping[DagRunKey, DagStructure | None]:
+            wanted = list(wanted)
+            self.read |= runs.editions(session, [run.run_id for run in wanted])
             found: dict[DagRunKey, DagStructure | None] = {}
             for run in wanted:
                 its_rules = runs.rules_of_run(session, run.run_id)
-                tasks = {each.name: DagTask(upstream=tuple(json.loads(each.upstream))) for each in its_rules}
+                tasks = {
+                    name: DagTask(upstream=tuple(sorted(rule.upstream)), before=rule.before)
+                    for name, rule in its_rules.items()
+                }
                 found[run] = DagStructure(tasks, zone=self.zone) if tasks else None
             return found
+
+        def changed(self, session: Session, wanted: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
+            wanted = list(wanted)
+            now = runs.editions(session, [run.run_id for run in wanted])
+            return [run for run in wanted if now.get(run.run_id, 0) > self.read.get(run.run_id, 0)]
 
         def past(self, session: Session, dag_id: str) -> DagPast:
             return DagPast()
@@ -229,18 +269,17 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
         def session(self) -> AbstractContextManager[Session]:
             return transaction(engine)
 
-        def unwanted(self, session: Session) -> Sequence[str]:
+        def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
             # The end of a job whose Snakemake was killed is of no use.
             waiting = JobRow.kind == "Command", JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
-            owners = set(session.scalars(select(JobRow.owner).where(*waiting).distinct()))
-            if not (dead := owners - living()):
-                return []
-            gone = or_(JobRow.owner.in_([each for each in dead if each is not None]), JobRow.owner.is_(None))
-            return session.scalars(select(JobRow.token).where(*waiting, gone)).all()
+            query, alive = select(JobRow.token, JobRow.owner).where(*waiting), living()
+            rows = (row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk))))
+            return [token for token, owner in rows if owner not in alive]
 
         def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-            before = JobRow.kind == "Command", JobRow.state.in_(not_begun), JobRow.queued_at < DatabaseNow() - seconds
-            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*before, JobRow.cancel.is_(None))
+            which = JobRow.kind == "Command", JobRow.state.in_((State.ATTEMPTED, State.PLACED)), JobRow.cancel.is_(None)
+            query = select(JobRow.token, JobRow.state, JobRow.owner).where(*which)
+            query = query.where(JobRow.queued_at < DatabaseNow() - seconds)
             alive = living()
             found = [(token, state) for token, state, owner in session.execute(query) if owner not in alive]
             return found[:most]
@@ -272,14 +311,20 @@ def make_orchestrator(engine: Engine, state: StateFolder) -> Any:
             # After what runs nothing comes any more where its Snakemake was killed.
             is_killed = bool(live) and living().isdisjoint(live.values())
             return [
-                SimpleNamespace(**fields, task_id=rule.name, map_index=number)
-                for rule in runs.rules_of_run(session, run.run_id)
-                for number in json.loads(rule.left)
-                if not is_killed or (rule.name, number) in live
+                SimpleNamespace(**fields, task_id=name, map_index=number)
+                for name, left in runs.jobs_left(session, run.run_id).items()
+                for number in left
+                if not is_killed or (name, number) in live
             ]
 
         def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
-            return {each.name: json.loads(each.hints) for each in runs.rules_of_run(session, run.run_id)}
+            return {name: rule.hints[0][0] for name, rule in runs.rules_of_run(session, run.run_id).items()}
+
+        def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
+            return {
+                name: {number: config for config, numbers in rule.hints[1:] for number in numbers}
+                for name, rule in runs.rules_of_run(session, run.run_id).items()
+            }
 
         def pools(self, session: Session) -> Mapping[str, int]:
             return {}

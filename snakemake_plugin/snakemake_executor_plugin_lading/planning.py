@@ -15,9 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeAlias
 
 from lading.scheduling.insight.right_size import NOTHING_KNOWN
-from snakemake_executor_plugin_lading.engine import dag_id_of, name_of, read_sizes, sized_tasks
-from snakemake_executor_plugin_lading.needs import forecast_hints
-from snakemake_executor_plugin_lading.process import DEFAULT_RESOURCES
+from snakemake_executor_plugin_lading.engine import (
+    dag_id_of,
+    name_of,
+    number_of,
+    planned_jobs,
+    read_sizes,
+    sized_tasks,
+)
+from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES, forecast_hints
 
 # Of ``lading plan``: what these commands have in common.
 SHARED = (
@@ -95,16 +101,10 @@ def job_graph(arguments: Sequence[str], past: Past) -> list[tuple[Any, list[Any]
         names = sized_tasks(self.needrun_jobs(), self.workflow, options)
         fitted = past(lambda session: read_sizes(session, dag_id_of(self.workflow), names)) if names else {}
         # Without an executor all of them are local for Snakemake.
-        here = {job for job in self.needrun_jobs() if job.rule.norun or job.rule.name in self.workflow._localrules}
-        # What runs on this machine takes no time in the plan; what comes after it waits for what came before it.
-        for job in sorted(self.needrun_jobs(), key=lambda each: int(each.jobid)):
-            if job not in here:
-                waits_for = [each for each in self.dependencies[job] if self.needrun(each)]
-                through = self.bfs(self.dependencies, *waits_for, stop=lambda each: each not in here)
-                behind = [each for local in through for each in self.dependencies[local] if self.needrun(each)]
-                before = [each for each in {*waits_for, *behind} if each not in here]
-                size = fitted.get(name_of(job), NOTHING_KNOWN)
-                found.append((job, before, forecast_hints(job, self.workflow, options, None, size)))
+        local = self.workflow._localrules
+        for job, before in planned_jobs(self, lambda job: job.rule.norun or job.rule.name in local).items():
+            size = fitted.get(name_of(job), NOTHING_KNOWN)
+            found.append((job, list(before), forecast_hints(job, self.workflow, options, None, size)))
 
     printed = dag.DAG.d3dag
     dag.DAG.d3dag = collect
@@ -135,7 +135,7 @@ def planned_arrivals(
     from lading.scheduling.simulation.run_cost import LEAST_SECONDS
     from lading.scheduling.simulation.trace import Arrival
 
-    names = {id(job): f"{name_of(job)}[{job.jobid}]" for job, *_ in jobs}
+    names = {id(job): f"{name_of(job)}[{number_of(job)}]" for job, *_ in jobs}
     arrivals = []
     for job, before, config in jobs:
         rule, hints = name_of(job), Hints.from_config(dict(config))

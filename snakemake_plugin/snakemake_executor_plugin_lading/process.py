@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from lading.executors.settings import Settings
 from lading.hooks.deployment import current as deployment
-from lading.scheduling.resources import Resources
+from snakemake_executor_plugin_lading.needs import DEFAULT_RESOURCES
 from snakemake_executor_plugin_lading.orchestrator import SnakemakeDeployment, make_orchestrator
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 SECONDS_TO_SHUT_DOWN = 30
 DAYS_KEPT = 30
-# What a job is packed by that says nothing of it.
-DEFAULT_RESOURCES = Resources(cpus=1, memory=512)
 
 
 def make_settings(state: StateFolder, options: ControllerOptions) -> Settings:

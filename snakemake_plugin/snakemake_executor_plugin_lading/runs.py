@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Integer, MetaData, String, Text, delete, exists, select
+from sqlalchemy import Integer, MetaData, String, Text, delete, exists, select, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from lading.executors.orchestrator.presence import has_ended
@@ -34,6 +35,15 @@ class WorkflowRunRow(Base):
     workdir: Mapped[str] = mapped_column(Text)
 
 
+class StructureRow(Base):
+    """Which edition of what is to come a run has: a checkpoint makes another one."""
+
+    __tablename__ = "snakemake_structure"
+
+    run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    edition: Mapped[int] = mapped_column(Integer)
+
+
 class RuleRow(Base):
     """A rule, or a group of jobs, of a run, with the jobs of it that have not ended."""
 
@@ -41,9 +51,10 @@ class RuleRow(Base):
 
     run_id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(250), primary_key=True)
-    # The rules that come right before it, as JSON.
+    # The rules that come right before it, as JSON; with those of which some jobs alone come before one of its jobs, and
+    # the numbers of these, by the number of that job.
     upstream: Mapped[str] = mapped_column(Text)
-    # What its jobs ask for, as an executor_config, as JSON.
+    # What its jobs ask for, as JSON: each executor_config with the numbers of the jobs that have it.
     hints: Mapped[str] = mapped_column(Text)
     # The numbers of its jobs that have not ended, as JSON.
     left: Mapped[str] = mapped_column(Text)
@@ -85,7 +96,8 @@ def forget_run(session: Session, state: StateFolder, run_id: str) -> None:
     from lading.executors.store import LIVE, JobRow
 
     state.environment(run_id).unlink(missing_ok=True)
-    session.execute(delete(RuleRow).where(RuleRow.run_id == run_id))
+    for table in (RuleRow, StructureRow):
+        session.execute(delete(table).where(table.run_id == run_id))
     is_at_work = exists().where(JobRow.run_id == run_id, JobRow.state.in_(LIVE))
     session.execute(delete(WorkflowRunRow).where(WorkflowRunRow.run_id == run_id, ~is_at_work))
 
@@ -103,26 +115,73 @@ def forget_killed_runs(session: Session, state: StateFolder) -> None:
             forget_run(session, state, row.run_id)
 
 
-def save_rules(
-    session: Session, run_id: str, rules: Mapping[str, tuple[Iterable[str], Mapping[str, Any], Iterable[int]]]
-) -> None:
+@dataclass(slots=True)
+class PlannedRule:
+    """A rule, or a group of jobs, that is to come.
+
+    :param upstream: the rules that come right before it
+    :param before: by the number of one of its jobs: those of them of which not all jobs come before it, and the numbers
+        of those that do
+    :param hints: what its jobs ask for, each with the numbers of those that do
+    :param left: the numbers of its jobs that have not ended
+    """
+
+    upstream: set[str] = field(default_factory=set)
+    before: dict[int, dict[str, list[int]]] = field(default_factory=dict)
+    hints: list[tuple[dict[str, Any], list[int]]] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)
+
+    @classmethod
+    def from_row(cls, row: RuleRow) -> PlannedRule:
+        """Read one; numbers are no keys of JSON."""
+        upstream, before = json.loads(row.upstream)
+        by_number = {int(number): rules for number, rules in before.items()}
+        return cls(set(upstream), by_number, json.loads(row.hints), set(json.loads(row.left)))
+
+
+def save_rules(session: Session, run_id: str, rules: Mapping[str, PlannedRule]) -> None:
     """Store what is to come of a run, in the place of what was stored before.
 
-    :param rules: by name: those that come before, what its jobs ask for, and their numbers
+    :param rules: by name
     """
     session.execute(delete(RuleRow).where(RuleRow.run_id == run_id))
     session.add_all(
         RuleRow(
             run_id=run_id,
             name=name,
-            upstream=json.dumps(sorted(upstream)),
-            hints=json.dumps(hints),
-            left=json.dumps(sorted(left)),
+            upstream=json.dumps([sorted(rule.upstream), rule.before]),
+            hints=json.dumps(rule.hints),
+            left=json.dumps(sorted(rule.left)),
         )
-        for name, (upstream, hints, left) in rules.items()
+        for name, rule in rules.items()
     )
+    known = session.get(StructureRow, run_id)
+    session.merge(StructureRow(run_id=run_id, edition=1 if known is None else known.edition + 1))
 
 
-def rules_of_run(session: Session, run_id: str) -> list[RuleRow]:
-    """The rules of a run that are to come."""
-    return list(session.scalars(select(RuleRow).where(RuleRow.run_id == run_id)))
+def save_left(session: Session, run_id: str, left: Mapping[str, Iterable[int]]) -> None:
+    """Store which jobs of a run have not ended.
+
+    :param left: their numbers, by rule
+    """
+    for name, numbers in left.items():
+        mine = RuleRow.run_id == run_id, RuleRow.name == name
+        session.execute(update(RuleRow).where(*mine).values(left=json.dumps(sorted(numbers))))
+
+
+def rules_of_run(session: Session, run_id: str) -> dict[str, PlannedRule]:
+    """The rules of a run that are to come, by name."""
+    rows = session.scalars(select(RuleRow).where(RuleRow.run_id == run_id))
+    return {row.name: PlannedRule.from_row(row) for row in rows}
+
+
+def jobs_left(session: Session, run_id: str) -> dict[str, list[int]]:
+    """The numbers of the jobs of a run that have not ended, by rule."""
+    rows = session.execute(select(RuleRow.name, RuleRow.left).where(RuleRow.run_id == run_id))
+    return {name: json.loads(left) for name, left in rows}
+
+
+def editions(session: Session, run_ids: Collection[str]) -> dict[str, int]:
+    """Which edition of what is to come runs have, by their ids."""
+    rows = session.scalars(select(StructureRow).where(StructureRow.run_id.in_(run_ids)))
+    return {row.run_id: row.edition for row in rows}

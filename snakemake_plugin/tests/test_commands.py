@@ -61,6 +61,9 @@ def test_the_commands_show_what_a_workflow_took_and_why(make: Callable[[str], Wo
     [rule] = json.loads(asked(here, "cost", first["run_id"], "-o", "json"))
     assert (rule["task_id"], rule["usd"]) == ("works", first["usd"])
 
+    advice = {each["task_id"]: each for each in json.loads(asked(here, "advice", "-o", "json"))}
+    assert advice["works"]["tries"] == 1
+
     steps = asked(here, "explain", "works")
     assert steps.startswith(f"{here.name}.works, try 1, asks for 2 cpus")
     assert "succeeded" in steps

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 from snakemake_executor_plugin_lading import needs
-from snakemake_executor_plugin_lading.needs import OF_AIRFLOW, NeedsError, RunSites, for_users
+from snakemake_executor_plugin_lading.needs import (
+    OF_AIRFLOW,
+    NeedsError,
+    PastJobs,
+    RunSites,
+    allocations_of,
+    for_users,
+)
 
+from lading.executors.store.durations import levels
 from lading.plugin.published import PublishedSite
 from lading.scheduling.gpus import gpu_feature
 from lading.scheduling.hints.hints import Hints
@@ -17,11 +25,14 @@ from lading.scheduling.insight.right_size import sizes
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
+from lading.scheduling.matching.ranking import QueueWaits
+from lading.scheduling.prediction import History
 from lading.scheduling.reason_codes import CAUSES, CODES
 from lading.scheduling.resources import Resources
 
 OPTIONS = SimpleNamespace(auto=False, limits="rules", site=None, hurry=None, finish_by=None)
 HERE = Resources(4, 8000)
+MIB = 2**20
 
 
 def cluster(system: str) -> PublishedSite:
@@ -210,3 +221,100 @@ def test_a_command_is_given_little_more_than_it_asks_for() -> None:
         for is_direct in (True, False)
     ]
     assert extra == [16, 256]
+
+
+def past(
+    *lengths: float, wait: float | None = None, queue: str | None = None, launched: float | None = None
+) -> PastJobs:
+    """Jobs of the rule ``r`` that have run for so long, and others that have waited."""
+    history, waits, launches = History(), QueueWaits(), QueueWaits()
+    row = SimpleNamespace(dag_id="d", run_id="x", task_id="r", cpus=1.0, memory=512, disk=0, gpus=0.0)
+    for seconds in lengths:
+        history.add(levels(row), seconds, None)
+    for _ in range(20):
+        if wait is not None:
+            waits.add("hpc", queue, 1.0, wait)
+        if launched is not None:
+            launches.add("hpc-allocations", queue, 16.0, launched)
+    return PastJobs(history, waits, launches)
+
+
+def shared(before: PastJobs, system: str = "slurm", is_direct: bool = True, **asked: Any) -> needs.JobNeeds | None:
+    """What a job of the rule ``r`` asks for in an allocation; None: it is a batch job of its own."""
+    there = cluster(system)
+    twin = PublishedSite((Location("", Resources(16, 63000)),), dict(there.dialect or {}), accept_untargeted=False)
+    sites = RunSites({"hpc": there, allocations_of("hpc"): twin})
+    alone = needs.needs_of(job(**asked), WORKFLOW, OPTIONS, None, sites, is_direct=is_direct)
+    found, why = needs.in_allocation(alone, sites, "d", "r", before)
+    Hints.from_config(found.config)
+    assert (found == alone) is (why == "")
+    return found if why else None
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "is_shared"),
+    [
+        (past(*[2] * 20, wait=60), {}, True),
+        (past(*[2] * 20, wait=1), {}, False),
+        (past(*[2] * 20), {}, False),  # the queue is not known
+        (past(*[2] * 20, launched=60), {}, True),  # all were in allocations lately
+        (past(*[2] * 20, launched=1), {}, False),
+        (past(wait=60), {}, False),  # the rule is not known
+        (past(2, 2, 2, 2, wait=60), {}, False),
+        (past(wait=600), {"runtime": 5}, True),  # it states that it is short
+        (past(wait=200), {"runtime": 5}, False),
+        (past(wait=9000), {"runtime": 60}, False),  # and that it is not
+        (past(*[2] * 20, wait=60), {"runtime": 60}, True),  # which the past knows better
+        (past(*[2000] * 20, wait=9000), {}, False),
+        (past(*[2] * 15, *[500] * 5, wait=60), {}, False),  # some are long
+        (past(*[2] * 20, wait=60, queue="short"), {"slurm_partition": "short"}, True),
+        (past(*[2] * 20, wait=60), {"slurm_partition": "short"}, False),  # that queue is another
+        (past(*[2] * 20, wait=60), {"slurm_account": "astro", "qos": "long", "constraint": "ssd"}, True),
+        (past(*[2] * 20, wait=60), {"slurm_extra": "--exclusive"}, False),
+        (past(*[2] * 20, wait=60), {"gres": "lscratch:1"}, False),
+        (past(*[2] * 20, wait=60), {"gpu": 1}, False),
+        (past(*[2] * 20, wait=60), {"tasks": 4, "mpi": "srun"}, False),
+        (past(*[2] * 20, wait=60), {"nodes": 2}, False),
+    ],
+)
+def test_short_jobs_share_allocations_where_they_wait_longer_than_they_run(
+    before: PastJobs, asked: dict[str, Any], is_shared: bool
+) -> None:
+    assert (shared(before, **asked) is not None) is is_shared
+
+
+@pytest.mark.parametrize("system", ["pbspro", "torque", "lsf", "sge"])
+def test_jobs_of_all_batch_systems_share_allocations_by_account(system: str) -> None:
+    assert shared(past(*[2] * 20, wait=60), system, slurm_account="astro") is not None
+
+
+def test_what_a_job_is_in_an_allocation() -> None:
+    before = past(*[2] * 20, wait=60)
+    found = shared(before)
+    assert found is not None
+    assert found.config["lading"]["targets"] == ["hpc-allocations", "hpc"], "without room for long it is a batch job"
+    assert found.columns == {"memory_limit": 512 + 16}, "as it was asked for"
+    assert "time" in found.chosen, "where the allocation ends before it, that is no failure"
+    found = shared(before, is_direct=False, mem_mib=1000, runtime=30, lading_site="hpc")
+    assert found is not None
+    assert (found.columns, found.chosen) == ({"memory_limit": 1256}, frozenset())
+    assert "site" not in found.config["lading"]
+
+
+def test_what_a_rule_should_ask_for_is_written_as_in_a_snakefile() -> None:
+    used, by_size = Usage(), Usage()
+    for number in range(1, 21):
+        used.add(Use(2, 4000, 100.0, peak_memory=600, cpu_seconds=200.0))
+        by_size.add(
+            Use(1, 9000, 100.0, peak_memory=100 + 200 * number, cpu_seconds=90.0, input_size=number * 100 * MIB)
+        )
+    line = needs.rule_line(sizes(used))
+    assert line is not None
+    assert re.fullmatch(r"threads: 2; resources: mem_mib=6\d\d, runtime=3", line)
+    line = needs.rule_line(sizes(by_size))
+    assert line is not None
+    memory = line.partition("mem_mib=")[2].rpartition(", runtime")[0]
+    amounts = [eval(memory)({}, SimpleNamespace(size=size * 100 * MIB)) for size in (1, 10, 20)]
+    assert [each.is_integer() for each in map(float, amounts)] == [True] * 3
+    assert all(least <= each < 1.3 * least + 64 for least, each in zip((300, 2100, 4100), amounts, strict=True))
+    assert needs.rule_line(sizes(Usage())) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 
@@ -185,6 +186,47 @@ rule measured:
         )  # fmt: skip
         assert "rule qos" in refused
         assert "clusters is 'other'" in refused
+    finally:
+        flow.clean_up()
+
+
+SHORT = """
+rule all:
+    input: expand("out/{i}.txt", i=range(20))
+rule one:
+    output: "out/{i}.txt"
+    retries: 1
+    shell: "! rm fails 2> /dev/null || exit 1; echo $SLURM_JOB_ID > {output}"
+"""
+
+
+def test_short_jobs_share_allocations_once_it_is_known_that_they_wait_for_longer(slurm: Slurm) -> None:
+    account = slurm.account
+    flow = Workflow(account.home / "flow", SHORT, node_python.make(account), account.name)
+    conf = slurm.environment["SLURM_CONF"]
+    (flow.folder / "sites.toml").write_text(
+        JOB_SITE.format(home=account.home, python=node_python.bare(account), conf=conf)
+    )
+    environment = {"HOME": str(account.home), "USER": account.name, **slurm.environment}
+    try:
+        said = flow.run("--lading-sites-file", "sites.toml", **environment)
+        assert "not known yet how long they wait at hpc" in said
+        assert set(flow.jobs("site")) == {("hpc",)}
+        store = sqlite3.connect(flow.lading / "store.db", timeout=60)
+        with store:  # as on a cluster that has others to serve
+            store.execute("UPDATE lading_job SET submitted_at = started_at - 3000")
+        store.close()
+        (flow.folder / "fails").touch()
+        said = flow.run("--lading-sites-file", "sites.toml", "--forceall", **environment)
+        assert "jobs of rule one share allocations of hpc" in said
+        assert Counter(flow.jobs("site, state, try_number")) == {
+            ("hpc", "succeeded", 1): 20,
+            ("hpc-allocations", "succeeded", 1): 19,
+            ("hpc-allocations", "failed", 1): 1,
+            ("hpc", "succeeded", 2): 1,  # what an allocation has failed is a batch job
+        }
+        native = [(flow.folder / f"out/{number}.txt").read_text() for number in range(20)]
+        assert len(set(native)) <= 5, "several share an allocation"
     finally:
         flow.clean_up()
 

@@ -1,15 +1,25 @@
-"""A site as tests drive it: a controller's side without a database, and the events of the site."""
+"""A site as tests drive it: a controller's side without a database, and the events of the site.
+
+Where it is not of interest how Airflow's tasks run, node agents run commands: such an agent begins in half a second of
+a processor, one for Airflow's tasks takes ten times as much.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from lading.executors.agent.tasks import probe
+import pytest
+
+from lading.executors.agent.supervisor import COMMAND_RUNNER
 from lading.executors.controller.site_driver import SiteDriver
+from lading.hooks.deployment import current
+from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.site import Site
+from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Layout, Resources
 from tests.services.execution_api import ExecutionApi
@@ -17,27 +27,56 @@ from tests.services.processes import wait_until
 
 # What the jobs ask Airflow's execution API, and nothing else.
 HEALTH = "/execution/health"
+ASK = """
+url=${AIRFLOW__CORE__EXECUTION_API_SERVER_URL#http://}
+server=${url%%/*}
+exec 3<>"/dev/tcp/${server%:*}/${server#*:}"
+printf 'GET /%shealth HTTP/1.0\\r\\n\\r\\n' "${url#*/}" >&3
+[[ $(cat <&3) == *healthy* ]]
+"""
 
 S = TypeVar("S", bound="Site[Any]")
 
 
+class OfCommands(AirflowDeployment):
+    """Airflow's deployment, but for its node agents, which run commands."""
+
+    def runner_options(self) -> list[str]:
+        return ["--runner", COMMAND_RUNNER]
+
+
+def asking() -> dict[str, Any]:
+    """The workload of a job that asks the execution API for its health, which takes as long as the job is to take."""
+    return CommandWork(["/bin/bash", "-c", ASK]).to_workload()
+
+
+def run_commands(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let sites that are made from now on have node agents that run commands; the workload of :func:`asking`."""
+    patch.setattr(current, "_named", [OfCommands()])
+    return asking()
+
+
 class Driven(Generic[S]):
-    """A site, and the events that it has reported."""
+    """A site, and the events that it has reported.
+
+    :param workload: of its jobs; None: that of :func:`asking`
+    """
 
     patience: ClassVar[float] = 60.0
     """Seconds for which events are waited for."""
     pause: ClassVar[float] = 0.05
     """Seconds between two looks."""
 
-    def __init__(self, site: S) -> None:
+    def __init__(self, site: S, workload: Mapping[str, Any] | None = None) -> None:
         self.site = site
+        self.workload = dict(workload or asking())
         self.solo = SiteDriver(site)
         self.events: list[dict[str, Any]] = []
 
     def put(self, count: int, cpus: float = 1, layout: Layout | None = None) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
         now, asked = time.time(), Resources(cpus, 300)
-        jobs = (Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
+        jobs = (Envelope(each, self.workload, asked, None, None, 0, now, now + 3600) for each in tokens)
         self.solo.put(replace(each, layout=layout) for each in jobs)
         return tokens
 

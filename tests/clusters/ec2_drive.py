@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from lading.executors.agent.tasks import probe
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
+from tests.clusters.driven import asking
 from tests.services.processes import wait_until
 
 KIND, ZONE = "m5.large", "us-east-1b"
@@ -44,6 +44,11 @@ class Drive:
         self.until(lambda _: self.last is not None)
         return self.site
 
+    def selling(self) -> EC2Site:
+        """The site when it has said for the first time what it can launch."""
+        self.until(lambda _: self.last is not None and self.last.market is not None)
+        return self.site
+
     def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
         assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
 
@@ -66,7 +71,7 @@ class Drive:
     def give(self, name: str, count: int = 1) -> list[str]:
         now, asked = time.time(), Resources(1, 300)
         tokens = [str(uuid.uuid4()) for _ in range(count)]
-        jobs = [Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens]
+        jobs = [Envelope(each, asking(), asked, None, None, 0, now, now + 3600) for each in tokens]
         self.site.put({name: jobs})
         return tokens
 

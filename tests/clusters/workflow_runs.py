@@ -30,7 +30,6 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.forecast import site_plan
 from lading.executors.store import JobRow, State, starts
 from lading.executors.store.starts import Accuracy
 from lading.operators import resources
@@ -41,6 +40,7 @@ from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.queued import QueuedSite
 from tests.clusters.sites import make_settings, rest
+from tests.services.at_once import AtOnce
 
 # Between two ticks, seconds; the controller is woken when a job ends, or a machine is up.
 TICK = 1.0
@@ -111,13 +111,13 @@ class WorkflowRuns:
             session.commit()
         patch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
         patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
-        patch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
         patch.setattr(time, "time", self.clock)
         patch.setattr(time, "monotonic", self.clock)
         patch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
         self.house = Controller(
             {"cloud": self.site}, lambda subject, seconds: "", make_settings(folder), False, lambda changes: None
         )
+        self.house.site_plans.threads = AtOnce()  # however slow the machine is
         self.house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it goes by the real clock
 
     def _store(self, session: Session, dag_id: str, workflow: Sequence[Arrival]) -> None:
@@ -264,12 +264,13 @@ class WorkflowRuns:
 
 
 class SaidRuns(WorkflowRuns):
-    """The same where it is kept when jobs are expected to start, as it is said first."""
+    """The same where somebody looks all the time when jobs are expected to start."""
 
     def tick(self, ticks: list[float]) -> None:
         super().tick(ticks)
         with Session(self.engine) as session:
-            starts.say(session, self.clock.now)
+            waiting = select(*starts.COLUMNS).where(JobRow.state.in_(starts.WAITING))
+            starts.show_starts(session, session.execute(waiting).all(), self.clock.now)
             session.commit()
 
     def accuracy(self, since: float = 0.0) -> list[Accuracy]:

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
+from lading.executors.agent.tasks import probe
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState, ObservedLocation
 from lading.scheduling.reasons import free_text
-from tests.clusters.driven import HEALTH, Driven, asked
+from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.services import debian, node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -91,7 +92,9 @@ def make(
             "setup": SETUP,
         }
         config = SSHConfig(**{**table, **options})
-        made.append(Lab(FixedSite("lab", config, tmp_path / str(len(made)))))
+        # Only Airflow's tasks find their way through a tunnel.
+        workload = probe.workload() if "api" in options else run_commands(monkeypatch)
+        made.append(Lab(FixedSite("lab", config, tmp_path / str(len(made))), workload))
         return made[-1]
 
     yield build

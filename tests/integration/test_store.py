@@ -23,8 +23,10 @@ from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, LocationRow, State, data, groups, instances, queue, strikes
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.figures import LiveKey, count_live
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import OF_JOBS
 from lading.scheduling.insight.usage import Usage
@@ -254,6 +256,10 @@ def test_the_jobs_of_a_dead_scheduler_are_taken_over(session: Session) -> None:
     assert store.foreign_owners(session, 9) == []
 
 
+def live(session: Session) -> dict[LiveKey, int]:
+    return count_live(session, QueuedJobs().read(session))
+
+
 def test_each_executor_has_the_jobs_of_its_team(session: Session) -> None:
     for token, team in (("all", None), ("genes", "genes"), ("gone", "gone")):
         add(session, token, executor_team=team, team=team, unreported=True)
@@ -263,7 +269,7 @@ def test_each_executor_has_the_jobs_of_its_team(session: Session) -> None:
     assert store.adopt_from(session, 7, 9, None, but=["genes"]) == {"all": State.QUEUED, "gone": State.QUEUED}
     session.expire_all()
     assert {job.token for job in store.unreported(session, 9, 10)} == {"all", "gone"}
-    assert set(store.count_live(session)) == {(None, State.QUEUED, team) for team in (None, "genes", "gone")}
+    assert set(live(session)) == {LiveKey(None, State.QUEUED, team) for team in (None, "genes", "gone")}
 
 
 def test_more_jobs_than_one_statement_takes(session: Session) -> None:
@@ -271,7 +277,7 @@ def test_more_jobs_than_one_statement_takes(session: Session) -> None:
     for token in tokens:
         add(session, token)
     assert len(store.find(session, tokens)) == len(tokens)
-    assert store.count_live(session) == {(None, State.QUEUED, None): len(tokens)}
+    assert live(session) == {LiveKey(None, State.QUEUED, None): len(tokens)}
 
 
 def test_one_controller_holds_the_lease(session: Session) -> None:
@@ -458,7 +464,7 @@ def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session)
     assert waiting(session) == ["two0", "free"]
     add_limited(session, "two", 1, State.PLACED, max_jobs=2, map_index=10)
     assert waiting(session) == ["free"]
-    groups.explain(session, before=12.5)
+    groups.explain(session, QueuedJobs().read(session), before=12.5)
     reasons = dict(session.execute(select(JobRow.token, JobRow.reason).where(JobRow.reason.is_not(None))).all())
     assert reasons == dict.fromkeys(
         [f"two{State.QUEUED}{number}" for number in range(3)],
@@ -482,7 +488,8 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     assert waiting(session) == []
     assert [job.token for job in sizing.unsized_jobs(session, [])] == ["unknown", "unknown2"]
     assert [job.token for job in sizing.unsized_jobs(session, ["unknown"])] == ["unknown2"]
-    sizing.explain(session, before=2.0)
+    queued = QueuedJobs().read(session)
+    queued.explain(session, sizing.UNKNOWN, queued.without_reason(2.0, are_unsized=True))
     assert set(session.scalars(select(JobRow.reason))) == {sizing.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "sizing": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]

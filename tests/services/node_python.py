@@ -12,10 +12,14 @@ from tests.services.account import Account
 
 
 def make(account: Account) -> Path:
-    """The interpreter for the jobs of an account.
+    """The interpreter for the jobs of an account, which is made once.
 
     :raises RuntimeError: there is none of our version that the account can run
     """
+    folder = account.folder / "python"
+    made = folder / "bin" / "python"
+    if made.exists():
+        return made
     system = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
     for interpreter in (Path(sys.executable), system):
         if _can_run(account, interpreter):
@@ -24,12 +28,11 @@ def make(account: Account) -> Path:
         raise RuntimeError(f"{account.name} can run neither {sys.executable} nor {system}: install the latter")
     if interpreter == Path(sys.executable):
         return interpreter
-    folder = account.folder / "python"
     subprocess.run([str(system), "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = next(folder.glob("lib/python*/site-packages"))
     # Not as PYTHONPATH: the .pth files of an editable install count, too.
     (packages / "tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    return folder / "bin" / "python"
+    return made
 
 
 def bare(account: Account) -> Path:

@@ -48,9 +48,13 @@ def _installed() -> list[Path]:
 
 
 class Postgres(Service):
-    """A running server; a context manager. Anyone on the loopback address is let in, for the data is a test's."""
+    """A running server; a context manager. Anyone on the loopback address is let in, for the data is a test's.
 
-    def __init__(self) -> None:
+    :param options: further ones of the server, by their names
+    """
+
+    def __init__(self, **options: str) -> None:
+        self.options = {**OPTIONS, **options}
         self.programs = programs()
         self.port = free_ports(1)[0]
         # Not pytest's tmp_path: the server's user could not enter it.
@@ -69,7 +73,7 @@ class Postgres(Service):
             made = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **as_user)
             if made.returncode:
                 raise RuntimeError(f"initdb failed:\n{made.stdout}{made.stderr}")
-        options = [f"--{name}={value}" for name, value in OPTIONS.items()]
+        options = [f"--{name}={value}" for name, value in self.options.items()]
         command = [self.programs / "postgres", "-D", data, "-k", self.folder, "-p", str(self.port), *options]
         with log.open("ab") as output:
             self._server = subprocess.Popen(

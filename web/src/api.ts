@@ -5,10 +5,21 @@ const API = new URL(/* @vite-ignore */ "../", import.meta.url); // .../lading/, 
 export type Parameter = string | number | boolean | readonly (string | number)[] | null | undefined;
 export type Parameters = Record<string, Parameter>;
 
-/** No answer came, or none that says anything of what was asked: all else that is asked would fare alike. */
-export class AwayError extends Error {
-  constructor(message: string, readonly isLoggedOut = false) { super(message); }
+/** Why there is no answer.
+ *
+ * `isRefused`: the API server has answered that it will not; asked again it says the same.
+ */
+export class AnswerError extends Error {
+  readonly isRefused: boolean;
+  readonly isLoggedOut: boolean;
+  constructor(message: string, {isRefused = false, isLoggedOut = false} = {}) {
+    super(message);
+    this.isRefused = isRefused;
+    this.isLoggedOut = isLoggedOut;
+  }
 }
+/** What is said to who may not see something. */
+export const FORBIDDEN = "you do not have permission to see this; an Airflow administrator can grant it";
 
 export function address(path: string, parameters: Parameters = {}): URL {
   const url = new URL(path, API);
@@ -31,15 +42,18 @@ async function read<Answer>(asking: Promise<Response>): Promise<Answer> {
   let answer: Response;
   try {
     answer = await asking;
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new AwayError("the API server does not answer");
+  } catch {
+    throw new AnswerError("the API server does not answer");
   }
-  if (answer.status === 401) throw new AwayError("you are logged out", true);
-  if (answer.status >= 500) throw new AwayError(await detail(answer));
-  if (answer.status === 403) throw new Error("you may not see this; an administrator of Airflow can grant the right");
-  if (!answer.ok) throw new Error(await detail(answer));
-  return await answer.json() as Answer;
+  const {ok, status} = answer;
+  if (status === 401) throw new AnswerError("you are logged out", {isLoggedOut: true});
+  if (status === 403) throw new AnswerError(FORBIDDEN, {isRefused: true});
+  if (!ok) throw new AnswerError(await detail(answer), {isRefused: status < 500 && status !== 429});
+  try {
+    return await answer.json() as Answer;
+  } catch {
+    throw new AnswerError("the answer is not JSON; something between the browser and the API server may have replaced it");
+  }
 }
 
 export const get = <Answer>(path: string, parameters: Parameters = {}, signal?: AbortSignal): Promise<Answer> =>

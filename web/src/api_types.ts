@@ -13,8 +13,8 @@ export interface paths {
         };
         /**
          * Get Bill
-         * @description What was billed, by day, week or month in UTC and by Dag, task, site or team: what was used, what was asked for
-         *     and not used, what idled and what booted; of Dags that you may not read together.
+         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, what was asked
+         *     for and not used, what idled and what booted; of Dags that you may not read together.
          */
         get: operations["get_bill_bill_get"];
         put?: never;
@@ -54,7 +54,7 @@ export interface paths {
         };
         /**
          * Get Runs
-         * @description What the runs of a Dag took and cost, youngest first.
+         * @description What the runs of a Dag took and cost, youngest or dearest first.
          */
         get: operations["get_runs_dags__dag_id__runs_get"];
         put?: never;
@@ -434,7 +434,7 @@ export interface components {
              * Split
              * @enum {string}
              */
-            split: "dag" | "task" | "site" | "team";
+            split: "dag" | "task" | "run" | "site" | "team";
             total: components["schemas"]["BillAmounts"];
             /** Totals */
             totals: components["schemas"]["BillAmounts"][];
@@ -453,7 +453,7 @@ export interface components {
         };
         /**
          * BillRow
-         * @description One Dag, task, site or team, or a sum of others.
+         * @description One Dag, task, run, site or team, or a sum of others.
          */
         BillRow: {
             /** Cpu Hours */
@@ -465,6 +465,8 @@ export interface components {
              * @enum {string}
              */
             kind: "named" | "machines" | "hidden" | "others";
+            /** Run Id */
+            run_id: string | null;
             /** Site */
             site: string | null;
             /** Task Id */
@@ -576,8 +578,14 @@ export interface components {
             jobs: number;
             /** Line */
             line: string | null;
+            /** Map Index */
+            map_index: number;
+            /** Run Id */
+            run_id: string | null;
             /** Task Id */
             task_id: string;
+            /** Try Number */
+            try_number: number;
         };
         /**
          * FailureGroup
@@ -635,6 +643,18 @@ export interface components {
             since: number;
         };
         /**
+         * FoundMachine
+         * @description A machine, an instance or an allocation that is looked for by its name, its native id or its node.
+         */
+        FoundMachine: {
+            /** Name */
+            name: string;
+            /** Site */
+            site: string;
+            /** State */
+            state: string;
+        };
+        /**
          * FreedAmounts
          * @description What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
          *
@@ -673,6 +693,10 @@ export interface components {
             last_seconds: number | null;
             /** Live */
             live: number;
+            /** Longest Wait */
+            longest_wait: number | null;
+            /** Median Wait */
+            median_wait: number | null;
             /** Memory Used */
             memory_used: number | null;
             /** Ready At */
@@ -693,8 +717,6 @@ export interface components {
             upstream: string[];
             /** Usd */
             usd: number | null;
-            /** Wait Seconds */
-            wait_seconds: number;
         };
         /**
          * GanttTry
@@ -794,6 +816,8 @@ export interface components {
             is_partial: boolean;
             /** Jobs */
             jobs: components["schemas"]["TrySummary"][];
+            /** Machines */
+            machines: components["schemas"]["FoundMachine"][];
             /** Matching */
             matching: number;
             /** Now */
@@ -963,13 +987,18 @@ export interface components {
          * @description A run: what it took, how it was packed, and the longest waits.
          */
         RunSummary: {
+            billed: components["schemas"]["BillAmounts"];
             /** Bound Seconds */
             bound_seconds: number | null;
+            /** Longest Wait */
+            longest_wait: number | null;
             /**
              * May Edit
              * @default false
              */
             may_edit: boolean;
+            /** Median Wait */
+            median_wait: number | null;
             /** Most At Once */
             most_at_once: number;
             /** Now */
@@ -982,8 +1011,6 @@ export interface components {
                 [key: string]: number;
             };
             totals: components["schemas"]["Totals"];
-            /** Usd Idle */
-            usd_idle: number | null;
             /** Waits */
             waits: components["schemas"]["TrySummary"][];
         };
@@ -994,6 +1021,7 @@ export interface components {
         RunTotals: {
             /** Began At */
             began_at: number | null;
+            billed: components["schemas"]["BillAmounts"];
             /** Cpu Hours */
             cpu_hours: number;
             /** Cpu Hours Measured */
@@ -1055,6 +1083,20 @@ export interface components {
             usd: number | null;
         };
         /**
+         * SiteLimit
+         * @description What the sites file limits at a site.
+         */
+        SiteLimit: {
+            /** Most */
+            most: number | null;
+            /** Name */
+            name: string;
+            /** Text */
+            text: string;
+            /** Used */
+            used: number | null;
+        };
+        /**
          * SiteState
          * @description A site as its controller has it.
          */
@@ -1069,14 +1111,18 @@ export interface components {
             cpus_used: number;
             /** Idle Nodes */
             idle_nodes: number | null;
+            /** Is Full */
+            is_full: boolean;
             /** Kind */
             kind: string;
             /** Limits */
-            limits: {
-                [key: string]: string;
-            };
+            limits: components["schemas"]["SiteLimit"][];
             /** Machines */
             machines: number;
+            /** Machines Idle */
+            machines_idle: number;
+            /** Machines Silent */
+            machines_silent: number;
             /** Name */
             name: string;
             /** Nodes */
@@ -1166,6 +1212,8 @@ export interface components {
             cpus_used: number;
             /** Failed */
             failed: number;
+            /** Failed Tasks */
+            failed_tasks?: number | null;
             /** Machines */
             machines: number;
             /**
@@ -1454,6 +1502,7 @@ export type ExpectedSpan = components['schemas']['ExpectedSpan'];
 export type FailedTask = components['schemas']['FailedTask'];
 export type FailureGroup = components['schemas']['FailureGroup'];
 export type FailureGroups = components['schemas']['FailureGroups'];
+export type FoundMachine = components['schemas']['FoundMachine'];
 export type FreedAmounts = components['schemas']['FreedAmounts'];
 export type GanttTask = components['schemas']['GanttTask'];
 export type GanttTry = components['schemas']['GanttTry'];
@@ -1478,6 +1527,7 @@ export type RunSummary = components['schemas']['RunSummary'];
 export type RunTotals = components['schemas']['RunTotals'];
 export type Saving = components['schemas']['Saving'];
 export type Savings = components['schemas']['Savings'];
+export type SiteLimit = components['schemas']['SiteLimit'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];
 export type Span = components['schemas']['Span'];
@@ -1503,7 +1553,7 @@ export interface operations {
             query: {
                 by?: components["schemas"]["Period"];
                 since: number;
-                split?: "dag" | "task" | "site" | "team";
+                split?: "dag" | "task" | "run" | "site" | "team";
                 until: number;
             };
             header?: never;
@@ -1630,6 +1680,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
+                sort?: "began" | "cost";
             };
             header?: never;
             path: {

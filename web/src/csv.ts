@@ -2,6 +2,8 @@
 
 export interface CsvColumn<Row> {
   title: string;
+  /** Its heading in the CSV, where that has a unit. */
+  csvTitle?: string;
   cell?: (row: Row) => unknown;
   /** What is in the CSV, where it is not the cell; false: the column is not in it. */
   text?: ((row: Row) => unknown) | false;
@@ -17,5 +19,5 @@ export function csv<Row>(all: readonly CsvColumn<Row>[], rows: readonly Row[]): 
   };
   const line = (values: unknown[]) => values.map(quoted).join(",");
   const cells = (row: Row) => columns.map(({cell, text}) => (text || cell)?.(row));
-  return [line(columns.map(({title}) => title)), ...rows.map((row) => line(cells(row)))].join("\r\n");
+  return [line(columns.map(({title, csvTitle}) => csvTitle ?? title)), ...rows.map((row) => line(cells(row)))].join("\r\n");
 }

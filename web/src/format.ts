@@ -24,6 +24,15 @@ export function percent(part: number, whole: Maybe<number>): string {
   return share > 0 && share < 1 ? "< 1 %" : `${Math.round(share)} %`;
 }
 
+/** A long name without its middle: names that belong together differ at their ends. */
+export function middle(text: string, most = 56): string {
+  const kept = Math.floor((most - 1) / 2), characters = [...text];
+  return characters.length > most ? `${characters.slice(0, kept).join("")}…${characters.slice(-kept).join("")}` : text;
+}
+
+/** A share for programs, 0 to 1. */
+export const fraction = (part: Maybe<number>, whole: Maybe<number>): number | null => (isNone(part) || !whole ? null : Math.round((part / whole) * 1e4) / 1e4);
+
 export function memory(mib: Maybe<number>): string {
   if (isNone(mib)) return NONE;
   return mib >= 1024 ? `${number(mib / 1024)} GiB` : `${number(mib, 0)} MiB`;
@@ -139,7 +148,7 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
   ].filter(Boolean).join(", ");
   const asked = requested ? `${asked_by} has asked for ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
-  if (!is_planned) return [asked, "No end is planned: only sites that buy machines by a forecast (policy = \"forecast\") have a plan."].filter(isText);
+  if (!is_planned) return [asked, "No plan covers this run: only sites with policy = \"forecast\" plan ahead."].filter(isText);
   const deadline = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;
   const end = trouble
     ? `It ${spoken(trouble)}`

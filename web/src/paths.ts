@@ -23,6 +23,13 @@ export function taskPath({dag_id: dag, run_id: run, task_id: task, map_index: in
   return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}/plugin/lading-task`;
 }
 
+/** The log of a try, in Airflow. */
+export function logPath({dag_id: dag, run_id: run, task_id: task, map_index: index = -1, try_number: number}: TaskKey & {try_number: number}): string | null {
+  if (!dag || !run || !task) return null;
+  const mapped = index >= 0 ? `/mapped/${index}` : "";
+  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}?try_number=${number}`;
+}
+
 export function taskName({dag_id: dag, task_id: task, map_index: index = -1, hidden}: TaskKey & {hidden?: boolean}): string {
   if (hidden || !task) return "another Dag's task";
   return `${dag ? `${dag}.` : ""}${task}${index >= 0 ? `[${index}]` : ""}`;

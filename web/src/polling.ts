@@ -1,20 +1,21 @@
-// Answers that are asked for again and again while the page can be seen. One poller for all of the page: where the API
-// server is away it is asked one question, less and less often, and when it answers all questions at once.
-import {useEffect, useMemo, useState} from "react";
-import {AwayError, get, type Parameters} from "./api";
+// Answers that are asked for again and again while the page can be seen. Each question has its own trouble and its own
+// pauses: where one has no answer the others go on. Only where none has any is the API server away: then one of them is
+// asked, less and less often, and all when it answers.
+import {useEffect, useMemo, useRef, useState} from "react";
+import {AnswerError, get, type Parameters} from "./api";
 import {asked, merged, type Packing, type Window} from "./chart/packing";
+import {clock} from "./format";
 import type {PackingChart} from "./api_types";
 
-/** After so many seconds without an answer the page says so; it is still waited for. */
-const PATIENCE = 20;
-const FIRST_WAIT = 2, LONGEST_WAIT = 60;
-/** What is refused, as what a user may not see, is asked less and less often, and every so many seconds in the end. */
-const LONGEST_REFUSED = 300;
+/** After so many seconds without an answer the page says so; after so many the request is given up and repeated. */
+const PATIENCE = 20, GIVEN_UP = 120;
+/** The first pause after a failure, seconds, and the longest; what is refused will be refused again. */
+const FIRST_WAIT = 2, LONGEST_WAIT = 60, LONGEST_REFUSED = 300;
 /** So long an answer is kept that nothing on the page shows, seconds: whoever goes back sees it at once. */
 const KEPT = 60;
 
 export interface Connection {
-  /** Why nothing is up to date; null: it is. */
+  /** Why nothing is up to date; null: something is. */
   trouble: string | null;
   isLoggedOut: boolean;
   /** When the last answer came, ms; null: none ever. */
@@ -41,10 +42,13 @@ export class Question {
   answer: unknown = null;
   /** When the answer came, ms; null: none has. */
   at: number | null = null;
-  /** Why this question has no answer, where others have. */
-  trouble: string | null = null;
-  /** How often in turn it was refused: what asks the same again is refused again. */
-  refusals = 0;
+  /** Why the last time it was asked gave no answer; null: it gave one, or has yet to. */
+  error: AnswerError | null = null;
+  /** How often in turn it has failed. */
+  failures = 0;
+  /** When it was asked last, and when it was last known what that came to, ms. */
+  askedAt = -Infinity;
+  settledAt = -Infinity;
   readonly listeners = new Map<() => void, number>();
   timer: unknown = null;
   running: AbortController | null = null;
@@ -52,6 +56,8 @@ export class Question {
   wasAhead = false;
   constructor(readonly key: string, readonly ask: Ask) {}
   get seconds(): number { return Math.min(...this.listeners.values()); }
+  /** Whether no answer comes; to be refused is an answer. */
+  get isFailing(): boolean { return this.error !== null && !this.error.isRefused; }
   tell(): void { for (const listener of [...this.listeners.keys()]) listener(); }
 }
 
@@ -61,9 +67,10 @@ export class Poller {
   private readonly watchers = new Set<() => void>();
   private wait = FIRST_WAIT;
   private probe: unknown = null;
-  private isAway = false;
 
   constructor(private readonly timers: Timers = BROWSER) {}
+
+  get isAway(): boolean { return this.connection.trouble !== null; }
 
   question(key: string, ask: Ask): Question {
     let found = this.questions.get(key);
@@ -76,15 +83,15 @@ export class Poller {
     this.questions.set(question.key, question);
     question.listeners.set(listener, seconds);
     const fresh = question.at === null ? 0 : seconds * 1000 - (this.timers.now() - question.at);
-    if (question.wasAhead && fresh > 0 && !this.isAway) question.timer ??= this.timers.set(() => void this.turn(question), fresh);
-    else if (!question.running && (question.listeners.size === 1 || question.answer === null) && !this.isAway) void this.turn(question);
-    else if (this.isAway && this.probe === null && !question.running) void this.turn(question);
+    if (question.wasAhead && fresh > 0) question.timer ??= this.timers.set(() => void this.turn(question), fresh);
+    else if (!question.running && (question.listeners.size === 1 || question.answer === null)) void this.turn(question);
     question.wasAhead = false;
     return () => {
       question.listeners.delete(listener);
       if (question.listeners.size) return;
       this.stop(question);
       this.forget(question);
+      if (!this.active.length) this.rest();
     };
   }
 
@@ -106,11 +113,11 @@ export class Poller {
     return () => this.watchers.delete(listener);
   }
 
+  private get active(): Question[] { return [...this.questions.values()].filter(({listeners}) => listeners.size); }
+
   /** Asks one question anew at once, as after something was requested. */
   again(start: string): void {
-    for (const question of this.questions.values()) {
-      if (question.key.startsWith(start) && question.listeners.size && !question.running) void this.turn(question);
-    }
+    for (const question of this.active) if (question.key.startsWith(start) && !question.running) void this.turn(question);
   }
 
   /** Goes on where the page can be seen again; rests where it is hidden. */
@@ -118,12 +125,16 @@ export class Poller {
     if (this.timers.isHidden()) {
       for (const question of this.questions.values()) this.halt(question);
       this.clearProbe();
-    } else if (this.isAway) this.try();
-    else this.all();
+    } else this.all();
   }
 
-  private all(but?: Question): void {
-    for (const question of this.questions.values()) if (question !== but && question.listeners.size && !question.running) void this.turn(question);
+  /** Asks at once what has no answer: a person may know more than a clock. */
+  try(): void {
+    for (const question of this.active) if (question.error && !question.running) void this.turn(question);
+  }
+
+  private all(): void {
+    for (const question of this.active) if (!question.running) void this.turn(question);
   }
 
   private halt(question: Question): void {
@@ -137,76 +148,98 @@ export class Poller {
     question.running = null;
   }
 
+  /** Nothing is shown any more: what is shown next may have an answer. */
+  private rest(): void {
+    this.clearProbe();
+    this.wait = FIRST_WAIT;
+    if (this.isAway) this.say({trouble: null, isLoggedOut: false});
+  }
+
   private clearProbe(): void {
     if (this.probe !== null) this.timers.clear(this.probe as never);
     this.probe = null;
-  }
-
-  private say(connection: Partial<Connection>): void {
-    this.connection = {...this.connection, ...connection};
-    for (const watcher of [...this.watchers]) watcher();
   }
 
   private async turn(question: Question): Promise<void> {
     this.halt(question);
     const abort = new AbortController();
     question.running = abort;
-    const late = this.timers.set(() => {
-      if (!abort.signal.aborted) this.say({trouble: `no answer for ${PATIENCE} s, it is still waited for`});
-    }, PATIENCE * 1000);
+    question.askedAt = this.timers.now();
+    const late = this.timers.set(() => this.settled(question, new AnswerError(`no answer for ${PATIENCE} s`)), PATIENCE * 1000);
+    const end = this.timers.set(() => { if (ended()) { abort.abort(); this.failed(question, new AnswerError(`no answer for ${GIVEN_UP} s`)); } }, GIVEN_UP * 1000);
+    /** Whether what came is still waited for. */
+    const ended = (): boolean => {
+      this.timers.clear(late as never);
+      this.timers.clear(end as never);
+      if (question.running !== abort) return false;
+      question.running = null;
+      return true;
+    };
     try {
       const answer = await question.ask(abort.signal, question.answer);
-      if (abort.signal.aborted) return;
-      question.running = null;
-      Object.assign(question, {answer, at: this.timers.now(), trouble: null, refusals: 0});
-      this.answered(question);
+      if (!ended()) return;
+      Object.assign(question, {answer, at: this.timers.now(), failures: 0});
+      this.settled(question, null);
     } catch (error) {
-      if (abort.signal.aborted) return;
-      question.running = null;
-      if (error instanceof AwayError) this.lost(error);
-      else {
-        question.trouble = error instanceof Error ? error.message : String(error);
-        question.refusals += 1;
-        this.answered(question);
-      }
-    } finally {
-      this.timers.clear(late as never);
+      if (ended()) this.failed(question, error instanceof AnswerError ? error : new AnswerError(String((error as Error).message ?? error), {isRefused: true}));
     }
+  }
+
+  private failed(question: Question, error: AnswerError): void {
+    question.failures += 1;
+    this.settled(question, error);
+  }
+
+  private settled(question: Question, error: AnswerError | null): void {
+    Object.assign(question, {error, settledAt: this.timers.now()});
+    if (question.isFailing) this.doubt(question); else this.answered(question);
     question.tell();
-    if (!this.isAway && !this.timers.isHidden() && question.listeners.size && question.timer === null) {
+    if (!this.isAway && !this.timers.isHidden() && question.listeners.size && question.timer === null && !question.running) {
       question.timer = this.timers.set(() => void this.turn(question), this.pause(question) * 1000);
     }
   }
 
-  private pause({seconds, refusals}: Question): number {
-    return refusals ? Math.max(seconds, Math.min(LONGEST_REFUSED, seconds * 2 ** refusals)) : seconds;
+  private pause({seconds, failures, error}: Question): number {
+    if (error === null) return seconds;
+    return error.isRefused ? Math.max(seconds, Math.min(LONGEST_REFUSED, seconds * 2 ** failures)) : Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures);
   }
 
-  private answered(by: Question): void {
-    const wasAway = this.isAway;
-    const hadTrouble = this.connection.trouble !== null;
-    this.isAway = false;
-    this.wait = FIRST_WAIT;
+  /** Whether anything answers, now that this question does not: one after the other is asked until one does. */
+  private doubt(question: Question): void {
+    const active = this.active, others = active.filter(({isFailing}) => !isFailing);
+    if (this.isAway || (active.length && !others.length)) { this.away(question.error as AnswerError); return; }
+    if (others.some(({settledAt}) => settledAt > question.askedAt)) return;
+    const next = others.filter(({running}) => !running).sort((one, other) => one.seconds - other.seconds)[0];
+    if (next && !others.some(({running, askedAt}) => running && askedAt >= question.askedAt)) void this.turn(next);
+  }
+
+  private say(connection: Partial<Connection>): void {
+    this.connection = {...this.connection, ...connection};
+    for (const watcher of [...this.watchers]) watcher();
+    for (const question of this.active) question.tell();
+  }
+
+  private answered(question: Question): void {
     this.connection.lastAt = this.timers.now();
-    if (hadTrouble) this.say({trouble: null, isLoggedOut: false});
-    if (wasAway) { this.clearProbe(); this.all(by); }
+    if (!this.isAway) return;
+    this.rest();
+    for (const other of this.active) if (other !== question && !other.running) void this.turn(other);
   }
 
-  private lost(error: AwayError): void {
-    this.isAway = true;
+  private away(error: AnswerError): void {
     for (const question of this.questions.values()) this.halt(question);
-    this.say({trouble: error.message, isLoggedOut: error.isLoggedOut});
+    if (this.connection.trouble !== error.message) this.say({trouble: error.message, isLoggedOut: error.isLoggedOut});
     if (this.probe !== null || this.timers.isHidden()) return;
     // Not all pages of a house ask at the same moment when the API server is there again.
-    this.probe = this.timers.set(() => this.try(), this.wait * 1000 * (0.75 + this.timers.random() / 2));
+    this.probe = this.timers.set(() => this.ask(), this.wait * 1000 * (0.75 + this.timers.random() / 2));
     this.wait = Math.min(LONGEST_WAIT, this.wait * 2);
   }
 
-  /** Asks one question now where the API server was away: a person may know more than a clock. */
-  try(): void {
-    this.clearProbe();
-    const first = [...this.questions.values()].find((question) => question.listeners.size && !question.running);
-    if (first) void this.turn(first);
+  /** Asks one question while the API server is away, each in its turn: one of them may have no answer for long. */
+  private ask(): void {
+    this.probe = null;
+    const next = this.active.filter(({running}) => !running).sort((one, other) => one.askedAt - other.askedAt)[0];
+    if (next) void this.turn(next);
   }
 }
 
@@ -225,12 +258,18 @@ function useAge(at: number | null): number {
   return at === null ? 0 : Math.max(0, (Date.now() - at) / 1000);
 }
 
+/** Why a part of the page is not up to date; where all of it is not, the banner says so for what is still shown. */
+function troubleOf({error, answer, at}: Question): string | null {
+  if (!error || (poller.isAway && answer !== null)) return null;
+  return at === null ? `Could not be loaded: ${error.message}` : `Not updated since ${clock(at / 1000)}: ${error.message}`;
+}
+
 function useQuestion<Answer>(key: string | null, ask: Ask, seconds: number): {answer: Answer | null; trouble: string | null; at: number | null} {
   const [, redraw] = useState(0);
   // The first render of a key may have an answer that another part of the page has asked for.
   const question = useMemo(() => (key === null ? null : poller.question(key, ask)), [key]);
   useEffect(() => (question ? poller.subscribe(question, seconds, () => redraw((turn) => turn + 1)) : undefined), [question, seconds]);
-  return {answer: (question?.answer ?? null) as Answer | null, trouble: question?.trouble ?? null, at: question?.at ?? null};
+  return {answer: (question?.answer ?? null) as Answer | null, trouble: question ? troubleOf(question) : null, at: question?.at ?? null};
 }
 
 /** The latest answer to one question, why it has none, and what time it is by the server's clock.
@@ -245,6 +284,13 @@ export function useAnswer<Answer>(path: string | null, parameters: Parameters = 
   const {answer, trouble, at} = useQuestion<Answer & {now?: number}>(key, ask, seconds);
   const age = useAge(answer?.now === undefined ? null : at);
   return [answer, trouble, answer?.now === undefined ? Date.now() / 1000 : answer.now + age];
+}
+
+/** The answer, or while that of another question is loaded the last one: the page must not jump. */
+export function useLast<Answer>(answer: Answer | null): Answer | null {
+  const last = useRef<Answer | null>(null);
+  if (answer !== null) last.current = answer;
+  return answer ?? last.current;
 }
 
 interface Kept {packing: Packing; cursor: number}

@@ -1,5 +1,5 @@
 import {describe, expect, test} from "vitest";
-import {DARK, LIGHT, SLANTS, STATES, contrast, deltaE} from "../src/chart/colors";
+import {DARK, LIGHT, PHASE_SLANTS, SLANTS, STATES, contrast, deltaE} from "../src/chart/colors";
 
 test("contrast and distance are those of the literature", () => {
   expect(contrast("#000000", "#ffffff")).toBeCloseTo(21, 1);
@@ -14,6 +14,13 @@ describe.each([["light", LIGHT], ["dark", DARK]])("the %s page", (_, palette) =>
   });
   test("phases and the parts of a bill are at least 3:1 beside the page", () => {
     for (const color of [...Object.values(palette.phases), ...Object.values(palette.shares)]) for (const page of palette.page) expect(contrast(color, page), `${color} on ${page}`).toBeGreaterThanOrEqual(3);
+  });
+  test("what runs differs from each way to wait by ΔE 40 without green cones, and waits are told apart by their lines", () => {
+    const {runs, ...waits} = palette.phases;
+    for (const [name, color] of Object.entries({...waits, failed: palette.failed})) expect(deltaE(runs, color), name).toBeGreaterThanOrEqual(40);
+    expect(runs).toBe(palette.running);
+    expect(PHASE_SLANTS.runs).toBeNull();
+    expect(new Set(Object.values(PHASE_SLANTS)).size).toBe(Object.keys(palette.phases).length);
   });
   test("any two states differ by ΔE 40 without green cones, and by their lines", () => {
     for (const one of STATES) for (const other of STATES) if (one < other) expect(deltaE(palette[one], palette[other]), `${one} and ${other}`).toBeGreaterThanOrEqual(40);

@@ -1,5 +1,5 @@
 import {beforeAll, expect, test, vi} from "vitest";
-import {ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
+import {middle, ago, duration, exact, inUse, iso, jobsText, machineState, outlookLines, sentence, spoken, startText, tickLabel, took, usd, utcDay} from "../src/format";
 import type {RunOutlook} from "../src/api_types";
 
 beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => '"Asia/Kathmandu"'}); });
@@ -70,7 +70,7 @@ test("what a run goes by, and when it ends", () => {
   const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
   const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
   expect(outlookLines(nothing)).toEqual(["The hurry is that of its sites"]);
-  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No end is planned/);
+  expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No plan covers this run/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
   expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
   expect(end).toMatch(/^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
@@ -88,4 +88,11 @@ test("a reason does not say again what its column and its line say", () => {
 
 test("one job is no jobs, and what was just now is no time ago", () => {
   expect([jobsText(1), jobsText(5000), ago(-3), ago(61)]).toEqual(["1 job", "5,000 jobs", "now", "1 min 1 s ago"]);
+});
+
+test("a long name keeps both of its ends", () => {
+  expect(middle("short")).toBe("short");
+  const long = `genomes_of_${"x".repeat(80)}_sample_700`;
+  expect(middle(long)).toMatch(/^genomes_of_x+…x+_sample_700$/);
+  expect(middle(long).length).toBeLessThanOrEqual(56);
 });

@@ -1,15 +1,18 @@
 import * as React from "react";
 import {renderToStaticMarkup} from "react-dom/server";
-import {beforeAll, expect, test, vi} from "vitest";
+import {beforeEach, expect, test, vi} from "vitest";
 import {parts} from "../src/pages/cost";
 import {byWhom} from "../src/pages/groups";
 import {limitText} from "../src/pages/waits";
-import {limitsOf} from "../src/pages/now";
-import {Bars, lanesOf, spanOf, ticksOf} from "../src/tabs/gantt";
-import {Outlook, hurryBody} from "../src/tabs/run";
+import type {BillAmounts, SiteState} from "../src/api_types";
+import {only} from "../src/pages/machines";
+import {FailedTile, limitLine, ranked} from "../src/pages/now";
+import {runCost} from "../src/tabs/dag";
+import {Bars, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
+import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
 
-beforeAll(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
+beforeEach(() => { vi.stubGlobal("localStorage", {getItem: () => null}); });
 
 test("a limit says how much of it is used, and where", () => {
   const group = (more: object) => limitText({site: "hpc", limit: "max_allocations", params: {}, ...more} as never);
@@ -49,7 +52,7 @@ test("a task of a run says what it took and what is to come", () => {
   const bars = renderToStaticMarkup(<Bars task={task} span={{since: 0, until: 200}} now={100} />);
   expect(bars).toMatch(/aria-label="align; waits for a place 30 s, runs 1 min; expected from .* to .*"/);
   expect(bars).toContain("stroke-dasharray=\"4 3\"");
-  expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*var\(--l-airflow/);
+  expect(bars).toMatch(/<rect x="30" y="3" width="90"[^>]*url\(#lading-airflow\)/);
 });
 
 const NOTHING = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
@@ -76,10 +79,31 @@ test("the axis of a run has few round times, and none where there is no room for
     expect(found.every((at) => at >= 1234 && at < 1234 + seconds)).toBe(true);
   }
 });
-test("a site says how many of the machines are up that it may have", () => {
-  const site = {nodes: 40, idle_nodes: 3, machines: 7, limits: {max_allocations: "8", queue: "batch"}};
-  expect(limitsOf(site)).toEqual(["3 of 40 nodes idle", "max_allocations: 7 of 8 up", "queue = batch"]);
-  expect(limitsOf({...site, nodes: null, limits: {}})).toEqual([]);
+test("a limit says how much of it is used, in its unit", () => {
+  expect(limitLine({name: "max_allocations", text: "8", used: 7, most: 8})).toBe("max_allocations: 7 of 8");
+  expect(limitLine({name: "max_usd_per_hour", text: "10 USD", used: 9.6, most: 10})).toBe("max_usd_per_hour: $9.60 of $10.00");
+  expect(limitLine({name: "queue", text: "batch", used: null, most: null})).toBe("queue = batch");
+});
+test("sites that need somebody come first, the others as the sites file has them", () => {
+  const site = (name: string, state: string, is_full = false) => ({name, state, is_full}) as SiteState;
+  const sites = [site("a", "up"), site("b", "up", true), site("c", "paused", true), site("d", "degraded", true), site("e", "up"), site("f", "down")];
+  expect(ranked(sites).map(({name}) => name).join("")).toBe("fdbcae");
+});
+test("tries that were repeated are no alarm, tasks that failed are", () => {
+  vi.stubGlobal("document", {baseURI: "http://localhost/"});
+  const tile = (failed: number, failed_tasks: number | null) => renderToStaticMarkup(<FailedTile summary={{failed, failed_tasks}} />);
+  expect(tile(6, 0)).toMatch(/class="tile"[^]*>0<[^]*6 failed tries/);
+  expect(tile(6, 1)).toContain('class="tile bad"');
+});
+test("what a run cost has its part of idle machines, and none where nothing has a price", () => {
+  const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;
+  expect(runCost({usd: 7, billed})).toBe(10);
+  expect(runCost({usd: null, billed})).toBeNull();
+});
+test("only one machine of a site is shown where one was looked for", () => {
+  const machine = (key: string) => [key, {key}] as const, packing = {jobs: new Map([["j", {place: "lab/m1"}]]), machines: new Map([machine("lab/m1"), machine("lab/m10"), machine("hpc/m1")])} as never;
+  expect([...only(packing, "lab", null).machines.keys()]).toEqual(["lab/m1", "lab/m10"]);
+  expect([...only(packing, "lab", "m1").machines.keys()]).toEqual(["lab/m1"]);
 });
 test("a Dag and its task keep their order where one is written from right to left", () => {
   expect(renderToStaticMarkup(<TaskName job={{dag_id: "תחזית", task_id: "fit", map_index: 2}} />)).toBe('<span dir="ltr"><bdi>תחזית</bdi>.<bdi>fit[2]</bdi></span>');
@@ -88,7 +112,7 @@ test("a Dag and its task keep their order where one is written from right to lef
 
 test("a choice is made beside those of the address, not of what is still drawn", async () => {
   const go = vi.fn();
-  vi.stubGlobal("ReactRouterDOM", {useNavigate: () => go, useLocation: () => ({search: "?state=failed"})});
+  vi.stubGlobal("ReactRouterDOM", {useNavigate: () => go, useLocation: () => ({pathname: "/plugin/lading", search: "?state=failed"})});
   vi.stubGlobal("location", {search: "?state=failed&site=hpc"});
   vi.resetModules();
   const {useChoices} = await import("../src/ui/choices");
@@ -98,4 +122,20 @@ test("a choice is made beside those of the address, not of what is still drawn",
   chosen!.set({sort: "usd"});
   expect(go).toHaveBeenCalledWith("/plugin/lading?state=failed&site=hpc&sort=usd", undefined);
   vi.unstubAllGlobals();
+});
+
+test("a run says first how far it is, and when it ends", () => {
+  const run = (live: number, failed = 0) => ({totals: {jobs: 2529, live, failed}, states: {running: 28}}) as never;
+  expect(progress(run(2428, 3), 1_800_000_000)).toMatch(/^28 of 2,529 jobs running, 2,400 waiting, 101 finished, of these 3 failed. Ends at about /);
+  expect(progress(run(2428), null)).toMatch(/101 finished. When it ends is unknown.$/);
+  expect(progress(run(0), null)).toBe("All 2,529 jobs finished.");
+});
+test("the chart of a run is zoomed within its span", () => {
+  const whole = {since: 0, until: 1000};
+  expect(zoomed(whole, whole, 0.5)).toEqual({since: 250, until: 750});
+  expect(zoomed({since: 250, until: 750}, whole, 1, 1)).toEqual({since: 500, until: 1000});
+  expect(zoomed({since: 250, until: 750}, whole, 2)).toBeNull();
+  const phases = [{key: "runs", title: "runs", since: 0, until: 100}];
+  const task = {task_id: "t", ready_at: null, since: 0, until: 100, expected: null, is_critical: false, tries: [{id: "1", map_index: -1, try_number: 1, state: "succeeded", phases}]} as never;
+  expect(renderToStaticMarkup(<Bars task={task} span={{since: 500, until: 1000}} now={2000} />)).not.toContain("<rect");
 });

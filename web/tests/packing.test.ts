@@ -53,6 +53,14 @@ test("it is drawn anew where something has come, and else in steps of time", () 
   expect(merged(ended, answer(NOW + 4000), HOUR).jobs.size, "what has left the window is forgotten").toBe(0);
 });
 
+test("what is ordered or boots is not up, and costs where it is paid for", () => {
+  const boots = {...machine, key: "cloud/new", state: "booting", usd_since: null} as unknown as ChartMachine, paid = {...boots, key: "cloud/paid", usd_since: NOW - 3600} as ChartMachine;
+  const found = merged(null, answer(NOW, [], [machine, boots, paid]), HOUR), series = seriesOf(found, found.since);
+  expect([series.up[300][1], series.usd?.[300][1]].map((each) => Math.round(each ?? 0))).toEqual([16, 4]);
+  expect([...sharesOf(found).keys()]).toEqual(["local/host"]);
+  expect(rowsOf(found, undefined, {"local:machines": false, "cloud:machines": false}).rows.find(({group}) => group === "cloud:machines")?.density?.up[300]).toBe(0);
+});
+
 test("batch jobs have a line of their own, and cost", () => {
   const jobs = [job("a", 0, 4, 1, NOW - 3600), job("b", 1, 8, 3, NOW - 3600), job("c", 2, 100, 1, NOW - 3600)];
   const found = merged(null, answer(NOW, jobs, [machine]), HOUR), series = seriesOf(found, found.since);

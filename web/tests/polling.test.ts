@@ -1,5 +1,5 @@
 import {beforeEach, expect, test} from "vitest";
-import {AwayError} from "../src/api";
+import {AnswerError} from "../src/api";
 import {Poller} from "../src/polling";
 
 // A clock that goes on only when a test says so.
@@ -83,7 +83,7 @@ test("where nothing answers one question is asked, less and less often, and all 
   const listeners = ["a", "b", "c"].map((key) => look(key));
   await clock.pass(0);
   asked.length = 0;
-  answer = () => { throw new AwayError("the API server does not answer"); };
+  answer = () => { throw new AnswerError("the API server does not answer"); };
   await clock.pass(10);
   expect(poller.connection).toMatchObject({trouble: "the API server does not answer", lastAt: 0});
   const before = asked.length;
@@ -101,9 +101,9 @@ test("where nothing answers one question is asked, less and less often, and all 
 test("what one question alone may not have leaves the others as they are", async () => {
   const {question} = look("a"), other = look("b");
   await clock.pass(0);
-  answer = (key) => { if (key === "a") throw new Error("you may not see this"); return key; };
+  answer = (key) => { if (key === "a") throw new AnswerError("you may not see this", {isRefused: true}); return key; };
   await clock.pass(4);
-  expect(question.trouble).toBe("you may not see this");
+  expect(question.error?.message).toBe("you may not see this");
   expect(poller.connection.trouble).toBeNull();
   expect(other.question.answer).toBe("b");
 });
@@ -111,7 +111,7 @@ test("what one question alone may not have leaves the others as they are", async
 test("who is logged out is told so", async () => {
   look("a");
   await clock.pass(0);
-  answer = () => { throw new AwayError("you are logged out", true); };
+  answer = () => { throw new AnswerError("you are logged out", {isLoggedOut: true}); };
   await clock.pass(3);
   expect(poller.connection.isLoggedOut).toBe(true);
   answer = () => 1;
@@ -125,7 +125,7 @@ test("an answer that takes long is waited for, and the page says so", async () =
   const {question} = look("a");
   await clock.pass(30);
   expect(asked).toHaveLength(1);
-  expect(poller.connection.trouble).toMatch(/no answer for 20 s/);
+  expect(poller.connection.trouble).toBe("no answer for 20 s");
   come("late");
   await clock.pass(0);
   expect(question.answer).toBe("late");
@@ -159,11 +159,11 @@ test("an answer to a question that nothing shows any more is thrown away", async
 });
 
 test("what is refused is asked less and less often, and as before when it is answered", async () => {
-  answer = (key) => { if (key === "no") throw new Error("you may not see this"); return key; };
+  answer = (key) => { if (key === "no") throw new AnswerError("you may not see this", {isRefused: true}); return key; };
   const {question} = look("no");
   look("yes");
   await clock.pass(600);
-  expect(question.trouble).toBe("you may not see this");
+  expect(question.error?.message).toBe("you may not see this");
   expect(asked.filter((key) => key === "no")).toHaveLength(7); // after 6, 12, 24, 48, 96 and 192 s
   expect(asked.filter((key) => key === "yes").length).toBeGreaterThan(150);
   answer = (key) => key;
@@ -171,7 +171,7 @@ test("what is refused is asked less and less often, and as before when it is ans
   asked = [];
   await clock.pass(30);
   expect(asked.filter((key) => key === "no")).toHaveLength(10);
-  expect(question.trouble).toBeNull();
+  expect(question.error).toBeNull();
 });
 
 test("what is asked ahead is not asked again by what shows it", async () => {
@@ -192,4 +192,47 @@ test("what is asked ahead and then shown by nothing is forgotten", async () => {
   poller.ahead(question);
   await clock.pass(61);
   expect(poller.question("a", ask)).not.toBe(question);
+});
+
+const fails = (name: string) => (key: string) => { if (key === name) throw new AnswerError("the API server answered 500"); return key; };
+
+test("where one question fails the others go on as before, and the page is not away", async () => {
+  answer = fails("b");
+  const {question} = look("b", 15);
+  look("a"); look("c", 60);
+  await clock.pass(0);
+  expect(question.error?.message).toBe("the API server answered 500");
+  expect(poller.connection.trouble).toBeNull();
+  await clock.pass(60);
+  const times = (key: string) => asked.filter((each) => each === key).length;
+  expect(times("b"), "at once, and after 4, 12, 28 and 60 s").toBe(5);
+  expect(times("a")).toBeGreaterThanOrEqual(20);
+  expect(times("a")).toBeLessThanOrEqual(27);
+  expect(times("c")).toBeLessThanOrEqual(3);
+  expect(poller.connection.trouble).toBeNull();
+  answer = (key) => key;
+  await clock.pass(60);
+  expect(question.error).toBeNull();
+});
+
+test("a question that never answers says so, is given up and asked again, and holds up no other one", async () => {
+  answer = (key) => (key === "b" ? new Promise(() => undefined) : key);
+  const {question} = look("b"), other = look("a");
+  await clock.pass(21);
+  expect(question.error?.message).toBe("no answer for 20 s");
+  expect(poller.connection.trouble).toBeNull();
+  await clock.pass(120);
+  expect(asked.filter((key) => key === "b")).toHaveLength(2);
+  expect(other.question.at).toBeGreaterThan(135_000);
+});
+
+test("while nothing answers each question is asked in its turn: the first that has an answer ends it", async () => {
+  look("a"); look("b");
+  await clock.pass(0);
+  answer = () => { throw new AnswerError("the API server does not answer"); };
+  await clock.pass(30);
+  expect(poller.connection.trouble).toBe("the API server does not answer");
+  answer = fails("a");
+  await clock.pass(120);
+  expect(poller.connection.trouble).toBeNull();
 });

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
-from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
+from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue, queued
 from lading.executors.store.fair_queue import FairTurns, GangTurn
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 COLUMNS = (
-    *groups.COLUMNS, JobRow.gang, JobRow.gang_terms, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at,
+    *queued.COLUMNS, JobRow.gang, JobRow.gang_terms, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at,
     JobRow.sizing, JobRow.cancel, JobRow.stage,
 )  # fmt: skip
 WITHOUT_SYNC = {"synchronize_session": False}
@@ -109,11 +109,13 @@ class GangChanges:
 
 
 def any_gang(session: Session) -> bool:
-    """Whether there is a gang, or a job that is to be one."""
-    if session.scalar(select(GangRow.token).limit(1)) is not None:
-        return True
-    waits = select(JobRow.token).where(JobRow.gang.is_not(None), JobRow.state == State.QUEUED).limit(1)
-    return session.scalar(waits) is not None
+    """Whether there is a gang."""
+    return session.scalar(select(GangRow.token).limit(1)) is not None
+
+
+def asleep(session: Session) -> list[str]:
+    """The jobs of gangs that sleep until their next attempt."""
+    return [*session.scalars(select(JobRow.token).where(JobRow.state == State.ATTEMPTED))]
 
 
 def load(

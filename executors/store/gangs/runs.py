@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from lading.executors.store import LIVE, JobRow, State, chunks, groups
+from lading.executors.store import LIVE, JobRow, State, chunks, queued
 from lading.executors.store.gangs.tables import GangRow
 from lading.scheduling.gangs.gang import Stage
 
@@ -26,7 +26,7 @@ def live_jobs(session: Session) -> list[Any]:
     """All live jobs, as rows of the queue, with where they are and since when, and ``wake_at`` of a gang that sleeps
     until its next attempt."""
     columns = (
-        *groups.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
+        *queued.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
         JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs, GangRow.wake_at,
     )  # fmt: skip
     asleep = (GangRow.token == JobRow.gang) & (GangRow.stage == Stage.ATTEMPTED)
@@ -49,7 +49,7 @@ def last_jobs(session: Session, dag_id: str) -> dict[str, Any]:
     mine = JobRow.dag_id == dag_id, JobRow.state == State.SUCCEEDED
     last_end = func.max(JobRow.ended_at).label("at")
     last = select(JobRow.task_id, last_end).where(*mine).group_by(JobRow.task_id).subquery()
-    query = select(*groups.COLUMNS).join(last, (last.c.task_id == JobRow.task_id) & (last.c.at == JobRow.ended_at))
+    query = select(*queued.COLUMNS).join(last, (last.c.task_id == JobRow.task_id) & (last.c.at == JobRow.ended_at))
     return {str(row.task_id): row for row in session.execute(query.where(*mine))}
 
 

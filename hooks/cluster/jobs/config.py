@@ -125,7 +125,8 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     mode: Literal["job", "allocation"] = Field(
         "job",
         description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
-        "packed into few batch jobs, each of a node or a part of one, which end when idle.",
+        "packed into few batch jobs, each of a node or a part of one, which end when idle. Of Snakemake without it "
+        "[short jobs](snakemake.md#short-jobs-on-a-cluster) may be packed.",
     )
     max_allocations: int = Field(4, ge=1, description="With allocations: how many there are at a time.")
     allocation_time: Duration = Field(

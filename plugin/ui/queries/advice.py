@@ -21,9 +21,8 @@ from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, Size, 
 from lading.scheduling.insight.usage import Usage
 
 MOST_TASKS = 200
-# What would be saved is looked at in so many tasks, those that cost most, and named of so many.
+# What would be saved is looked at in so many tasks, those that cost most.
 MOST_DEAREST = 60
-MOST_SAVINGS = 10
 SECONDS_OF_MONTH = 30 * 86400.0
 # For so many sizes of inputs it is said what they need, where that depends on them.
 SIZES_SHOWN = 4
@@ -190,7 +189,7 @@ def savings(session: Session, sight: Sight, now: float) -> Savings:
         usd=sum(prices) if prices else None,
         cpu_hours=sum(each.cpu_hours for each in found),
         gib_hours=sum(each.gib_hours for each in found),
-        tasks=found[:MOST_SAVINGS],
+        tasks=found,
         tasks_left_out=max(0, len(dearest) - MOST_DEAREST),
         freed=usage.freed(session, now),
     )

@@ -69,13 +69,15 @@ class BillPeriod(BaseModel):
 
 
 class BillRow(BaseModel):
-    """One Dag, task, site or team, or a sum of others."""
+    """One Dag, task, run, site or team, or a sum of others."""
 
     kind: Literal["named", "machines", "hidden", "others"]
     """``machines``: what no job was charged of them; ``hidden``: Dags that the user may not read; ``others``: the rest
     of a long list."""
     dag_id: str | None
     task_id: str | None
+    run_id: str | None
+    """None as well: runs whose jobs have been forgotten."""
     site: str | None
     """None as well: where is not known any more."""
     team: str | None
@@ -170,10 +172,10 @@ def bill_page(
         by=by,
         split=split,
         periods=[BillPeriod(since=begin, until=its_end, is_whole=its_end <= now) for begin, its_end in spans],
-        total=as_model(total(found.totals)),
-        totals=[as_model(each) for each in found.totals],
+        total=as_amounts(total(found.totals)),
+        totals=[as_amounts(each) for each in found.totals],
         rows=as_rows(found, kept, begins, by),
-        running=as_model(total(seen)),
+        running=as_amounts(total(seen)),
         is_partial=is_partial,
     )
 
@@ -252,17 +254,18 @@ def as_row(key: SplitKey, whole: BillParts, each: Sequence[PeriodSum]) -> BillRo
     }  # fmt: skip
     return BillRow(
         kind=kinds.get(key.split, "named"),
-        dag_id=key.dag_id or None if key.split in ("dag", "task") else None,
+        dag_id=key.dag_id or None if key.split in ("dag", "task", "run") else None,
         task_id=key.task_id or None,
+        run_id=key.name or None if key.split == "run" else None,
         site=key.name or None if key.split == "site" else None,
         team=key.name or None if key.split == "team" else None,
-        total=as_model(whole),
+        total=as_amounts(whole),
         usd=[one.usd for one in each],
         cpu_hours=[one.cpu_seconds / 3600 for one in each],
     )
 
 
-def as_model(found: BillParts) -> BillAmounts:
+def as_amounts(found: BillParts) -> BillAmounts:
     priced = found.is_priced
     return BillAmounts(
         jobs=found.jobs,

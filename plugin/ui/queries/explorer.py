@@ -21,8 +21,9 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Double, String, and_, cast, func, not_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from lading.executors.store import JobRow, State, usd_until
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, usd_until
 from lading.executors.store.figures import CPUS
+from lading.executors.store.instances import InstanceRow
 from lading.executors.store.jobs import CHUNK, chunks
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TrySummary, as_tries, waited
@@ -45,7 +46,11 @@ NUMBERS_OF_PARTS = (3_000, 8_000, 30_000, 150_000)
 # No time, sum or share is as large.
 LAST = 1e300
 LAST_CHARACTER = "\U0010ffff"
-BEGINNINGS = ("native_id", "node", "location")
+BEGINNINGS = ("token", "native_id", "node", "location")
+# So many machines are named that are found.
+MOST_FOUND = 5
+# What stands around a name where it is printed.
+AROUND = "\"'`.,;:()"
 INDEXED = re.compile(r"(.+)\[(\d{1,9})\]")
 RAN = JobRow.ended_at - JobRow.started_at
 
@@ -53,11 +58,22 @@ SortKey = Literal["queued", "started", "ended", "waited", "ran", "usd", "cpus_us
 Order = Literal["desc", "asc"]
 
 
+class FoundMachine(BaseModel):
+    """A machine, an instance or an allocation that is looked for by its name, its native id or its node."""
+
+    site: str
+    name: str
+    state: str
+    """As its site has it now; ``ended``: it is there no more."""
+
+
 class JobPage(BaseModel):
     """A page of the jobs that are chosen."""
 
     now: float
     jobs: list[TrySummary]
+    machines: list[FoundMachine]
+    """Those of what is looked for, at most :data:`MOST_FOUND`."""
     after: str | None
     """What asks for the next page; None: this is the last."""
     matching: int
@@ -72,8 +88,9 @@ class JobPage(BaseModel):
 class JobChoice:
     """Which jobs are asked for; None, or empty: any.
 
-    :param q: what is looked for: parts of names of Dags, tasks and runs, ``task[3]``, the beginning of a native id, of
-        a machine or of a node; of several words, apart by spaces, each must be found
+    :param q: what is looked for, as the page and logs print it: a part of the name of a run or of ``dag.task[3]``, the
+        beginning of ``site/machine`` or of the name of a machine or node, of a native id or a token, a site; of several
+        words, apart by spaces, each must be found
     :param location: the name of a machine, an allocation or a node
     :param reason_site: the site that their reason is about, or to which they were given where it is about none
     :param since: that were queued since then; ``until``: before
@@ -109,7 +126,8 @@ class JobChoice:
     @property
     def search_terms(self) -> list[str]:
         """What is looked for."""
-        return (self.q or "").split()[:MOST_WORDS]
+        words = [each.strip(AROUND) for each in (self.q or "").split()]
+        return [each for each in words if each.strip("/")][:MOST_WORDS]
 
     def ways(self, session: Session, sight: Sight) -> list[ColumnElement[bool]] | None:
         """The conditions of which each of these jobs meets one, each of which an index finds, beside those that all of
@@ -180,12 +198,49 @@ def is_about(site: str, codes: Sequence[str]) -> ColumnElement[bool]:
 
 def matches(word: str) -> ColumnElement[bool]:
     """The condition for jobs of which a name has a word in it, or another one begins with it."""
-    parts = [getattr(JobRow, name).icontains(word, autoescape=True) for name in ("dag_id", "task_id", "run_id")]
+    task = task_name(JobRow.dag_id, JobRow.task_id)
+    parts = [each.icontains(word, autoescape=True) for each in (task, JobRow.run_id)]
     begins = [getattr(JobRow, name).istartswith(word, autoescape=True) for name in BEGINNINGS]
     if indexed := INDEXED.fullmatch(word):
-        task = JobRow.task_id.icontains(indexed[1], autoescape=True)
-        parts.append(and_(task, JobRow.map_index == int(indexed[2])))
-    return or_(*parts, *begins)
+        parts.append(and_(task.icontains(indexed[1], autoescape=True), JobRow.map_index == int(indexed[2])))
+    return or_(*parts, *begins, *at_site(word, JobRow.site, (JobRow.location, JobRow.node)))
+
+
+def task_name(dag_id: Any, task_id: Any) -> Any:
+    """A task as it is printed, with its Dag."""
+    return func.coalesce(dag_id, "", type_=String) + "." + func.coalesce(task_id, "", type_=String)
+
+
+def at_site(word: str, site: Any, names: Sequence[Any]) -> list[ColumnElement[bool]]:
+    """The conditions for what is at the site that a word names, or is ``site/name`` there.
+
+    :param site: the column of the site
+    :param names: the columns of which one begins with the name
+    """
+    place, _, name = word.partition("/")
+    if not name:
+        return [site == place]
+    return [and_(site == place, or_(*(each.istartswith(name, autoescape=True) for each in names)))]
+
+
+def find_machines(session: Session, terms: Sequence[str]) -> list[FoundMachine]:
+    """The machines that each of some words names, those that are there first."""
+    found: dict[tuple[str, str], FoundMachine] = {}
+    for row, name, order, others in (
+        (LocationRow, LocationRow.name, LocationRow.name, [LocationRow.name != LocationRow.site]),
+        (InstanceRow, InstanceRow.token, InstanceRow.ordered_at.desc(), []),
+    ):
+        names = (name, row.node, row.native_id)
+        each = [
+            or_(*(column.istartswith(word, autoescape=True) for column in names), *at_site(word, row.site, names))
+            for word in terms
+        ]
+        if not any(re.search(r"[^/]/[^/]", word) for word in terms):  # a site alone names none of its machines
+            each.append(or_(*(column.istartswith(word, autoescape=True) for column in names for word in terms)))
+        query = select(row.site, name, row.state).where(*each, *others).order_by(order).limit(MOST_FOUND)
+        for site, its_name, state in session.execute(query):
+            found.setdefault((site, its_name), FoundMachine(site=site, name=its_name, state=state))
+    return [*found.values()][:MOST_FOUND]
 
 
 def begins_with(session: Session, name: str, word: str) -> ColumnElement[bool]:
@@ -220,7 +275,13 @@ def ways(session: Session, word: str) -> list[ColumnElement[bool]] | None:
         for each in (of_tasks, of_runs)
         for start in range(0, len(each), MOST_DAGS)
     ]
-    return [*found, *(begins_with(session, name, word) for name in BEGINNINGS)]
+    begins = [begins_with(session, name, word) for name in BEGINNINGS]
+    site, _, place = word.partition("/")
+    if place:
+        begins += [and_(JobRow.site == site, begins_with(session, name, place)) for name in ("location", "node")]
+    elif session.scalar(select(SiteRow.name).where(SiteRow.name == site)) is not None:
+        return None
+    return [*found, *begins]
 
 
 def pairs(session: Session, column: Any, word: str) -> Any:
@@ -229,8 +290,11 @@ def pairs(session: Session, column: Any, word: str) -> Any:
     :param column: of the names, which comes behind the Dag in an index
     """
     names = skip_scan(session, column)
-    contained = [type_coerce(each, String).icontains(word, autoescape=True) for each in (names.c.name, names.c.dag_id)]
-    return select(names.c.dag_id, names.c.name).where(names.c.name.is_not(None), or_(*contained))
+    # A task is looked for with its Dag, as it is printed, and a run alone.
+    printed = type_coerce(names.c.name, String) if column is JobRow.run_id else task_name(names.c.dag_id, names.c.name)
+    return select(names.c.dag_id, names.c.name).where(
+        names.c.name.is_not(None), printed.icontains(word, autoescape=True)
+    )
 
 
 def skip_scan(session: Session, column: Any) -> Any:
@@ -335,6 +399,7 @@ def find_jobs(
     return JobPage(
         now=now,
         jobs=load(session, sight, [token for token, _ in shown], now),
+        machines=find_machines(session, choice.search_terms) if choice.search_terms else [],
         after=None if end is None else str(end),
         matching=min(number, MOST_COUNTED),
         is_more=number > MOST_COUNTED,

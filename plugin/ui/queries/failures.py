@@ -22,8 +22,10 @@ from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
-# The causes that are about a machine, so that each has a group of its own.
-OF_NODES = ("node_failure", "lost", "preempted")
+# The causes that are about a machine, so that each has a group of its own; machines that a provider takes back say
+# nothing of each of them.
+OF_NODES = ("node_failure", "lost")
+OF_SITES = (*OF_NODES, "preempted")
 # What a task should ask for is said of so many of a group, those with most failures.
 MOST_ADVISED = 3
 # A site that is ill has one for each of its nodes.
@@ -43,6 +45,10 @@ class FailedTask(BaseModel):
     """What it should ask for, such as ``ask for 9 GiB``; None: its tries do not say it."""
     line: str | None
     """To paste into the Dag; None: likewise."""
+    run_id: str | None
+    """Of one of these jobs, whose log says more; so the next two."""
+    map_index: int
+    try_number: int
 
 
 class FailureGroup(BaseModel):
@@ -103,8 +109,10 @@ class FailedJobs:
     dags: Counter[str] = field(default_factory=Counter)
     tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
     hidden_tasks: int = 0
+    examples: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The token of one of the jobs of each task, whose reason stands for those of its task."""
     said: Counter[str] = field(default_factory=Counter)
-    """By the token of one of the jobs, whose reason stands for those of its task."""
+    """How many jobs each of those stands for."""
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -117,26 +125,27 @@ class FailedJobs:
             self.dags[row.dag_id] += row.jobs
         if row.dag_id and row.task_id:
             self.tasks[row.dag_id, row.task_id] += row.jobs
-        if row.said is not None:
-            self.said[row.said] += row.jobs
+            self.examples[row.dag_id, row.task_id] = row.token
+        self.said[row.token] += row.jobs
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
     """Why jobs have failed since a time."""
-    of_node = JobRow.cause.in_(OF_NODES)
-    where = {"site": case((of_node, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
+    of_site, of_node = JobRow.cause.in_(OF_SITES), JobRow.cause.in_(OF_NODES)
+    where = {"site": case((of_site, JobRow.site)), "node": case((of_node, func.coalesce(JobRow.node, JobRow.location)))}
     names = ("cause", "reason_code", "site", "node", "dag_id", "task_id")
     columns = [where.get(name, getattr(JobRow, name)).label(name) for name in names]
     # Not the reasons themselves: MariaDB would have groups with texts on its disk.
     said = case((JobRow.reason.is_not(None), JobRow.token)).label("said")
-    by: Any = select(*columns, JobRow.ended_at, said)
+    by: Any = select(*columns, JobRow.ended_at, JobRow.token, said)
     failed = by.where(*failed_since(since)).subquery()
     keys = [failed.c[name] for name in names]
     sums = {
         "jobs": func.count(),
         "first": func.min(failed.c.ended_at),
         "last": func.max(failed.c.ended_at),
-        "said": func.max(failed.c.said),
+        # Whose reason is said, where one has any.
+        "token": func.coalesce(func.max(failed.c.said), func.max(failed.c.token)),
     }
     rows = session.execute(select(*keys, *(each.label(name) for name, each in sums.items())).group_by(*keys))
     groups: dict[Key, FailedJobs] = {}
@@ -147,12 +156,14 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         groups.setdefault(key, FailedJobs()).add(row, seen)
     ordered = sorted(groups.items(), key=_rank)
     shown = ordered[:MOST_GROUPS]
-    said_of = reasons(session, [token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)])
+    tokens = {token for _, found in shown for token, _ in found.said.most_common(MOST_SAID)}
+    tokens |= {found.examples[task] for _, found in shown for task, _ in found.tasks.most_common(MOST_ADVISED)}
+    examples = load_examples(session, sorted(tokens))
     return FailureGroups(
         now=now,
         since=since,
         jobs=sum(each.jobs for each in groups.values()),
-        groups=[model(session, key, found, said_of) for key, found in shown],
+        groups=[model(session, key, found, examples) for key, found in shown],
         groups_left_out=len(ordered[MOST_GROUPS:]),
         jobs_left_out=sum(each.jobs for _, each in ordered[MOST_GROUPS:]),
     )
@@ -170,25 +181,23 @@ def _rank(group: tuple[Key, FailedJobs]) -> tuple[int, str, str, str, str]:
     return -found.jobs, cause, means.key, site or "", node or ""
 
 
-def reasons(session: Session, tokens: Sequence[str]) -> dict[str, str]:
-    """The reasons of jobs as text, by token."""
-    return {
-        token: str(reason)
-        for chunk in chunks(tokens)
-        for token, reason in session.execute(select(JobRow.token, JobRow.reason).where(JobRow.token.in_(chunk)))
-    }
+def load_examples(session: Session, tokens: Sequence[str]) -> dict[str, Any]:
+    """The reasons of jobs, and which tries they are, by token."""
+    columns = (JobRow.token, JobRow.reason, JobRow.run_id, JobRow.map_index, JobRow.try_number)
+    query = select(*columns)
+    return {row.token: row for chunk in chunks(tokens) for row in session.execute(query.where(JobRow.token.in_(chunk)))}
 
 
-def model(session: Session, key: Key, found: FailedJobs, said_of: dict[str, str]) -> FailureGroup:
+def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any]) -> FailureGroup:
     """The answer's group.
 
-    :param said_of: what was said, by the token of a job
+    :param examples: see :func:`load_examples`
     """
     name, means, site, node = key
     sentences: Counter[str] = Counter()
-    for token, jobs in found.said.items():
-        if token in said_of:
-            sentences[said_of[token]] += jobs
+    for token, jobs in found.said.most_common(MOST_SAID):
+        if token in examples and examples[token].reason is not None:
+            sentences[str(examples[token].reason)] += jobs
     return FailureGroup(
         cause=name,
         title=means.title,
@@ -203,17 +212,21 @@ def model(session: Session, key: Key, found: FailedJobs, said_of: dict[str, str]
         sentences=[text for text, _ in sentences.most_common(MOST_SENTENCES)],
         dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in found.dags.most_common(MOST_DAGS)],
         dags_total=len(found.dags),
-        failed_tasks=failed_tasks(session, name, found),
+        failed_tasks=failed_tasks(session, name, found, examples),
         hidden=found.hidden_tasks > 0,
     )
 
 
-def failed_tasks(session: Session, cause: str, found: FailedJobs) -> list[FailedTask]:
+def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict[str, Any]) -> list[FailedTask]:
     """The tasks with most failures, each with what it should ask for where that would change it."""
-    return [
-        FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, **advise(session, cause, dag_id, task_id))
-        for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED)
-    ]
+    tasks = []
+    for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED):
+        row = examples.get(found.examples[dag_id, task_id])  # None: it has just been forgotten
+        a_try = (None, -1, 0) if row is None else (row.run_id, row.map_index, row.try_number)
+        its = dict(zip(("run_id", "map_index", "try_number"), a_try, strict=True))
+        advised = advise(session, cause, dag_id, task_id)
+        tasks.append(FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, **advised, **its))
+    return tasks
 
 
 def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from airflow.models.dagrun import DagRun
@@ -22,10 +23,10 @@ from lading.executors.store import JobRow
 from lading.executors.store.durations import Durations
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
-from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals
+from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
 
-# Of a task so many tries are shown, those that were queued first; fewer where those of all tasks would be too many.
+# Of a task so many tries are shown, of each state as many; fewer where those of all tasks would be too many.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
 MOST_TASKS = 500
 # So many runs that live are passed over to find the last that has ended.
@@ -74,7 +75,9 @@ class GanttTask(BaseModel):
     tries: list[GanttTry]
     is_cut: bool
     """Whether it has more tries than these."""
-    wait_seconds: float
+    median_wait: float | None
+    """Of its tries, until they started, or ended, or until now; None: it has none."""
+    longest_wait: float | None
     """Of all tries together, until they started."""
     cpu_hours: float
     usd: float | None
@@ -114,6 +117,7 @@ class TaskOfRun:
 
     sums: dict[str, Any]
     started_at: float | None
+    waits: list[float] = field(default_factory=list)
     tries: list[GanttTry] = field(default_factory=list)
 
     @property
@@ -206,7 +210,8 @@ def gantt_task(
         is_critical=is_critical,
         tries=[] if task is None else task.tries,
         is_cut=task is not None and len(task.tries) < task.sums["jobs"],
-        wait_seconds=sums.get("wait_seconds", 0.0),
+        median_wait=median(task.waits) if task is not None and task.waits else None,
+        longest_wait=max(task.waits, default=None) if task is not None else None,
         cpu_hours=sums.get("cpu_hours", 0.0),
         usd=sums.get("usd"),
         cpus_used=used / measured if measured else None,
@@ -223,8 +228,19 @@ def tasks_of(session: Session, dag_id: str, run_id: str, now: float) -> dict[str
         select(JobRow.task_id, func.min(JobRow.started_at), *columns(now)).where(*mine).group_by(JobRow.task_id)
     )
     found = {str(task_id): TaskOfRun(totals(row), started) for task_id, started, *row in sums}
-    number = func.row_number().over(partition_by=JobRow.task_id, order_by=(JobRow.queued_at, JobRow.token))
-    numbered = select(JobRow.token, number.label("number")).where(*mine).subquery()
+    for task_id, seconds in session.execute(select(JobRow.task_id, waited(now)).where(*mine)):
+        if task_id in found:
+            found[str(task_id)].waits.append(float(seconds))
+    # Of each state as many, so that a few that run or have failed are seen among thousands that wait.
+    of_state = func.row_number().over(
+        partition_by=(JobRow.task_id, JobRow.state), order_by=(JobRow.queued_at, JobRow.token)
+    )
+    by_state: Any = select(JobRow.token, JobRow.task_id, JobRow.state, of_state.label("of_state")).where(*mine)
+    by_state = by_state.subquery()
+    number = func.row_number().over(
+        partition_by=by_state.c.task_id, order_by=(by_state.c.of_state, by_state.c.state, by_state.c.token)
+    )
+    numbered = select(by_state.c.token, number.label("number")).subquery()
     most = min(MOST_TRIES, max(1, MOST_TRIES_OF_RUN // max(1, len(found))))
     first = select(JobRow).join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= most)
     # A workload may be long, and is not shown.

@@ -7,17 +7,20 @@ may not see.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import TaskInstanceState
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, share_rows
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, share_rows
 from lading.executors.store.figures import (
     CpusInUse,
     LiveJobs,
@@ -33,6 +36,8 @@ from lading.executors.store.figures import (
     what_is_up,
 )
 from lading.executors.store.gangs.rows import held_by
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
@@ -46,8 +51,21 @@ MOST_DAGS = 10
 MOST_HELD = 5
 # Of a site the notes of so many machines are shown.
 MOST_NOTES = 3
+# A limit begins with it, which may have a unit.
+NUMBER = re.compile(r"\d+(\.\d+)?")
 # Code, site and limit.
 Key = tuple[str, str | None, str | None]
+
+
+class SiteLimit(BaseModel):
+    """What the sites file limits at a site."""
+
+    name: str
+    text: str
+    """The limit as the sites file has it."""
+    used: float | None
+    """How much of it is used, as the controller counts it; None: it is no number, or is counted elsewhere."""
+    most: float | None
 
 
 class SiteState(BaseModel):
@@ -56,15 +74,22 @@ class SiteState(BaseModel):
     name: str
     kind: str
     state: str
-    """``up``, ``paused``, or ``down`` where it does not answer or nothing of it takes jobs."""
+    """``up``, ``paused``, ``degraded`` where some of its machines do not answer, or ``down`` where it does not answer
+    or nothing of it takes jobs."""
+    is_full: bool
+    """Whether jobs wait for it while a limit is reached, or all cpus that are up are in use."""
     note: str | None
     contact_at: float | None
     nodes: int | None
     """Of its queue; None: it is no batch system, or does not say it."""
     idle_nodes: int | None
-    limits: dict[str, str]
+    limits: list[SiteLimit]
     machines: int
     """That are up: of a batch system its allocations."""
+    machines_idle: int
+    """Of those, how many have no job."""
+    machines_silent: int
+    """That do not answer."""
     waiting: int
     running: int
     cpus_used: float
@@ -118,7 +143,9 @@ class Summary(BaseModel):
     cpus_up: float
     usd_per_hour: float | None
     failed: int
-    """Within 24 hours."""
+    """Tries, within 24 hours."""
+    failed_tasks: int | None = None
+    """The tasks of these tries that have failed for good; None: unknown."""
     sites: list[SiteState]
     teams: list[TeamState]
     """Those that have jobs."""
@@ -131,10 +158,21 @@ class Summary(BaseModel):
 def summary(session: Session, sight: Sight, now: float) -> Summary:
     """How things are now."""
     live, up, rates = live_jobs(session), what_is_up(session), queues(session)
+    bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
     at_work = busy(live)
     lease, unseen = store.lease(session), budgets_out_of_sight(session, sight)
     sites = [
-        site_state(session, row, live, at_work.get(row.name, CpusInUse()), up, rates.get(row.name))
+        site_state(
+            session,
+            row,
+            live,
+            at_work.get(row.name, CpusInUse()),
+            up,
+            rates.get(row.name),
+            bought.get(row.name, Bought()),
+            idle[row.name],
+            row.name in limited,
+        )
         for row in site_rows(session)
     ]
     prices = [site.usd_per_hour for site in sites]
@@ -182,6 +220,21 @@ def count_failed(session: Session, since: float) -> int:
     return session.scalar(select(func.count()).select_from(JobRow).where(*failed_since(since))) or 0
 
 
+def count_failed_tasks(session: Session, since: float) -> int:
+    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
+    task of counts as one.
+    """
+    task = TaskInstance
+    same = and_(
+        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
+        task.map_index == JobRow.map_index,
+    )  # fmt: skip
+    failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
+    unknown = func.count(case((task.id.is_(None), JobRow.token)))
+    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
+    return sum(session.execute(query).one())
+
+
 def failed_since(since: float) -> tuple[Any, ...]:
     """The conditions for jobs that have failed since a time."""
     # Each has a cause, by which an index finds it.
@@ -194,11 +247,21 @@ def site_rows(session: Session) -> Sequence[SiteRow]:
 
 
 def site_state(
-    session: Session, row: SiteRow, live: Sequence[LiveJobs], at_work: CpusInUse, up: Sequence[Up], rate: float | None
+    session: Session,
+    row: SiteRow,
+    live: Sequence[LiveJobs],
+    at_work: CpusInUse,
+    up: Sequence[Up],
+    rate: float | None,
+    bought: Bought,
+    idle: int,
+    is_limited: bool,
 ) -> SiteState:
     """A site with what is on it and what it costs now: its machines, and the jobs of a batch system.
 
     :param rate: of a cpu in its queue, USD per hour; None: it has none, or no price
+    :param idle: its machines that are up and have no job
+    :param is_limited: whether jobs wait because a limit of it is reached
     """
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
@@ -207,23 +270,83 @@ def site_state(
     its = [each for each in live if each.site == row.name]
     is_queue = not here and itself is not None and itself.kind != "local"
     takes_jobs = any(each.state == "up" for each in locations)
+    silent = sum(each.state == LocationState.UNREACHABLE for each in locations)
+    state = "up" if not silent else "degraded"
+    if row.trouble is not None or not takes_jobs:
+        state = "down"
+    elif row.paused_by is not None:
+        state = "paused"
+    queued = sum(each.jobs for each in its if each.is_batch)
+    limits = [as_limit(name, text, bought, queued) for name, text in json.loads(row.limits).items()]
+    waiting = sum(each.jobs for each in its if each.state != State.RUNNING)
+    cpus_up = None if is_queue else sum(cpus for cpus, _ in here)
+    reached = any(each.used is not None and each.most is not None and each.used >= each.most for each in limits)
     return SiteState(
         name=row.name,
         kind=row.kind,
-        state="down" if row.trouble is not None or not takes_jobs else "up" if row.paused_by is None else "paused",
+        state=state,
+        is_full=is_limited
+        or (waiting > 0 and (reached or (bool(cpus_up) and at_work.used >= (cpus_up or 0.0) - 0.01))),
         note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
         nodes=None if itself is None else itself.nodes,
         idle_nodes=None if itself is None else itself.idle_nodes,
-        limits=json.loads(row.limits),
+        limits=limits,
         machines=len(here),
-        waiting=sum(each.jobs for each in its if each.state != State.RUNNING),
+        machines_idle=idle,
+        machines_silent=silent,
+        waiting=waiting,
         running=sum(each.jobs for each in its if each.state == State.RUNNING),
         cpus_used=at_work.used,
         cpus_batch=at_work.batch,
-        cpus_up=None if is_queue else sum(cpus for cpus, _ in here),
+        cpus_up=cpus_up,
         usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
     )
+
+
+class Bought(NamedTuple):
+    """The machines and allocations of a site that were ordered and have not ended: how many, and their USD per hour."""
+
+    machines: int = 0
+    usd_per_hour: float = 0.0
+
+
+def machines_bought(session: Session) -> dict[str, Bought]:
+    """What was ordered and has not ended, by site; all of it counts in limits, whether it is up yet or not."""
+    query = select(InstanceRow.site, func.count(), func.coalesce(func.sum(InstanceRow.usd_per_hour), 0.0))
+    rows = session.execute(query.where(InstanceRow.state != InstanceState.ENDED).group_by(InstanceRow.site))
+    return {site: Bought(machines, float(usd)) for site, machines, usd in rows}
+
+
+def machines_idle(session: Session) -> Counter[str]:
+    """How many machines are up and have no job, by site."""
+    fixed = select(Capacity.site, Capacity.name).where(Capacity.until.is_(None))
+    launched = select(InstanceRow.site, InstanceRow.token).where(InstanceRow.state == InstanceState.UP)
+    up = {(site, name) for query in (fixed, launched) for site, name in session.execute(query)}
+    at_work = select(JobRow.site, JobRow.location).where(JobRow.state.in_((State.PLACED, State.RUNNING))).distinct()
+    return Counter(site for site, _ in up - {(site, name) for site, name in session.execute(at_work)})
+
+
+def sites_at_limits(session: Session) -> set[str]:
+    """The sites for which jobs wait because a limit is reached there."""
+    query = select(JobRow.reason, JobRow.site).where(
+        JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)), JobRow.reason_limit.is_not(None)
+    )
+    found = {reason.site or site for reason, site in session.execute(query.distinct()) if reason is not None}
+    return {site for site in found if site is not None}
+
+
+def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
+    """A limit with how much of it is used.
+
+    :param queued: jobs that were given to the queue of a batch system and have not ended
+    """
+    uses = {
+        "max_allocations": bought.machines, "max_instances": bought.machines, "max_usd_per_hour": bought.usd_per_hour,
+        "max_jobs": queued,
+    }  # fmt: skip
+    found = NUMBER.match(text) if name in uses else None
+    return SiteLimit(name=name, text=text, used=uses[name] if found else None, most=float(found[0]) if found else None)
 
 
 def machine_notes(locations: Sequence[LocationRow]) -> list[str]:

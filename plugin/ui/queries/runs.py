@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
+from lading.executors.store.bills import bill_of_runs
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
-from lading.executors.store.starts import expected_starts
+from lading.executors.store.starts import show_starts
+from lading.plugin.ui.queries.bill import BillAmounts, as_amounts
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
@@ -27,8 +30,11 @@ from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reason_codes import CAUSES
 
 Boot = tuple[float, float | None]
+RunSort = Literal["began", "cost"]
 MOST_TRIES = 500
-MOST_RUNS = 100
+MOST_RUNS = 1_000
+# Of so many runs whose jobs cost most it is looked which is the dearest with what its machines idled.
+MOST_DEAR_RUNS = 200
 MOST_WAITS = 10
 RAN = JobRow.ended_at - JobRow.started_at
 KNOWN_PEAK = case((JobRow.peak_memory.is_not(None), JobRow.memory))
@@ -149,7 +155,7 @@ def as_tries(
     """Jobs with what each has cost, USD, as the page shows them: with boots, holds and expected starts."""
     rows = [job for job, _ in jobs]
     boots, held = boots_of(session, rows), held_for(session)
-    expected, ahead = expected_starts(session, rows, now), database_ahead(session)
+    expected, ahead = show_starts(session, rows, now), database_ahead(session)
     return [
         as_try(
             job,
@@ -245,6 +251,8 @@ class RunTotals(Totals):
     """The same of a run."""
 
     run_id: str
+    billed: BillAmounts
+    """Of its jobs and machines that have ended, in the parts of a bill."""
 
 
 class RunPage(BaseModel):
@@ -284,10 +292,11 @@ class RunSummary(BaseModel):
     bound_seconds: float | None
     """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
     seconds: float | None
-    usd_idle: float | None
-    """Its part of what machines cost that were bought, while no job used them, known when these have ended; it is not
-    in ``totals``. None: the run has no price.
-    """
+    billed: BillAmounts
+    """Of its jobs and machines that have ended, in the parts of a bill."""
+    median_wait: float | None
+    """Of its tries, until they started, or ended, or until now."""
+    longest_wait: float | None
     waits: list[TrySummary]
     outlook: RunOutlook | None = None
     """None: the run has ended, or Airflow does not know it."""
@@ -341,11 +350,17 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def totals_by_run(session: Session, dag_id: str, limit: int, now: float) -> list[tuple[str, dict[str, Any]]]:
-    """The runs of a Dag that the store knows, youngest first, each with its totals."""
+def totals_by_run(
+    session: Session, dag_id: str, limit: int, now: float, sort: RunSort = "began"
+) -> list[tuple[str, dict[str, Any]]]:
+    """The runs of a Dag that the store knows, youngest or those whose jobs cost most first, each with its totals."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
     query = select(JobRow.run_id, *columns(now)).where(*mine).group_by(JobRow.run_id)
-    rows = session.execute(query.order_by(func.min(JobRow.queued_at).desc()).limit(limit))
+    first: list[Any] = [func.min(JobRow.queued_at).desc(), JobRow.run_id]
+    if sort == "cost":
+        asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
+        first = [func.coalesce(func.sum(usd_until(now)), 0).desc(), func.coalesce(func.sum(asked), 0).desc(), *first]
+    rows = session.execute(query.order_by(*first).limit(limit))
     return [(run_id, totals(row)) for run_id, *row in rows]
 
 
@@ -375,10 +390,21 @@ def idle_shares(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple
     return instances.shares(session, {str(place): float(usd or 0.0) for place, usd in session.execute(query)})
 
 
-def runs(session: Session, dag_id: str, now: float, limit: int) -> RunPage:
-    """The runs of a Dag that the store knows, youngest first."""
-    found = totals_by_run(session, dag_id, limit, now)
-    return RunPage(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
+def runs(session: Session, dag_id: str, now: float, limit: int, sort: RunSort = "began") -> RunPage:
+    """The runs of a Dag that the store knows, youngest first, or those that cost most of the
+    :data:`MOST_DEAR_RUNS` whose jobs do.
+    """
+    found = totals_by_run(session, dag_id, limit if sort == "began" else max(limit, MOST_DEAR_RUNS), now, sort)
+    bills = bill_of_runs(session, dag_id, [run_id for run_id, _ in found])
+    rows = [RunTotals(run_id=run_id, **sums, billed=as_amounts(bills[run_id])) for run_id, sums in found]
+    if sort == "cost":
+        rows.sort(key=lambda row: (-((row.usd or 0.0) + unused_machines(row.billed)), -row.cpu_hours))
+    return RunPage(now=now, runs=rows[:limit])
+
+
+def unused_machines(billed: BillAmounts) -> float:
+    """What no job was charged of machines, USD."""
+    return (billed.usd_idle or 0.0) + (billed.usd_boot or 0.0)
 
 
 def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
@@ -386,8 +412,17 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
     all_tries = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
-        select(JobRow.token, JobRow.state, JobRow.started_at, JobRow.ended_at, JobRow.cpus, JobRow.nodes).where(*mine)
+        select(
+            JobRow.token,
+            JobRow.state,
+            JobRow.started_at,
+            JobRow.ended_at,
+            JobRow.cpus,
+            JobRow.nodes,
+            waited(now).label("waited"),
+        ).where(*mine)
     ).all()
+    waits = [float(row.waited) for row in rows]
     states = Counter(State(row.state).value for row in rows)
     began, ended = all_tries.began_at, all_tries.ended_at
     seconds = None if began is None else (now if all_tries.live or ended is None else ended) - began
@@ -398,7 +433,9 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
         most_at_once=most_at_once(rows, now),
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
-        usd_idle=None if all_tries.usd is None else idle_shares(session, dag_id, run_id)[0],
+        billed=as_amounts(bill_of_runs(session, dag_id, [run_id])[run_id]),
+        median_wait=median(waits) if waits else None,
+        longest_wait=max(waits, default=None),
         waits=longest_waits(session, mine, now),
         outlook=outlook(session, dag_id, run_id),
     )

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.clusters.driven import HEALTH, asked
+from tests.clusters.driven import HEALTH, asked, asking
 from tests.integration.clusters.test_cluster_faults import Site, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
@@ -26,7 +25,7 @@ OPTIONS = {"mode": "allocation", "max_allocations": 2, "idle_seconds": 5, "node_
 def trial(token: str) -> Envelope:
     """The job that was given before, with a new JWT as it were."""
     now = time.time()
-    return Envelope(token, probe.workload(), Resources(1, 300), None, None, 0, now, now + 3600)
+    return Envelope(token, asking(), Resources(1, 300), None, None, 0, now, now + 3600)
 
 
 def poller(site: Site):  # type: ignore[no-untyped-def]

@@ -180,15 +180,15 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
     cluster.wait_for_dag("squares")
     run = cluster.trigger("squares")
     assert cluster.wait_for_run("squares", run, timeout=240) == "success"
-    assert cluster.xcom("squares", run, "total") == sum(number**2 for number in range(8))
+    assert cluster.xcom("squares", run, "total") == sum(number**2 for number in range(4))
 
     def copied() -> bool:
         return all(
-            f"square of {each} in job" in cluster.logs("squares", run, "square", map_index=each) for each in (0, 7)
+            f"square of {each} in job" in cluster.logs("squares", run, "square", map_index=each) for each in (0, 3)
         )
 
     assert processes.wait_until(copied, 30, 0.5), "the log is on Airflow's page"
-    assert wait_until_ended(cluster, "squares", run) == [("hpc", "succeeded")] * 9
+    assert wait_until_ended(cluster, "squares", run) == [("hpc", "succeeded")] * 5
     folder = account.home / "lading"
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
@@ -237,7 +237,7 @@ def test_what_nodes_cannot_read_is_brought_to_their_cluster_once(cluster: Airflo
     assert cluster.wait_for_run("reads_elsewhere", run, timeout=240) == "success", cluster.logs(
         "reads_elsewhere", run, "read", map_index=0
     )
-    found = [cluster.xcom("reads_elsewhere", run, "read", map_index=number) for number in range(3)]
+    found = [cluster.xcom("reads_elsewhere", run, "read", map_index=number) for number in range(2)]
     paths = {str(each[0]) for each in found if isinstance(each, list)}
     assert (len(paths), {str(each[1]) for each in found if isinstance(each, list)}) == (1, {"True"})
     folder = account.home / "lading/inputs"
@@ -427,7 +427,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
         native = machines.locator("thead th").all_inner_texts().index("Node, native id")
         batch_job = row.locator("td").nth(native).inner_text().split()[-1]
         assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
-        asked = page.get_by_role("table", name="What was asked")
+        asked = page.get_by_role("table", name="Requests")
 
         def ask(label: str) -> None:
             row.get_by_role("button", name=label).click()

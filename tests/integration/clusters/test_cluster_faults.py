@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from lading.executors.agent.tasks import probe
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.ssh.paramiko_transport import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
-from tests.clusters.driven import HEALTH, Driven, asked
+from tests.clusters.driven import HEALTH, Driven, asked, run_commands
 from tests.reasons import message_in
 from tests.services import node_python
 from tests.services.account import Account
@@ -63,7 +64,9 @@ def make(
         table |= {"node_cpus": 8, "node_memory": 16000, "max_poll_interval": 3, "kill_grace": 2, "lost_after": 30}
         table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900"
         config = site.config_model(kind=kind, **{**table, **options})
-        made.append(Site(site("hpc", config, tmp_path / str(len(made)))))  # type: ignore[arg-type]
+        # Only Airflow's tasks find their way through a tunnel.
+        workload = probe.workload() if "api" in options else run_commands(monkeypatch)
+        made.append(Site(site("hpc", config, tmp_path / str(len(made))), workload))  # type: ignore[arg-type]
         return made[-1]
 
     yield build

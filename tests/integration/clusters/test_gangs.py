@@ -19,7 +19,6 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
-from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
 from lading.executors.store import ENDED, JobRow, State
 from lading.hooks.conformance.site_suite import close
@@ -31,7 +30,8 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.scheduling.hints.gang_hints import AttemptSchedule
-from tests.clusters.driven import HEALTH
+from tests.clusters.driven import HEALTH, asking, run_commands
+from tests.clusters.ec2_drive import Drive
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store
 from tests.clusters.small_slurm import small_slurm
@@ -43,8 +43,7 @@ from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
-PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
-WORKLOAD = probe.workload()
+WORKLOAD = asking()
 MakeHouse = Callable[[Sequence[Site[Any]]], House]
 
 
@@ -54,7 +53,7 @@ def make_house(
 ) -> Iterator[Callable[[Sequence[Site[Any]]], House]]:
     """Makes a controller and its store for some sites, which end with the test; jobs end when their gate opens."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
-    monkeypatch.setenv(PATIENT, "600")
+    run_commands(monkeypatch)
     api.gates[HEALTH] = threading.Event()
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
     made: list[House] = []
@@ -160,7 +159,6 @@ def test_one_of_two_hosts_dies_while_room_is_held(
             work_dir=str(work_dir),
             python=str(node_python.make(account)),
             api_url=api.url,
-            setup=f"export {PATIENT}=600",
             kill_grace=2,
             max_poll_interval=1,
         )
@@ -240,11 +238,11 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
             "instance_types": ("m5.large",),
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
-            "setup": f"export {PATIENT}=600",
             "kill_grace": 2,
             "idle_seconds": 1,
         }
-        house = make_house([EC2Site("cloud", EC2Config(**table), tmp_path / "cloud")])
+        # A gang has no room at a site that does not say yet what it can launch, and is tried again after 15 minutes.
+        house = make_house([Drive(EC2Site("cloud", EC2Config(**table), tmp_path / "cloud")).selling()])
         house.queue("head", "worker", cpus=2, memory=300, workload=WORKLOAD)
         since: list[float] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lading.executors.agent.supervisor import COMMAND_RUNNER
 from tests.services import processes
 from tests.services.airflow import AIRFLOW
 from tests.services.commands import PROGRAM, Commands
@@ -131,6 +133,41 @@ def test_what_is_started_has_a_session_of_its_own_and_can_be_ended(
     assert processes.wait_until(lambda: second.poll() is not None, 30)
     assert second.returncode == -signal.SIGKILL
     assert [each.pid for each in processes.belonging(folder, ())] == [commands.process.pid]
+
+
+def test_a_node_agent_is_forked_and_outlives_the_process(tmp_path: Path) -> None:
+    environment = environment_of(tmp_path)
+    commands = Commands(tmp_path, environment)
+    assert commands.run(["version"], environment).status == 0
+    lend = runpy.run_path(str(PROGRAM))["Lent"]
+    with (tmp_path / "log").open("wb") as log:
+        first, second = (
+            lend(
+                commands.process.pid,
+                {
+                    "module": "lading.executors.agent",
+                    "arguments": ["lading.executors.agent", str(tmp_path / name), "--runner", COMMAND_RUNNER],
+                    "environment": environment,
+                    "folder": str(tmp_path),
+                    "blocked": [],
+                },
+                [log.fileno()] * 3,
+            )
+            for name in ("first", "second")
+        )
+    try:
+        assert "lading.executors.agent" in Path(f"/proc/{first.pid}/cmdline").read_text().split("\0")
+        assert os.getsid(first.pid) == first.pid
+        for name in ("first", "second"):
+            assert processes.wait_until((tmp_path / name / "agent.json").exists, 60), (tmp_path / "log").read_text()
+        os.kill(first.pid, signal.SIGTERM)
+        assert processes.wait_until(lambda: first.poll() is not None, 60)
+        assert first.returncode == 0
+        commands.end()
+        assert second.poll() is None
+    finally:
+        os.kill(second.pid, signal.SIGKILL)
+    assert processes.wait_until(lambda: second.poll() is not None, 60)
 
 
 def test_an_interrupted_command_is_killed(

@@ -23,7 +23,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
-from sqlalchemy import insert, select, update
+from sqlalchemy import event, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -183,13 +183,32 @@ def test_a_job_is_as_little_there_as_its_task_when_the_scheduler_rolls_back(
 ) -> None:
     with Session(engine) as session:
         scheduler.queue_workload(workload("a", "a", add_task(session, "a", "a")), session)
-        task = session.scalars(select(TaskInstance)).one()
-        assert scheduler.has_task(task)
         session.rollback()
+        session.commit()
     sync(scheduler)
     assert scheduler.live == {}
     with Session(engine) as session:
         assert session.scalars(select(JobRow.token)).all() == []
+
+
+def test_jobs_of_one_transaction_are_a_few_statements_and_keep_their_order(
+    engine: Engine, scheduler: LadingExecutor
+) -> None:
+    names = [f"{number * 7 % 40:02}" for number in range(40)]
+    statements: list[str] = []
+    with Session(engine) as session:
+        tasks = [workload(name, name, add_task(session, name, name)) for name in names]
+        session.flush()
+        event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        for each in tasks:
+            scheduler.queue_workload(each, session)
+        asked = len(statements)
+        session.commit()
+    assert asked <= 5, "whose the Dag is, and nothing of each task"
+    assert len(statements) - asked <= 4
+    with Session(engine) as session:
+        assert session.scalars(select(JobRow.token).order_by(JobRow.queued_at)).all() == names
+    assert scheduler.live.keys() == {*names}
 
 
 @pytest.mark.parametrize("old", ["a", None])

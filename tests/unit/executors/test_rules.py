@@ -17,6 +17,7 @@ from lading.executors.controller import answers, dispatch
 from lading.executors.orchestrator import current
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, shapes
+from lading.executors.store.queued import QueuedJobs
 from lading.operators import resources
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import LAYOUT
@@ -45,7 +46,7 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         add(session, "a")
         wished = queue.waiting(session)
         assert wished[0].resources == Resources(16, 8192)
-        assert set(shapes.totals(session, by_dag=False)) == {wished[0].shape}
+        assert set(shapes.totals(QueuedJobs().read(session), by_dag=False)) == {wished[0].shape}
         found = assign(wished, [SiteView(name="lab", locations=[HALF], possible=[HALF])], now=1.0)
         decision = dispatch.decided(wished, found, 1.0)
         current.orchestrator().note(session, rule_log.entries(session, store.apply(session, decision.changes)))
@@ -127,7 +128,9 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
 def test_an_event_without_the_number_of_nodes_changes_none(airflow_database: Engine) -> None:
     with Session(airflow_database) as session:
         job = of_nodes(session)
-        assert set(shapes.totals(session, by_dag=False)) == {each.shape for each in queue.waiting(session)}
+        assert set(shapes.totals(QueuedJobs().read(session), by_dag=False)) == {
+            each.shape for each in queue.waiting(session)
+        }
         place(session, 20)
         store.apply(session, answers.changes_by_events([{"event": "started", "token": "a", "at": 2.0}]), "hpc")
         session.expire_all()

@@ -14,11 +14,12 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import LadingExecutor, scheduler_parts, store
+from lading.executors import LadingExecutor, scheduler_parts
 from lading.executors.orchestrator.executor_names import executor_of, goes_to_lading
 from lading.executors.orchestrator.presence import has_ended
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, figures
+from lading.executors.store.queued import QueuedJobs
 from lading.hooks.files import version
 from tests.clusters.sites import make_settings
 from tests.unit.executors.test_executor import ENDED, OTHER, OWNER, change, engine, job, key, queue, sync
@@ -209,10 +210,10 @@ def test_counts_are_by_team(engine: Engine, tmp_path: Path, controllers: list[Co
     queue(engine, genes, "g", "h")
     change(engine, "g", state=State.RUNNING, started_at=1.0, site="local", location="here")
     with Session(engine) as session:
-        assert store.count_live(session) == {
-            (None, "queued", None): 1,
-            (None, "queued", "genes"): 1,
-            ("local", "running", "genes"): 1,
+        assert figures.count_live(session, QueuedJobs().read(session)) == {
+            (None, "queued", None, None): 1,
+            (None, "queued", "genes", None): 1,
+            ("local", "running", "genes", None): 1,
         }
         assert figures.teams(session) == [figures.TeamFigures("genes", 1, 1, 0.25)]
 

@@ -24,7 +24,7 @@ export const LIGHT: Palette = {
   failed: "#fe4514",
   cancelled: "#5d2a00",
   hidden: "#545b66",
-  phases: {airflow: "#6b7280", sent: "#456cf6", queue: "#9a5b00", boot: "#9333ea", runs: "#2f7d6e"},
+  phases: {airflow: "#7d8590", sent: "#4b5563", queue: "#b45309", boot: "#6b3f00", runs: "#456cf6"},
   shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#9333ea"},
 };
 export const DARK: Palette = {
@@ -36,7 +36,7 @@ export const DARK: Palette = {
   failed: "#de3b3f",
   cancelled: "#fbfa10",
   hidden: "#8b929c",
-  phases: {airflow: "#8b929c", sent: "#6ea8ff", queue: "#f5b83d", boot: "#c99bff", runs: "#7fe3cd"},
+  phases: {airflow: "#8b929c", sent: "#d4d4d8", queue: "#f5b83d", boot: "#fde68a", runs: "#0fa0ef"},
   shares: {used: "#7fe3cd", unused: "#6ea8ff", idle: "#f5b83d", boot: "#c99bff"},
 };
 
@@ -44,6 +44,9 @@ export const STATES = ["running", "succeeded", "failed", "cancelled"] as const;
 export type ShownState = (typeof STATES)[number];
 /** The slant of the lines that a state has beside its colour, degrees; null: none. */
 export const SLANTS: Record<ShownState | "hidden", number | null> = {running: null, succeeded: 0, failed: 45, cancelled: 135, hidden: null};
+
+/** The same of the phases of a try: what waits is hatched, what runs is not. */
+export const PHASE_SLANTS: Record<string, number | null> = {airflow: 135, sent: 45, queue: 0, boot: 90, runs: null};
 
 export const shownState = (state: string | null, hidden: boolean): ShownState | "hidden" =>
   hidden || !STATES.includes(state as ShownState) ? "hidden" : (state as ShownState);

@@ -4,7 +4,7 @@ import {bought, clock, count, cpusText, date, day, duration, machineState, spoke
 import {keyOf, taskName} from "../paths";
 import {DARK, LIGHT, SLANTS, shownState, type Palette} from "./colors";
 import type {ChartJob, Packing} from "./packing";
-import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, type Layout, type Row} from "./rows";
+import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, wasUp, type Layout, type Row} from "./rows";
 
 type ECharts = typeof import("./echarts");
 type Chart = ReturnType<ECharts["init"]>;
@@ -218,6 +218,7 @@ export class PackingChart {
     const topOf = (place: string) => top.get(place) ?? 0;
     const ofCell = (cell: Cell) => [ms(cell.from), ms(cell.until), cell.top, cell.row.top + cell.row.cpus];
     const [cellStyle, ownStyle, machineStyle] = [{fill: mine === EVERY ? palette.running : palette.pale}, {fill: palette.running}, {fill: palette.machine}];
+    const bootStyle = {fill: "none", stroke: palette.hidden, lineDash: [3, 3]};
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
@@ -232,7 +233,7 @@ export class PackingChart {
         {gridIndex: 1, min: 0, splitNumber: 2, splitLine: {show: false}, show: series.usd !== null, name: "USD/h", nameTextStyle: {fontSize: 10}},
       ],
       series: [
-        this.boxes("machines", 1, 1, values(spans, ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus]), () => machineStyle),
+        this.boxes("machines", 1, 1, values(spans, ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus]), (index) => (wasUp(spans[index].machine) ? machineStyle : bootStyle)),
         this.boxes("up", 1, 1, values(up, ofCell), () => machineStyle),
         this.boxes("cells", 1, 1, values(cells, ofCell), () => cellStyle),
         this.boxes("own", 2, 1, values(own, ofCell), () => ownStyle),

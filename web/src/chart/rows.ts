@@ -33,6 +33,9 @@ export interface Group {
 type IsMine = (job: ChartJob) => boolean;
 export interface Layout {rows: Row[]; groups: Group[]; height: number}
 
+/** Whether a machine is up, or was: what is ordered, or boots, has no cpus yet. */
+export const wasUp = ({state}: Pick<ChartMachine, "state">): boolean => !["ordered", "booting"].includes(state);
+
 export const siteOf = (place: string): string => place.slice(0, place.indexOf("/"));
 
 /** From when on there is something to see: a house that has just been made fills its chart. */
@@ -123,7 +126,10 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
       if (isMine?.(job)) own.add(job.start, job.end, cpus);
     }
     const there = new Levels(since, packing.until);
-    for (const place of places) for (const [from, to, cpus] of packing.machines.get(place)?.spans ?? []) there.add(from, to, cpus);
+    for (const place of places) {
+      const machine = packing.machines.get(place);
+      if (machine && wasUp(machine)) for (const [from, to, cpus] of machine.spans) there.add(from, to, cpus);
+    }
     const levels = all.means(), up = there.means();
     rows.push({key: `${key}:density`, label: `${site}: ${places.length} ${sort}`, group: key, machine: null, cpus: 0, top: 0, below: false, density: {levels, mine: own.means(), up, most: Math.max(...levels, ...up, 0.001)}});
   }
@@ -157,10 +163,11 @@ export function seriesOf(packing: Packing, since: number): Series {
     batch.add(job.start, job.end, cpus);
     usd.add(job.start, job.end, cpus * (rate ?? 0));
   }
-  for (const {spans, usd_per_hour} of machines.values()) for (const [from, to, cpus] of spans) {
+  for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) {
+    const {usd_per_hour, usd_since: paidSince} = machine;
     isPriced ||= usd_per_hour !== null;
-    up.add(from, to, cpus);
-    usd.add(from, to, usd_per_hour ?? 0);
+    if (wasUp(machine)) up.add(from, to, cpus);
+    if (wasUp(machine) || paidSince != null) usd.add(from, to, usd_per_hour ?? 0);
   }
   return {used: used.points(), up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
 }
@@ -169,7 +176,7 @@ export function seriesOf(packing: Packing, since: number): Series {
 export function sharesOf({since, until, jobs, machines}: Packing): Map<string, {used: number; up: number}> {
   const within = (from: number, to: number | null) => Math.max(0, Math.min(to ?? until, until) - Math.max(from, since));
   const shares = new Map<string, {used: number; up: number}>();
-  for (const {key, spans} of machines.values()) shares.set(key, {used: 0, up: spans.reduce((sum, [from, to, cpus]) => sum + within(from, to) * cpus, 0)});
+  for (const machine of machines.values()) if (wasUp(machine)) shares.set(machine.key, {used: 0, up: machine.spans.reduce((sum, [from, to, cpus]) => sum + within(from, to) * cpus, 0)});
   for (const job of jobs.values()) {
     const its = shares.get(job.place);
     if (its) its.used += within(job.start, job.end) * job.cpus;

@@ -2,21 +2,21 @@
 import * as React from "react";
 import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings, Summary} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
-import {cost, count, cpuHours, cpusText, date, exact, iso, jobsText, percent, usd, utcDay} from "../format";
-import {dagPath, pagePath} from "../paths";
-import {useAnswer} from "../polling";
+import {cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, percent, usd, utcDay} from "../format";
+import {dagPath, pagePath, runPath} from "../paths";
+import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {Awaited, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, Trouble, type Part} from "../ui/parts";
+import {AnswerSection, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {actions, type Action} from "./now";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
-const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"], ["team", "by team"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["run", "by run"], ["site", "by site"], ["team", "by team"]] as const;
 const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
-const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", site: "Site", team: "Team"};
-const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
+const HEADINGS: Record<string, string> = {dag: "Dag", task: "Task", run: "Run", site: "Site", team: "Team"};
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", run: "Costs by run", site: "Costs by site", team: "Costs by team"};
 
 const SHARES = [
   {key: "used", title: "Used", slant: SLANTS.running},
@@ -37,7 +37,7 @@ export function parts(amounts: BillAmounts, inUsd: boolean): Part[] {
     return {key, title, value, text: inUsd ? usd(value) : cpuHours(value), color: colorOf(key, slant)};
   });
 }
-const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
+export const whole = (amounts: BillAmounts, inUsd: boolean) => SHARES.reduce((sum, {key}) => sum + amount(amounts, key, inUsd), 0);
 
 /** Columns of the periods; each is named by its amounts. */
 function Trend({bill, inUsd}: {bill: Bill; inUsd: boolean}) {
@@ -68,25 +68,36 @@ function nameOf(row: BillRow, split: string): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
   if (row.kind === "machines") return "machines that no job was on";
+  if (split === "run") return [row.dag_id, row.run_id ?? "earlier runs"].filter(Boolean).join(", ");
   return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || row.team || (split === "team" ? "no team" : split === "site" ? "no site" : "no Dag");
 }
 function rowName(row: BillRow, split: string) {
   const text = row.dag_id && row.task_id ? <TaskName job={row} /> : <Name>{nameOf(row, split)}</Name>;
   if (row.kind !== "named") return text;
+  if (row.dag_id && row.run_id) return <div><Link to={runPath(row.dag_id, row.run_id)} label={nameOf(row, split)}><Name>{row.run_id}</Name></Link><div><Muted><Link to={dagPath(row.dag_id)}><Name>{row.dag_id}</Name></Link></Muted></div></div>;
   if (row.dag_id) return <Link to={dagPath(row.dag_id)} label={row.task_id ? nameOf(row, split) : undefined}>{text}</Link>;
   return row.site || row.team ? <Link to={pagePath({view: "jobs", site: row.site, team: row.team})}>{text}</Link> : text;
 }
 
+/** How a sum was spent, as a bar. */
+export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number): Column<Row> {
+  const cell = (row: Row) => (inUsd && of(row).usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(of(row), inUsd)} whole={most} />);
+  return {title: "How it was spent", cell, text: false};
+}
+export const shareColumns = <Row,>(of: (row: Row) => BillAmounts) =>
+  SHARES.map(({key, title}): Column<Row> => ({title: `USD ${title}`, hidden: true, text: (row) => of(row)[`usd_${key}`]}));
+export const ShareLegend = () => <Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} />;
+
 function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean}) {
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
-  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site, team: row.team});
+  const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, run: row.run_id, site: row.site, team: row.team});
   const columns: Column<BillRow>[] = [
     {title: HEADINGS[split], cell: (row) => rowName(row, split), text: (row) => nameOf(row, split)},
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site || row.team) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row, split)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
-    {title: "Failed", cell: ({total}) => count(total.failed), number: true},
+    {title: "Failed", cell: ({total}) => count(total.failed), text: ({total}) => total.failed, number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},
-    {title: "How it was spent", cell: ({total}) => (inUsd && total.usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(total, inUsd)} whole={most} />), text: false},
-    ...SHARES.map(({key, title}): Column<BillRow> => ({title: `USD ${title}`, hidden: true, text: ({total}) => total[`usd_${key}`]})),
+    spentColumn(({total}) => total, inUsd, most),
+    ...shareColumns<BillRow>(({total}) => total),
     {title: "cpu-hours", cell: ({total}) => count(total.cpu_hours), text: ({total}) => total.cpu_hours, number: true},
     {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
@@ -94,23 +105,23 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
   return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
-const useSavings = () => useAnswer<Savings>("savings", {}, 300)[0];
+const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
+const SavedInAll = ({found}: {found: Savings}) => (
+  <span data-testid="savings"><b>{saved(found)} a month in all</b> <Muted>for {count(found.tasks.length)} {found.tasks.length === 1 ? "task" : "tasks"}{found.tasks_left_out ? `; ${count(found.tasks_left_out)} less expensive tasks are not included` : ""}</Muted></span>
+);
 
-function Saved() {
-  const found = useSavings();
-  if (!found?.tasks.length) return null;
-  const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
+type SavingsAnswer = readonly [Savings | null, string | null, number];
+function Saved({asked}: {asked: SavingsAnswer}) {
+  if (!asked[0]?.tasks.length && !asked[1]) return null;
   const columns: Column<Saving>[] = [
     {title: "Task, and the line to paste", cell: (task) => <div><Link to={dagPath(task.dag_id)} label={`${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link><div><code style={{userSelect: "all"}}>{task.line}</code></div></div>, text: (task) => `${task.dag_id}.${task.task_id}`},
-    {title: "USD a month", cell: (task) => usd(task.usd), has: (task) => task.usd !== null, number: true},
-    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), number: true},
-    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), number: true},
+    {title: "USD a month", cell: (task) => usd(task.usd), text: (task) => task.usd, has: (task) => task.usd !== null, number: true},
+    {title: "cpu-hours a month", cell: (task) => count(task.cpu_hours), text: (task) => task.cpu_hours, number: true},
+    {title: "GiB-hours a month", cell: (task) => count(task.gib_hours), text: (task) => task.gib_hours, number: true},
     {title: "To paste", hidden: true, text: (task) => task.line},
   ];
   return (
-    <Section title="What would right sizes save?" more={<span data-testid="savings"><b>{saved(found)} a month in all</b>{found.tasks_left_out ? <Muted>, of the tasks that cost most; {count(found.tasks_left_out)} more are not looked at</Muted> : null}</span>}>
-      <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />
-    </Section>
+    <AnswerSection title="Savings from right sizes" asked={asked} more={asked[0] ? <SavedInAll found={asked[0]} /> : null}>{(found) => <Table name="Savings" rows={found.tasks} columns={columns} few={5} empty="" keyOf={(task) => `${task.dag_id}.${task.task_id}`} />}</AnswerSection>
   );
 }
 
@@ -119,29 +130,32 @@ const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
   lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
 
 /** How much of each budget is spent. */
-function Budgets({budgets, may}: {budgets: Budget[]; may: boolean}) {
-  if (!budgets.length) return null;
+function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
+  if (!asked[0]?.budgets?.length && !asked[1]) return null;
   const amount = (value: number, {unit}: Budget) => (unit.toUpperCase() === "USD" ? usd(value) : `${exact(value)} ${unit}`);
   const state = ({is_near, lifted_by, spent, most}: Budget) => (lifted_by !== null ? `lifted by ${lifted_by}` : spent >= most ? "exhausted" : is_near ? "nearly spent" : "");
   const columns: Column<Budget>[] = [
     {title: "Budget", cell: (budget) => <Name>{budget.name}</Name>, text: (budget) => budget.name},
     {title: "Dags or team", cell: (budget) => <Name>{budget.who}</Name>, text: (budget) => budget.who},
     {title: "Spent", cell: (budget) => `${amount(budget.spent, budget)} of ${amount(budget.most, budget)} a ${budget.per}`, text: (budget) => budget.spent, number: true},
-    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => percent(budget.spent, budget.most)},
+    {title: "Share", cell: (budget) => <div className="row nowrap"><Bar whole={Math.max(budget.most, budget.spent)} parts={[{key: "spent", title: "spent", value: budget.spent, text: percent(budget.spent, budget.most), color: budget.spent >= budget.most ? "var(--l-failed)" : budget.is_near ? "var(--l-queue)" : "var(--l-used)"}]} /><span>{percent(budget.spent, budget.most)}</span></div>, text: (budget) => fraction(budget.spent, budget.most)},
+    {title: "Limit", hidden: true, text: (budget) => budget.most},
+    {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Begins anew", cell: (budget) => date(budget.until), number: true},
-    ...actions(may, ofBudget),
+    {title: "Begins anew", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
+    ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
-  return <Section title="How much of the budgets is spent?"><Table name="Budgets" rows={budgets} columns={columns} empty="" keyOf={({name}) => name} /></Section>;
+  return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={budgets ?? []} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
 }
 
 const oneOf = (chosen: Chosen, name: string, options: readonly (readonly [string, string])[], usual: string) =>
   options.find(([key]) => key === chosen.get(name))?.[0] ?? usual;
 
-export function CostPage({chosen, summary}: PageProps) {
+export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) {
   const days = oneOf(chosen, "days", SPANS, "29"), by = oneOf(chosen, "by", PERIODS, Number(days) > 89 ? "month" : "day"), split = oneOf(chosen, "split", SPLITS, "dag");
-  const [bill, trouble] = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
-  const savings = useSavings();
+  const asked = useAnswer<Bill>("bill", {by, split}, 60, () => billSpan(Number(days), Date.now() / 1000), days);
+  const shown = useLast(asked[0]), isOld = asked[0] === null;
+  const savings = useAnswer<Savings>("savings", {}, 300);
   const more = (
     <Row>
       <Select label="Since when" value={days} options={SPANS} onChange={(value) => chosen.set({days: value, by: null})} />
@@ -149,26 +163,33 @@ export function CostPage({chosen, summary}: PageProps) {
       <Select label="Split by" value={split} options={SPLITS} onChange={(value) => chosen.set({split: value})} />
     </Row>
   );
-  if (!bill) return <Section title="What does it cost?" more={more}><Awaited trouble={trouble} /></Section>;
+  return (
+    <>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} since={billSpan(Number(days), bill.now).since} /></Loading>}</AnswerSection>
+      <Budgets asked={[summary, summaryTrouble]} />
+      {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
+      <Saved asked={savings} />
+    </>
+  );
+}
+
+/** What is shown until the next choice is loaded is pale. */
+const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
+
+function BillSummary({bill, savings, since}: {bill: Bill; savings: Savings | null; since: number}) {
   const {total, running} = bill, inUsd = total.usd !== null;
   return (
     <>
-      <Section title="What does it cost?" more={more}>
-        <Trouble text={trouble} />
-        <Tiles>
-          <Tile label={`Since ${utcDay(bill.periods[0].since)}`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-          {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
-          <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
-          {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
-          {savings && Object.values(savings.freed).some((amount) => amount !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
-        </Tiles>
-        <div style={{margin: "10px 0 4px"}}><Legend parts={SHARES.map(({key, title, slant}) => ({key, title, color: colorOf(key, slant)}))} /></div>
-        <Trend bill={bill} inUsd={inUsd} />
-        <Muted>Days, weeks and months are those of UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
-      </Section>
-      <Budgets budgets={summary?.budgets ?? []} may={summary?.may_act ?? false} />
-      <Section title="Who spends it?" more={split === "dag" ? <Muted>A Dag leads to what each of its runs has cost</Muted> : null}><Rows bill={bill} split={split} inUsd={inUsd} /></Section>
-      <Saved />
+      <Tiles>
+        <Tile label={`${utcDay(bill.periods[0].since)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+        <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
+        {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
+        {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
+      </Tiles>
+      <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
+      <Trend bill={bill} inUsd={inUsd} />
+      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown whole, also the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
     </>
   );
 }

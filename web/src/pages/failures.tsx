@@ -1,10 +1,10 @@
 // Why jobs have failed, as why they wait is said: by cause, with what to do.
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
-import {ago, count, date, jobsText, spoken} from "../format";
-import {dagPath, pagePath, withinText} from "../paths";
+import {ago, count, iso, jobsText, spoken} from "../format";
+import {dagPath, logPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Clamp, Link, Muted, Name, Section, TaskName} from "../ui/parts";
+import {AnswerSection, Clamp, Link, Muted, Name, TaskName} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 
@@ -20,7 +20,7 @@ function What({group}: {group: FailureGroup}) {
       <Clamp text={byWhom(group)} />
       {group.failed_tasks.map((task) => (
         <div key={`${task.dag_id}.${task.task_id}`}>
-          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.advice ? `: ${task.advice}` : ""}</Muted>
+          <Muted><Link to={dagPath(task.dag_id)} label={`Right sizes of ${task.dag_id}.${task.task_id}`}><TaskName job={task} /></Link>, {jobsText(task.jobs)}{task.run_id ? <>, <Link to={logPath(task)} label={`Log of a try of ${task.dag_id}.${task.task_id} that failed`}>log</Link></> : null}{task.advice ? `: ${task.advice}` : ""}</Muted>
           {task.line ? <div><code style={{userSelect: "all"}}>{task.line}</code></div> : null}
         </div>
       ))}
@@ -30,21 +30,19 @@ function What({group}: {group: FailureGroup}) {
 
 /** @param within: since so many seconds ago, as text */
 export function Failures({within, few}: {within: string; few?: number}) {
-  const [found, trouble, now] = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within);
-  const title = `Why did it fail? The ${withinText(within)}`;
-  if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
+  const asked = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within), now = asked[2];
   const columns: Column<FailureGroup>[] = [
     {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
-    {title: "Tasks", cell: (group) => count(group.tasks), number: true},
-    {title: "Last", cell: (group) => ago(now - group.last), text: (group) => date(group.last), number: true},
+    {title: "Tasks", cell: (group) => count(group.tasks), text: (group) => group.tasks, number: true},
+    {title: "Last", cell: (group) => ago(now - group.last), text: (group) => iso(group.last), number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group, within), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What to do", cell: (group) => <What group={group} />, text: (group) => [byWhom(group), ...group.failed_tasks.map(advised)].join("; ")},
   ];
   return (
-    <Section title={title} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All that failed</Link>}>
+    <AnswerSection title={`Failures, ${withinText(within)}`} asked={asked} more={<Link to={pagePath({view: "jobs", state: "failed", within})}>All failed jobs</Link>}>{(found) => <>
       <Table name="Failed jobs" rows={found.groups} columns={columns} few={few} empty="Nothing has failed." keyOf={(group) => `${group.title} ${place(group)}`} />
       {found.groups_left_out ? <Muted>{count(found.groups_left_out)} more groups, with {count(found.jobs_left_out)} jobs, are not listed</Muted> : null}
-    </Section>
+    </>}</AnswerSection>
   );
 }

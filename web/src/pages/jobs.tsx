@@ -1,11 +1,11 @@
 // The jobs explorer: what is looked for, chips of what is chosen, and the jobs, sorted and paged by the server.
 import * as React from "react";
-import {useRef, useState} from "react";
+import {useState} from "react";
 import {address, type Parameters} from "../api";
-import type {JobPage, TrySummary} from "../api_types";
+import type {FoundMachine, JobPage, TrySummary} from "../api_types";
 import {cost, count, cpusText, date, duration, memory, percent, sentence, spoken, startText} from "../format";
-import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
-import {useAnswer} from "../polling";
+import {WITHIN, dagPath, pagePath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
+import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Section, Select, TaskName, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
@@ -129,7 +129,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
     {title: "Ran", cell: (job) => duration(ran(job, now)), has: (job) => ran(job, now) !== null, sort: "ran", number: true},
     {title: "Asked, and used", cell: used, sort: "cpus_used"},
-    {title: "USD", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), has: (job) => ran(job, now) !== null, sort: "usd", number: true},
+    {title: "Cost", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), has: (job) => ran(job, now) !== null, sort: "usd", number: true},
   ];
 }
 
@@ -145,21 +145,29 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   );
 }
 
+/** The machines that were looked for, each with its jobs and its row in the chart. */
+export function Found({machines}: {machines: FoundMachine[]}) {
+  if (!machines.length) return null;
+  return (
+    <ul className="found" aria-label="Machines found">{machines.map(({site, name, state}) => (
+      <li key={`${site}/${name}`}>Machine <Link to={pagePath({view: "jobs", site, location: name})} label={`Jobs on ${site}/${name}`}><Name>{`${site}/${name}`}</Name></Link> <Badge word={state} />
+        {state === "ended" ? null : <> <Link to={pagePath({view: "machines", site, machine: name})} label={`Chart of ${site}/${name}`}>chart</Link></>}</li>
+    ))}</ul>
+  );
+}
+
 export function JobsPage({chosen, summary}: PageProps) {
   const parameters = parametersOf(chosen), {by, descending} = sorted(chosen), within = withinOf(chosen);
   const since = () => sinceOf(chosen, Date.now() / 1000);
   const asked = {...parameters, sort: by, order: descending ? "desc" : "asc", limit: ROWS, after: chosen.get("after")};
   const [found, trouble, now] = useAnswer<JobPage>("jobs", asked, EVERY, since, within ?? "");
-  // While the next choice is loaded the last one stays, pale: the page must not jump.
-  const last = useRef<JobPage | null>(null);
-  if (found) last.current = found;
-  const shown = found ?? last.current;
-  const dags = chosen.all("dag"), isFailed = chosen.all("state").includes("failed");
+  const shown = useLast(found);
+  const q = chosen.get("q"), dags = chosen.all("dag"), isFailed = chosen.all("state").includes("failed");
   const more = dags.length === 1 ? <Link to={dagPath(dags[0])}>runs and right sizes of {dags[0]}</Link> : null;
   const table = shown ? (
     <div style={{opacity: found ? 1 : 0.55}} aria-busy={!found}>
       <Table
-        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty="No job is like that: take a choice back." few={ROWS} keyOf={({id}) => id}
+        name="Jobs" rows={shown.jobs} columns={columnsOf(now)} empty={q ? <>No job matches “<Name>{q}</Name>” and the other choices. Lading searched the names of tasks, Dags, runs, sites, machines and nodes, native ids and tokens.</> : "No job matches these choices."} few={ROWS} keyOf={({id}) => id}
         href={address("jobs.csv", {...parameters, ...since()}).href}
         sorting={{by, descending, onSort: (sort, isDescending) => chosen.set({sort, order: isDescending ? null : "asc", after: null})}}
         more={<Pager chosen={chosen} found={shown} />} />
@@ -167,11 +175,11 @@ export function JobsPage({chosen, summary}: PageProps) {
   ) : null;
   return (
     <>
-      <Section title="Which jobs, and where?" more={more}>
+      <Section title="Jobs" more={more}>
         <Filters chosen={chosen} sites={(summary?.sites ?? []).map(({name}) => name)} />
         <div style={{margin: "6px 0"}}><Chips chosen={chosen} /></div>
-        <Trouble text={trouble} />
-        {table ?? <Awaited trouble={null} />}
+        {shown ? <Found machines={shown.machines} /> : null}
+        {table ? <><Trouble text={trouble} />{table}</> : <Awaited trouble={trouble} />}
       </Section>
       {isFailed ? <Failures within={within ?? "86400"} /> : null}
     </>

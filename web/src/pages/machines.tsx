@@ -3,8 +3,8 @@ import * as React from "react";
 import {memo, useCallback, useDeferredValue, useMemo} from "react";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
-import {idleShare, sharesOf, siteOf} from "../chart/rows";
-import {bought, count, date, machineState, memory, percent, spoken, usd} from "../format";
+import {idleShare, sharesOf, siteOf, wasUp} from "../chart/rows";
+import {bought, count, date, fraction, iso, machineState, memory, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {usePacking} from "../polling";
 import {Packing} from "../ui/chart";
@@ -41,14 +41,15 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     turn * (by === "machine" ? 0 : amounts[by](one) - amounts[by](other)) || (by === "machine" ? turn : 1) * one.key.localeCompare(other.key));
   // What can be drained costs money and has nothing to do.
   const isIdle = ({key, state, sort}: ChartMachine) => sort === "instance" && state === "up" && !used.get(key);
-  const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`;
+  const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${wasUp(machine) ? count(machine.cpus) : "–"}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
     {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine) ? `${bought(machine)}, ` : ""}<span className="line">{memory(machine.memory)}</span></Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
-    {title: "cpus used / up", cell: load, number: true, sort: "used"},
-    {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, number: true, sort: "share"},
+    {title: "cpus used / up", csvTitle: "cpus used", cell: load, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
+    {title: "cpus", hidden: true, text: ({cpus}) => cpus},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
     {title: "USD/h / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: (machine) => machine.usd_per_hour !== null, number: true, sort: "spent"},
     {title: "USD per hour", hidden: true, text: (machine) => machine.usd_per_hour},
@@ -56,7 +57,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "Node, native id", cell: (machine) => <div><div>{machine.node ?? ""}</div><span className="muted line">{machine.native_id ?? ""}</span></div>, text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", hidden: true, text: (machine) => machine.node ?? ""},
     {title: "Native id", hidden: true, text: (machine) => machine.native_id ?? ""},
-    {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => date(machine.spans[0][0]), sort: "since"},
+    {title: "Up since", cell: (machine) => <span className="line">{date(machine.spans[0][0])}</span>, text: (machine) => iso(machine.spans[0][0]), sort: "since"},
     {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ];
@@ -64,17 +65,19 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
 }
 const MachineTable = memo(Machines);
 
-function only(packing: Data, site: string): Data {
-  const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => siteOf(place(value)) === site));
+/** What is at one site, or on one machine of it. */
+export function only(packing: Data, site: string, machine: string | null): Data {
+  const isThere = (place: string) => (machine === null ? siteOf(place) === site : place === `${site}/${machine}`);
+  const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => isThere(place(value))));
   return {...packing, jobs: keep(packing.jobs, (job) => job.place), machines: keep(packing.machines, (machine) => machine.key)};
 }
 
 const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
 
 export function MachinesPage({chosen, summary}: PageProps) {
-  const range = rangeOf(chosen.get("range")), site = chosen.get("site");
+  const range = rangeOf(chosen.get("range")), site = chosen.get("site"), machine = chosen.get("machine");
   const [whole, trouble, now] = usePacking({seconds: Number(range)});
-  const packing = useMemo(() => (whole && site ? only(whole, site) : whole), [whole, site]);
+  const packing = useMemo(() => (whole && site ? only(whole, site, machine) : whole), [whole, site, machine]);
   const openKeys = chosen.all("open").join("\n"), foldKeys = chosen.all("fold").join("\n");
   const opened = useMemo(() => ({...choice(openKeys, true), ...choice(foldKeys, false)}), [openKeys, foldKeys]);
   const setOpened = useCallback((next: Record<string, boolean>) => {
@@ -92,18 +95,19 @@ export function MachinesPage({chosen, summary}: PageProps) {
     <Row>
       {idle === null ? null : <span data-testid="idle">{percent(idle, 1)} of the cpu-hours of this time were idle</span>}
       <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
-      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null})} />
+      <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
+      {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>
   );
   return (
     <>
-      <Section title="What runs where?" more={more}>
+      <Section title="Packing" more={more}>
         <Trouble text={trouble} />
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
-        <Packing packing={packing} opened={opened} onOpened={setOpened} />
+        {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} /> : null}
       </Section>
-      <Section title="Which machines are up, and what to drain?">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
+      <Section title="Machines">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />
     </>
   );

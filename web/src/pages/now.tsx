@@ -1,11 +1,11 @@
 // How things are now: tiles, sites, and why jobs have failed lately.
 import * as React from "react";
 import {address, ask} from "../api";
-import type {BillPage as Bill, OperatorRequest, SiteState, TeamState} from "../api_types";
+import type {BillPage as Bill, OperatorRequest, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
 import {ago, cost, count, date, inUse, iso, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
+import {AnswerSection, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
@@ -24,20 +24,37 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
 const ofSite = ({name, state}: SiteState): Action[] =>
   state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]];
 
-// Those of which it is known how much of them is used.
-const OF_MACHINES = ["max_allocations", "max_instances"];
-/** What limits a site, and how much of it is used as far as that is known. */
-export function limitsOf({nodes, idle_nodes: idle, limits, machines}: Pick<SiteState, "nodes" | "idle_nodes" | "limits" | "machines">): string[] {
-  return [
-    ...(nodes === null || idle === null ? [] : [`${count(idle)} of ${count(nodes)} nodes idle`]),
-    ...Object.entries(limits).map(([name, value]) => (OF_MACHINES.includes(name) ? `${name}: ${count(machines)} of ${value} up` : `${name} = ${value}`)),
-  ];
+/** Sites that need somebody come first: down, degraded, full, then as the sites file has them. */
+const RANKS = ["down", "degraded", "full", "paused"];
+export const conditionOf = ({state, is_full: isFull}: Pick<SiteState, "state" | "is_full">): string => (state === "up" && isFull ? "full" : state);
+export function ranked(sites: readonly SiteState[]): SiteState[] {
+  const rank = (site: SiteState) => { const found = RANKS.indexOf(conditionOf(site)); return found < 0 ? RANKS.length : found; };
+  return [...sites].sort((one, other) => rank(one) - rank(other));
+}
+
+/** A limit, and how much of it is used as far as that is counted here. */
+export function limitLine({name, text, used, most}: SiteLimit): string {
+  if (used === null || most === null) return `${name} = ${text}`;
+  const amount = name.includes("usd") ? usd : count;
+  return `${name}: ${amount(used)} of ${amount(most)}`;
+}
+function Limits({site}: {site: SiteState}) {
+  const nodes = site.nodes !== null && site.idle_nodes !== null ? {used: site.nodes - site.idle_nodes, most: site.nodes} : null;
+  const bar = (used: number, most: number, title: string) => (
+    <Bar whole={Math.max(most, used)} height={6} parts={[{key: "used", title, value: used, text: percent(used, most), color: used >= most ? "var(--l-queue)" : "var(--l-used)"}]} />
+  );
+  return (
+    <>
+      {nodes ? <div><div className="line">{count(nodes.used)} of {count(nodes.most)} nodes busy</div>{bar(nodes.used, nodes.most, "nodes busy")}</div> : null}
+      {site.limits.map((limit) => <div key={limit.name}><div className="line">{limitLine(limit)}</div>{limit.used !== null && limit.most ? bar(limit.used, limit.most, limit.name) : null}</div>)}
+    </>
+  );
 }
 
 /** What today, a day of UTC as all of the bill, has cost so far: what has ended, and what runs. */
 export function useToday(): {text: string; help: string | null} {
-  const [bill] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
-  if (!bill) return {text: "…", help: null};
+  const [bill, trouble] = useAnswer<Bill>("bill", {by: "day", split: "site"}, 60, () => billSpan(0, Date.now() / 1000), "0");
+  if (!bill) return {text: trouble ? "–" : "…", help: trouble};
   const {total, running} = bill, isPriced = total.usd !== null || running.usd !== null;
   const idle = (total.usd_idle ?? 0) + (running.usd_idle ?? 0);
   return {
@@ -55,70 +72,84 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
   const columns: Column<SiteState>[] = [
     {title: "Site", cell: (site) => <div><Link to={pagePath({view: "jobs", site: site.name})} label={`Jobs at ${site.name}`}><Name>{site.name}</Name></Link><div><Muted>{site.kind}</Muted></div></div>, text: (site) => site.name},
     {title: "Kind", hidden: true, text: (site) => site.kind},
-    {title: "State", cell: (site) => <div><Badge word={site.state} />{isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>, text: (site) => site.state},
+    {title: "State", cell: (site) => (
+      <div><Badge word={conditionOf(site)} />
+        {site.machines_silent && site.state !== "down" ? <div className="line"><Muted>{count(site.machines_silent)} unreachable</Muted></div> : null}
+        {site.machines_idle && site.waiting ? <div className="line"><Muted>{count(site.machines_idle)} of {count(site.machines)} machines idle</Muted></div> : null}
+        {isSilent(site, now) ? <div className="line"><Muted>{contact(site, now)}</Muted></div> : null}</div>
+    ), text: conditionOf},
+    {title: "Unreachable machines", hidden: true, text: (site) => site.machines_silent},
+    {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, text: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
     {title: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
-    {title: "Limits", cell: (site) => <>{limitsOf(site).map((text) => <div key={text} className="line">{text}</div>)}</>, text: (site) => limitsOf(site).join(", "), has: (site) => limitsOf(site).length},
+    {title: "Limits", cell: (site) => <Limits site={site} />, text: (site) => site.limits.map(limitLine).join(", "), has: (site) => site.limits.length || site.nodes !== null},
     {title: "Note", cell: (site) => <Clamp text={spoken(site.note) ?? ""} />, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ];
-  return <Table name="Sites" rows={sites} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
+  return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
 }
 
 const TEAMS: Column<TeamState>[] = [
   {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
-  {title: "Running", cell: (team) => count(team.running), number: true},
-  {title: "Waiting", cell: (team) => count(team.waiting), number: true},
-  {title: "cpus used", cell: (team) => count(team.cpus_used), number: true},
+  {title: "Running", cell: (team) => count(team.running), text: (team) => team.running, number: true},
+  {title: "Waiting", cell: (team) => count(team.waiting), text: (team) => team.waiting, number: true},
+  {title: "cpus used", cell: (team) => count(team.cpus_used), text: (team) => team.cpus_used, number: true},
 ];
 
 export function Asked() {
-  const [found] = useAnswer<OperatorRequest[]>("requests", {}, 5);
-  if (!found?.length) return null;
+  const asked = useAnswer<OperatorRequest[]>("requests", {}, 5);
+  if (!asked[0]?.length && !asked[1]) return null;
   const outcome = (row: OperatorRequest) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome) ?? "");
   const columns: Column<OperatorRequest>[] = [
-    {title: "Requested", cell: (row) => date(row.at)},
+    {title: "Requested", cell: (row) => date(row.at), text: (row) => iso(row.at)},
     {title: "By", cell: (row) => <Name>{row.by}</Name>, text: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
     {title: "Outcome", cell: (row) => <Clamp text={outcome(row)} />, text: outcome},
   ];
-  return <Section title="What was requested of sites and machines?"><Table name="What was asked" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} /></Section>;
+  return <AnswerSection title="Requests" asked={asked}>{(found) => <Table name="Requests" rows={found} columns={columns} few={5} empty="" keyOf={({id}) => String(id)} />}</AnswerSection>;
 }
 
-export function NowPage({summary: found, trouble, now}: PageProps) {
-  const today = useToday();
-  if (!found) return <Section title="How are things?"><Awaited trouble={trouble} /></Section>;
-  const homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
-  const down = found.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller runs: nothing is started</span>;
-  const money = found.usd_per_hour;
+/** Tries that failed and were repeated are no alarm: the tasks that failed are. */
+export function FailedTile({summary: {failed, failed_tasks: tasks}}: {summary: Pick<Summary, "failed" | "failed_tasks">}) {
+  const known = tasks ?? failed;
+  return <Tile label="Failed tasks, 24 h" value={count(known)} help={`${count(failed)} failed ${failed === 1 ? "try" : "tries"}`} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={known > 0} />;
+}
+
+export function NowPage({summary, trouble, now}: PageProps) {
+  const today = useToday(), asked = [summary, trouble] as const;
+  const down = !summary || summary.controller_lives ? null : <span role="alert"><Badge word="down" /> No controller is running: no job starts</span>;
   return (
     <>
-      <Section title="How are things?" more={down}>
+      <AnswerSection title="Overview" more={down} asked={asked}>{(found) => (
         <Tiles>
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
-          <Tile label="Failed, 24 h" value={count(found.failed)} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={found.failed > 0} />
+          <FailedTile summary={found} />
           <Tile label="Machines" value={count(found.machines)} to={pagePath({view: "machines"})} />
           <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
-          {money === null
-            ? <Tile label="cpu-hours per hour" value={count(found.cpus_used + found.cpus_batch)} to={pagePath({view: "cost"})} />
-            : <Tile label="USD per hour" value={usd(money)} to={pagePath({view: "cost"})} />}
+          {found.usd_per_hour === null ? null : <Tile label="USD per hour" value={usd(found.usd_per_hour)} to={pagePath({view: "cost"})} />}
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
-      </Section>
-      <Section title="Which site is ill, which is full?">
-        <Sites sites={found.sites} now={now} may={found.may_act} />
-        {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more wait that name no site and have been given to none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All that wait</Link></Muted></p> : null}
-      </Section>
+      )}</AnswerSection>
+      <AnswerSection title="Sites" asked={asked}>{(found) => {
+        const homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
+        return (
+          <>
+            <Sites sites={found.sites} now={now} may={found.may_act} />
+            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more jobs wait that name no site and have been given none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
+          </>
+        );
+      }}</AnswerSection>
       <Failures within={DAY} few={5} />
-      {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
+      {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
-      <Section title="How to be alerted?">
-        <p>For Grafana, on the metrics of Lading: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a> such as that no controller runs, that a site does not answer, or that a budget is spent.</p>
+      <Section title="Alerts">
+        <p>For Grafana, based on Lading's metrics: <a className="link" href={address("static/grafana.json").href} download="lading_dashboard.json">the dashboard</a>, and <a className="link" href={address("static/grafana_alerts.yaml").href} download="lading_alerts.yaml">alert rules</a>, for example when no controller is running, a site does not answer or a budget is spent.</p>
       </Section>
     </>
   );

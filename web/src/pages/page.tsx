@@ -5,7 +5,7 @@ import type {Summary} from "../api_types";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices, useNavigate, type Chosen} from "../ui/choices";
-import {Anchor, Button, Frame, Input} from "../ui/parts";
+import {Anchor, Button, Frame, Input, Trouble} from "../ui/parts";
 import {CostPage} from "./cost";
 import {JobsPage} from "./jobs";
 import {MachinesPage} from "./machines";
@@ -20,7 +20,7 @@ export interface PageProps {
 }
 
 const VIEWS: readonly [string, string, ComponentType<PageProps>][] = [
-  ["now", "Now", NowPage],
+  ["now", "Overview", NowPage],
   ["waits", "Waits", WaitsPage],
   ["machines", "Machines", MachinesPage],
   ["jobs", "Jobs", JobsPage],
@@ -38,7 +38,7 @@ function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
   };
   return (
     <div className="find" role="search">
-      <Input label="Find a job" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={find} width="17em" />
+      <Input label="Find a job or machine" value={text} placeholder="dag.task[3], run, id, machine" onChange={setText} onEnter={find} width="17em" />
       <Button onClick={find}>Find</Button>
     </div>
   );
@@ -47,7 +47,7 @@ function Find({chosen, isJobs}: {chosen: Chosen; isJobs: boolean}) {
 export function Page() {
   const chosen = useChoices();
   const [summary, trouble, now] = useAnswer<Summary>("summary");
-  const [key, , View] = VIEWS.find(([name]) => name === chosen.get("view")) ?? VIEWS[0];
+  const [key, title, View] = VIEWS.find(([name]) => name === chosen.get("view")) ?? VIEWS[0];
   const head = (
     <>
       <nav aria-label="Lading"><ul>{VIEWS.map(([name, title]) => (
@@ -56,5 +56,12 @@ export function Page() {
       <Find chosen={chosen} isJobs={key === "jobs"} />
     </>
   );
-  return <Frame head={head}><View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
+  useEffect(() => {
+    const before = document.title;
+    document.title = `${title} – Lading`;
+    return () => { document.title = before; };
+  }, [title]);
+  // These two say it themselves, of each of their parts.
+  const isSaid = key === "now" || key === "cost";
+  return <Frame head={head}>{trouble && !isSaid ? <Trouble text={`Sites and what you may do: ${trouble}`} /> : null}<View chosen={chosen} summary={summary} trouble={trouble} now={now} /></Frame>;
 }

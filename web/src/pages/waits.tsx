@@ -5,7 +5,7 @@ import type {HeldRoom} from "../api_types";
 import {count, cpusText, duration, percent, sentence, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
+import {AnswerSection, Bar, Clamp, Link, Name, Row, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 import {WAITING} from "./jobs";
@@ -38,13 +38,13 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Jobs", cell: (group) => (
       <div><Link to={pagePath(choices(group))} label={`${count(group.jobs)} jobs: ${group.title}`}>{count(group.jobs)}</Link>
         <Bar whole={1} parts={[{key: "share", title: "of all that wait", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
-    ), text: (group) => count(group.jobs), number: true},
+    ), text: (group) => group.jobs, number: true},
     {title: "Waits for", cell: (group) => (
       <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
-    {title: "Started within", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
-    {title: "Longest wait", cell: (group) => duration(now - group.oldest), number: true},
-    {title: "cpus asked", cell: (group) => count(group.cpus), number: true},
+    {title: "Started within", csvTitle: "Started within, s", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
+    {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
+    {title: "cpus asked", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
@@ -52,36 +52,36 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
 }
 
 function Queues() {
-  const [found] = useAnswer<QueueWait[]>("queue-waits", {}, 60);
-  if (!found?.length) return null;
+  const asked = useAnswer<QueueWait[]>("queue-waits", {}, 60);
+  if (!asked[0]?.length && !asked[1]) return null;
   const size = ({more_cpus_than: more, most_cpus: most}: QueueWait) => (more + 1 === most || more === most ? count(most) : `${count(more + 1)} to ${count(most)}`);
   const columns: Column<QueueWait>[] = [
     {title: "Site", cell: (row) => <Name>{row.site}</Name>, text: (row) => row.site},
     {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
-    {title: "cpus of a job", cell: size, number: true},
-    {title: "Half began within", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
-    {title: "95 of 100 began within", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
-    {title: "Jobs", cell: (row) => count(row.jobs), number: true},
+    {title: "cpus of a job", csvTitle: "Most cpus of a job", cell: size, text: (row) => row.most_cpus, number: true},
+    {title: "Half began within", csvTitle: "Half began within, s", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
+    {title: "95 of 100 began within", csvTitle: "95 of 100 began within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
+    {title: "Jobs", cell: (row) => count(row.jobs), text: (row) => row.jobs, number: true},
   ];
-  return <Section title="How long do jobs of each size wait in queues?"><Table name="Waits in queues" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} /></Section>;
+  return <AnswerSection title="Queue waits" asked={asked}>{(found) => <Table name="Queue waits" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", past_waits: "By the waits of earlier tries"};
 const MONTH = 30 * 86400;
 /** How often jobs have started when it was said that they would. */
 function Accuracy() {
-  const [found] = useAnswer<StartAccuracy[]>("starts", {}, 300, () => ({since: Date.now() / 1000 - MONTH}), "month");
-  const rows = found?.filter(({said}) => said) ?? [];
-  if (!rows.length) return null;
+  const asked = useAnswer<StartAccuracy[]>("starts", {}, 300, () => ({since: Date.now() / 1000 - MONTH}), "month");
+  const some = (found: StartAccuracy[] | null) => found?.filter(({said}) => said) ?? [];
+  if (!some(asked[0]).length && !asked[1]) return null;
   return (
-    <Section title="How good are the expected starts?">
-      {rows.map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs of the last 30 days started within the interval that was expected first.</p>)}
-    </Section>
+    <AnswerSection title="Accuracy of expected starts" asked={asked}>{(found) =>
+      some(found).map(({source, said, within}) => <p key={source}>{SOURCES[source]}: {percent(within, said)} of {count(said)} jobs of the last 30 days started within the interval that was expected first.</p>)}
+    </AnswerSection>
   );
 }
 
 export function WaitsPage({chosen, summary}: PageProps) {
-  const [found, trouble, now] = useAnswer<WaitGroups>("waits");
+  const asked = useAnswer<WaitGroups>("waits"), [found, , now] = asked;
   const site = chosen.get("site");
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
   const more = (
@@ -92,7 +92,7 @@ export function WaitsPage({chosen, summary}: PageProps) {
   );
   return (
     <>
-      <Section title="Why does it wait?" more={more}>{found ? <Groups found={found} now={now} chosenSite={site} /> : <Awaited trouble={trouble} />}</Section>
+      <AnswerSection title="Waiting jobs" more={more} asked={asked}>{(groups) => <Groups found={groups} now={now} chosenSite={site} />}</AnswerSection>
       <Queues />
       <Accuracy />
     </>

@@ -1,31 +1,43 @@
 // The tab of a Dag: cost and efficiency of its runs, and what its tasks could ask for.
 import * as React from "react";
+import {get} from "../api";
 import type {RunPage, RunTotals} from "../api_types";
-import {count, date, duration, percent, took, usd} from "../format";
+import {count, date, duration, fraction, iso, percent, took, usd} from "../format";
+import {shareColumns, ShareLegend, spentColumn, whole} from "../pages/cost";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Frame, Link, Muted, Name, Row, Section, Trouble} from "../ui/parts";
+import {useChoices} from "../ui/choices";
+import {AnswerSection, Frame, Link, Muted, Name, Row} from "../ui/parts";
 import {Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
 
 const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_measured);
 
+/** What a run has cost, with its part of what no job was charged of machines. */
+export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
+  charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
+
 export function DagTab({dagId}: {dagId: string}) {
-  const [found, trouble, now] = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10);
-  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
+  const chosen = useChoices(), sort = chosen.get("sort") === "cost" ? "cost" : "began";
+  const asked = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {sort}, 10), now = asked[2];
+  const inUsd = asked[0]?.runs.some(({usd: spent}) => spent !== null) ?? false;
+  const most = Math.max(1e-9, ...(asked[0]?.runs ?? []).map(({billed}) => whole(billed, inUsd)));
   const columns: Column<RunTotals>[] = [
-    {title: "Run", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
-    {title: "Began", hidden: true, text: (run) => date(run.began_at)},
-    {title: "Took", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
+    {title: "Run", sort: "began", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
+    {title: "Began", hidden: true, text: (run) => iso(run.began_at)},
+    {title: "Took", csvTitle: "Took, s", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
-    {title: "Failed", cell: (run) => count(run.failed), number: true},
-    {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},
+    {title: "Failed", cell: (run) => count(run.failed), text: (run) => run.failed, number: true},
+    {title: "USD", help: "Of its jobs, until now, and of its machines that have ended while no job had them", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
+    spentColumn(({billed}) => billed, inUsd, most),
+    ...shareColumns<RunTotals>(({billed}) => billed),
     {title: "cpu-hours / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},
-    {title: "cpu-hours", hidden: true, text: (run) => count(run.cpu_hours)},
-    {title: "cpu-hours used", hidden: true, text: cpusUsed},
-    {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), number: true},
-    {title: "Mean wait", cell: (run) => duration(run.wait_seconds / run.jobs), number: true},
+    {title: "cpu-hours", hidden: true, text: (run) => run.cpu_hours},
+    {title: "cpus used", hidden: true, text: (run) => fraction(run.cpu_hours_used, run.cpu_hours_measured)},
+    {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), text: (run) => run.memory_used, number: true},
+    {title: "Mean wait", csvTitle: "Mean wait, s", cell: (run) => duration(run.wait_seconds / run.jobs), text: (run) => run.wait_seconds / run.jobs, number: true},
   ];
+  const allRuns = async () => (await get<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {sort, limit: 1000})).runs;
   const links = (
     <Row>
       <Link to={pagePath({view: "jobs", dag: dagId})}>Its jobs</Link>
@@ -34,8 +46,7 @@ export function DagTab({dagId}: {dagId: string}) {
   );
   return (
     <Frame isTab>
-      <Trouble text={trouble} />
-      <Section title="What does each run cost?" more={links}><Table name={`Runs of ${dagId}`} rows={found.runs} columns={columns} few={5} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} /></Section>
+      <AnswerSection title="Runs" more={links} asked={asked}>{(found) => <Table name={`Runs of ${dagId}`} rows={found.runs} load={allRuns} columns={columns} few={10} more={<ShareLegend />} sorting={{by: sort, descending: true, onSort: (by) => chosen.set({sort: by === "cost" ? by : null})}} empty="Lading has no record of a run of this Dag." keyOf={({run_id}) => run_id} />}</AnswerSection>
       <Sizes dagId={dagId} />
     </Frame>
   );

@@ -1,10 +1,11 @@
 // The tasks of a run over time: what each has waited for and run, what is to come, and which make it as long.
 import * as React from "react";
+import {useState} from "react";
 import type {GanttTask, RunGantt} from "../api_types";
+import {PHASE_SLANTS, SLANTS, hatched} from "../chart/colors";
 import {clock, cost, count, date, duration, minute, percent} from "../format";
 import {pagePath} from "../paths";
-import {useAnswer} from "../polling";
-import {Awaited, Legend, Link, Muted, Name, Section} from "../ui/parts";
+import {AnswerSection, Button, Legend, Link, Muted, Name, Row} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 
 export interface Span {since: number; until: number}
@@ -15,6 +16,14 @@ export function spanOf({now, began_at: began, ended_at: ended, expected_end: end
   const since = began ?? now;
   const last = Math.max(ended ?? now, end ?? 0, ...tasks.map(({expected, until}) => Math.max(expected?.until ?? 0, until ?? 0)));
   return {since, until: Math.max(last, since + 1)};
+}
+
+/** A part of the span so many times as long, moved by a share of its length; null: all of it. */
+export function zoomed({since, until}: Span, whole: Span, by: number, shift = 0): Span | null {
+  const length = Math.max(10, (until - since) * by);
+  if (length >= whole.until - whole.since) return null;
+  const begin = (since + until) / 2 - length / 2 + shift * length, from = Math.min(Math.max(begin, whole.since), whole.until - length);
+  return {since: from, until: from + length};
 }
 
 /** The tries of a task in as few lanes as have no two at a time; those beyond the last lane share it. */
@@ -32,7 +41,7 @@ export function lanesOf(task: GanttTask, now: number): {since: number; until: nu
 export function Bars({task, span, now}: {task: GanttTask; span: Span; now: number}) {
   const x = (at: number) => ((Math.min(Math.max(at, span.since), span.until) - span.since) / (span.until - span.since)) * WIDTH;
   const lanes = lanesOf(task, now), height = Math.max(1, ...lanes.map(({lane}) => lane + 1)) * LANE + 6;
-  const rect = (since: number, until: number, y: number, tall: number, color: string, key: React.Key, extra: React.SVGProps<SVGRectElement> = {}) =>
+  const rect = (since: number, until: number, y: number, tall: number, color: string, key: React.Key, extra: React.SVGProps<SVGRectElement> = {}) => until < span.since || since > span.until ? null :
     <rect key={key} x={x(since)} y={y} width={Math.max(1.5, x(until) - x(since))} height={tall} fill={color} {...extra} />;
   const phaseSeconds = new Map<string, number>();
   for (const {phases} of task.tries) for (const {title, since, until} of phases) phaseSeconds.set(title, (phaseSeconds.get(title) ?? 0) + (until ?? now) - since);
@@ -45,10 +54,10 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
       {task.ready_at !== null && task.since !== null && task.since > task.ready_at ? rect(task.ready_at, task.since, height / 2 - 1, 2, "var(--l-airflow)", "ready") : null}
       {lanes.flatMap(({lane, index}) => task.tries[index].phases.map((phase, at) => {
         const isFailed = phase.key === "runs" && task.tries[index].state === "failed";
-        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "var(--l-failed)" : `var(--l-${phase.key}, var(--l-hidden))`, `${index} ${at}`);
+        return rect(phase.since, phase.until ?? now, 3 + lane * LANE, LANE - 1, isFailed ? "url(#lading-failed)" : PHASE_SLANTS[phase.key] == null ? `var(--l-${phase.key}, var(--l-hidden))` : `url(#lading-${phase.key})`, `${index} ${at}`);
       }))}
       {task.is_critical ? <line x1={x(task.ready_at ?? task.since ?? task.expected?.since ?? span.since)} x2={x(task.until ?? task.expected?.until ?? now)} y1={height - 1} y2={height - 1} stroke="currentColor" strokeWidth={2} /> : null}
-      <line x1={x(now)} x2={x(now)} y1={0} y2={height} stroke="currentColor" strokeOpacity={0.5} strokeDasharray="2 2" />
+      {now < span.since || now > span.until ? null : <line x1={x(now)} x2={x(now)} y1={0} y2={height} stroke="currentColor" strokeOpacity={0.5} strokeDasharray="2 2" />}
     </svg>
   );
 }
@@ -71,18 +80,34 @@ function Axis({span}: {span: Span}) {
   );
 }
 
-const LEGEND = [["airflow", "in Airflow, or waits for a place"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: `var(--l-${key})`}));
+/** The fills of the bars, once for all of them: the same lines as in the legend. */
+function Hatches() {
+  const fills = {...PHASE_SLANTS, failed: SLANTS.failed};
+  return (
+    <svg width="0" height="0" style={{position: "absolute"}} aria-hidden><defs>{Object.entries(fills).map(([key, slant]) => slant === null ? null : (
+      <pattern key={key} id={`lading-${key}`} width="5" height="5" patternUnits="userSpaceOnUse" patternTransform={`rotate(${slant})`}>
+        <rect width="5" height="5" style={{fill: `color-mix(in srgb, var(--l-${key}) 55%, var(--l-page))`}} /><rect width="5" height="3" style={{fill: `var(--l-${key})`}} />
+      </pattern>
+    ))}</defs></svg>
+  );
+}
+
+const LEGEND = [["airflow", "in Airflow, or waits for a place"], ["sent", "sent"], ["queue", "in the queue"], ["boot", "boots"], ["runs", "runs"]].map(([key, title]) => ({key, title, color: hatched(`var(--l-${key})`, PHASE_SLANTS[key])}));
 
 const share = (value: number | null) => (value === null ? "–" : percent(value, 1));
 function Used({task}: {task: GanttTask}) {
   const parts = ([["cpus", task.cpus_used], ["memory", task.memory_used], ["time", task.time_used]] as const).filter(([, value]) => value !== null);
   return parts.length ? <Muted>{parts.map(([name, value]) => <span key={name} className="line" style={{display: "block"}}>{share(value)} {name}</span>)}</Muted> : <>–</>;
 }
-export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId: string}) {
-  const [found, trouble, now] = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
-  const title = "What makes it take so long?";
-  if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
-  const span = spanOf(found), last = found.last_run;
+export function Gantt({asked, dagId, runId}: {asked: readonly [RunGantt | null, string | null, number]; dagId: string; runId: string}) {
+  const now = asked[2];
+  return <AnswerSection title="Timeline" asked={asked}>{(found) => <Tasks found={found} now={now} dagId={dagId} runId={runId} />}</AnswerSection>;
+}
+
+function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId: string; runId: string}) {
+  const [zoom, setZoom] = useState<Span | null>(null);
+  const whole = spanOf(found), span = zoom ?? whole, last = found.last_run;
+  const turn = (by: number, shift = 0) => setZoom(zoomed(span, whole, by, shift));
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
   const against = (task: GanttTask): string[] => {
     const seconds = took(task);
@@ -100,22 +125,24 @@ export function Gantt({path, dagId, runId}: {path: string; dagId: string; runId:
     {title: "Over time", head: <Axis span={span} />, cell: (task) => <Bars task={task} span={span} now={now} />, text: false},
     {title: "Tries", cell: (task) => <div>{count(task.jobs)}{task.failed ? <div><Muted>{count(task.failed)} failed</Muted></div> : null}{task.is_cut ? <div><Muted>{count(task.tries.length)} drawn</Muted></div> : null}</div>, text: (task) => task.jobs, number: true},
     {title: "Failed", hidden: true, text: (task) => task.failed},
-    {title: "Waited", cell: (task) => duration(task.wait_seconds), text: (task) => task.wait_seconds, number: true},
-    {title: "Took", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
-    {title: "Last run", hidden: true, text: (task) => task.last_seconds},
+    {title: "Median wait", csvTitle: "Median wait, s", cell: (task) => <div>{duration(task.median_wait)}{task.longest_wait !== task.median_wait ? <div><Muted>longest {duration(task.longest_wait)}</Muted></div> : null}</div>, text: (task) => task.median_wait, number: true},
+    {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
+    {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
+    {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
     {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
-    {title: "cpus used", hidden: true, text: (task) => share(task.cpus_used)},
-    {title: "Memory used", hidden: true, text: (task) => share(task.memory_used)},
-    {title: "Time used", hidden: true, text: (task) => share(task.time_used)},
-    {title: "Cost", cell: (task) => (task.usd === null && !task.cpu_hours ? "–" : cost(task.usd, task.cpu_hours)), text: (task) => task.usd ?? task.cpu_hours, number: true},
+    {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
+    {title: "Memory used", hidden: true, text: (task) => task.memory_used},
+    {title: "Time used", hidden: true, text: (task) => task.time_used},
+    {title: "Cost", cell: (task) => (task.usd === null && !task.cpu_hours ? "–" : cost(task.usd, task.cpu_hours)), csvTitle: "USD", text: (task) => task.usd, number: true},
+    {title: "cpu-hours", hidden: true, text: (task) => task.cpu_hours},
   ];
   const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
-    <Section title={title}>
+    <>
       <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
-      <div style={{margin: "4px 0"}}><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: "var(--l-failed)"}]} /></div>
+      <div style={{margin: "4px 0"}}><Row><Button onClick={() => turn(0.5)}>Zoom in</Button>{zoom ? <><Button onClick={() => turn(2)}>Zoom out</Button><Button onClick={() => turn(1, -0.5)}>Earlier</Button><Button onClick={() => turn(1, 0.5)}>Later</Button></> : null}</Row><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: hatched("var(--l-failed)", SLANTS.failed)}]} /><Hatches /></div>
       <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
-    </Section>
+    </>
   );
 }

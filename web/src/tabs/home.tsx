@@ -1,29 +1,30 @@
 // The tile on Airflow's Home.
 import * as React from "react";
+import {FORBIDDEN} from "../api";
 import type {Summary} from "../api_types";
 import {count, inUse} from "../format";
-import {DAY} from "../pages/failures";
-import {useToday} from "../pages/now";
+import {FailedTile, useToday} from "../pages/now";
 import {PAGE, pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Link, Section, Tile, Tiles} from "../ui/parts";
+import {AnswerSection, Link, Tile, Tiles} from "../ui/parts";
 import {addStyle} from "../ui/style";
 
 export function HomeTile() {
-  const [found] = useAnswer<Summary>("summary", {}, 10), today = useToday();
+  const asked = useAnswer<Summary>("summary", {}, 10), today = useToday();
   addStyle();
-  if (!found) return null; // as for a user who may not see the page
+  // Nothing is said to who may not see the page, nor before there is anything to say.
+  if (!asked[0] && (asked[1] === null || asked[1].includes(FORBIDDEN))) return null;
   return (
     <div className="lading tab" style={{height: "auto", padding: 0, overflow: "visible"}}>
-      <Section title="Lading" more={<Link to={PAGE}>What runs where</Link>}>
+      <AnswerSection title="Lading" more={<Link to={PAGE}>What runs where</Link>} asked={asked}>{(found) => (
         <Tiles>
           <Tile label="Running" value={count(found.running)} to={pagePath({view: "jobs", state: "running"})} />
           <Tile label="Waiting" value={count(found.waiting)} to={pagePath({view: "waits"})} />
-          <Tile label="Failed, 24 h" value={count(found.failed)} to={pagePath({view: "jobs", state: "failed", within: DAY})} isBad={found.failed > 0} />
+          <FailedTile summary={found} />
           <Tile label="cpus in use" value={count(found.cpus_used)} help={inUse(found)} to={pagePath({view: "machines"})} />
           <Tile label="Today" value={today.text} help={today.help} to={pagePath({view: "cost", days: "0"})} />
         </Tiles>
-      </Section>
+      )}</AnswerSection>
     </div>
   );
 }

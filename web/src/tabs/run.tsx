@@ -2,14 +2,16 @@
 import * as React from "react";
 import {useMemo, useState} from "react";
 import {hurry} from "../api";
-import type {RunOutlook, RunSummary} from "../api_types";
+import type {RunGantt, RunOutlook, RunSummary} from "../api_types";
 import {windowOfRun, type ChartJob} from "../chart/packing";
-import {cost, count, duration, outlookLines, percent, took, usd} from "../format";
+import {cost, count, date, duration, jobsText, outlookLines, percent, took} from "../format";
+import {parts} from "../pages/cost";
 import {pagePath, runData} from "../paths";
 import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
-import {Awaited, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
+import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
+import {runCost} from "./dag";
 import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}
@@ -22,7 +24,7 @@ function RunPacking({dagId, runId, began, ended, now}: Run & {began: number; end
     const margin = Math.max(5, 0.03 * ((ended ?? now) - began));
     return [began - margin, ended === null ? null : ended + margin];
   }, [began, ended]);
-  return <Section title="What ran where?" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
+  return <Section title="Packing" more={<Muted>its own machines first, other runs are pale</Muted>}><Trouble text={trouble} /><Packing packing={packing} mine={mine} look={look} /></Section>;
 }
 
 const HURRIES = [["", "hurry: as its Dag says"], ["cheap", "hurry: cheap"], ["balanced", "hurry: balanced"], ["fast", "hurry: fast"]] as const;
@@ -35,7 +37,7 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
   const [worth, setWorth] = useState(""), [end, setEnd] = useState("");
   const isAsked = outlook.asked_by !== null;
   return (
-    <Section title="When should it end?">
+    <Section title="End of the run">
       {outlookLines(outlook).map((text) => <p key={text} role={outlook.trouble && text.includes("cannot end by") ? "alert" : undefined}>{text}</p>)}
       {mayEdit ? (
         <Row>
@@ -50,32 +52,49 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
 }
 
 export function RunTab({dagId, runId}: Run) {
-  const path = runData(dagId, runId), [found, trouble, now] = useAnswer<RunSummary>(path);
-  if (!found) return <Frame isTab><Awaited trouble={trouble} /></Frame>;
-  const {totals, states} = found;
-  if (!totals.jobs || totals.began_at === null) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
+  const path = runData(dagId, runId), asked = useAnswer<RunSummary>(path), [found, , now] = asked;
+  const gantt = useAnswer<RunGantt>(`${path}/gantt`, {}, 5);
+  if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
+  return (
+    <Frame isTab>
+      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} end={gantt[0]?.expected_end ?? null} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
+      {found?.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
+      <Gantt asked={gantt} dagId={dagId} runId={runId} />
+      {found && found.totals.began_at !== null ? <RunPacking dagId={dagId} runId={runId} began={found.totals.began_at} ended={found.totals.live ? null : found.totals.ended_at} now={found.now} /> : null}
+      {found ? <Section title="Longest waits"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section> : null}
+    </Frame>
+  );
+}
+
+/** How far a run is, and when it ends, in one line.
+ *
+ * @param end: when it is expected to end, epoch seconds; null: it has ended, or nothing says it
+ */
+export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: number | null): string {
+  const failures = failed ? `, of these ${count(failed)} failed` : "";
+  if (!live) return `All ${jobsText(jobs)} finished${failures}.`;
+  const running = states.running ?? 0;
+  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${end === null ? "When it ends is unknown." : `Ends at about ${date(end)}.`}`;
+}
+
+function Took({run: found, end, now, dagId, runId}: Run & {run: RunSummary; end: number | null; now: number}) {
+  const {totals, states, billed} = found;
   const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
   return (
-    <Frame isTab>
-      <Trouble text={trouble} />
-      <Section title="What did it take?">
+    <>
+        <p className="lead" data-testid="progress">{progress(found, end)}</p>
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
-          <Tile label="Cost" value={cost(totals.usd, totals.cpu_hours)} help={found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null} />
+          <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={parts(billed, totals.usd !== null).filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
           <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most at once" value={count(found.most_at_once)} />
-          <Tile label="Waited in all" value={duration(totals.wait_seconds)} />
+          <Tile label="Median wait" value={duration(found.median_wait)} help={`longest ${duration(found.longest_wait)}`} />
         </Tiles>
-      </Section>
-      {found.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
-      <Gantt path={path} dagId={dagId} runId={runId} />
-      <RunPacking dagId={dagId} runId={runId} began={totals.began_at} ended={totals.live ? null : totals.ended_at} now={found.now} />
-      <Section title="Which jobs waited longest?"><TryTable name="Longest waits" jobs={found.waits} now={now} empty="No job has waited." /></Section>
-    </Frame>
+    </>
   );
 }

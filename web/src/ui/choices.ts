@@ -22,6 +22,7 @@ function useOwnSearch(): string {
   return location.search;
 }
 const useHostSearch = () => router.useLocation?.().search ?? "";
+const usePath = router.useLocation ? () => router.useLocation?.().pathname || PAGE : () => PAGE;
 const useSearch = router.useLocation ? useHostSearch : useOwnSearch;
 
 export interface Chosen {
@@ -33,24 +34,24 @@ export interface Chosen {
   href: (changes: Choices) => string;
 }
 
-/** The address of the page with choices beside those of a search string. */
-function withChanges(text: string, changes: Choices): string {
+/** The address of the page, or of a tab, with choices beside those of a search string. */
+function withChanges(path: string, text: string, changes: Choices): string {
   const now = new URLSearchParams(text), all: Record<string, Choices[string]> = {};
   for (const name of now.keys()) all[name] = now.getAll(name);
-  return PAGE + search({...all, ...changes});
+  return path + search({...all, ...changes});
 }
 
-/** The choices of the page. */
+/** The choices of the page, or of a tab. */
 export function useChoices(): Chosen {
-  const text = useSearch(), go = useGo();
+  const text = useSearch(), path = usePath(), go = useGo();
   return useMemo(() => {
     const now = new URLSearchParams(text);
     return {
       get: (name: string) => now.get(name),
       all: (name: string) => now.getAll(name),
       // Beside what the address says by now: on a busy machine it may have changed since the page was drawn.
-      set: (changes: Choices, options?: {replace?: boolean}) => go(withChanges(location.search, changes), options),
-      href: (changes: Choices) => withChanges(text, changes),
+      set: (changes: Choices, options?: {replace?: boolean}) => go(withChanges(path, location.search, changes), options),
+      href: (changes: Choices) => withChanges(path, text, changes),
     };
-  }, [text]);
+  }, [text, path]);
 }

@@ -2,7 +2,7 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock} from "../format";
+import {clock, middle} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -21,7 +21,7 @@ function Banner() {
   const login = new URL(`api/v2/auth/login?next=${encodeURIComponent(location.href)}`, document.baseURI).href;
   return (
     <div className="banner" role="alert" data-testid="stale">
-      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <>It is tried again. <Button onClick={() => poller.try()}>Try now</Button></>}
+      {since}: {trouble}. {isLoggedOut ? <a className="link" href={login}>Log in</a> : <Button onClick={() => poller.try()}>Try now</Button>}
     </div>
   );
 }
@@ -54,8 +54,9 @@ export const Swatch = ({color}: {color: string}) => <span className="swatch" sty
 export const Row = ({children}: {children: ReactNode}) => <div className="row">{children}</div>;
 export const Muted = ({children}: {children: ReactNode}) => <span className="muted">{children}</span>;
 export const Spinner = () => (chakra.Spinner ? <chakra.Spinner size="sm" aria-label="loading" /> : <p>loading …</p>);
+/** Why something is missing, or is not up to date; others of the page may be. */
 export const Trouble = ({text}: {text: string | null}) =>
-  text ? <p role="alert" style={{color: "var(--l-error)"}}>Could not be loaded: {text}</p> : null;
+  text ? <p role="alert" className="trouble">{text}. <Button onClick={() => poller.try()}>Try now</Button></p> : null;
 /** While there is no answer: why, or that it is loaded. */
 export const Awaited = ({trouble}: {trouble: string | null}) => (trouble ? <Trouble text={trouble} /> : <Spinner />);
 
@@ -68,6 +69,10 @@ export function Section({title, more, children}: {title: string; more?: ReactNod
       <HeadSlot.Provider value={slot}>{children}</HeadSlot.Provider>
     </section>
   );
+}
+/** A section of one answer. Where it has none it says why, and where it is old, since when. */
+export function AnswerSection<Answer>({title, more, asked: [found, trouble], children}: {title: string; more?: ReactNode; asked: readonly [Answer | null, string | null, ...unknown[]]; children: (found: Answer) => ReactNode}) {
+  return <Section title={title} more={more}>{found === null ? <Awaited trouble={trouble} /> : <><Trouble text={trouble} />{children(found)}</>}</Section>;
 }
 const HeadSlot = createContext<HTMLElement | null>(null);
 /** Shown beside the heading of the section, which stays in sight; in a line of its own where the host has no portals. */
@@ -84,7 +89,7 @@ export function Tile({label, value, help, to, isBad = false}: {label: string; va
 }
 
 const BADGES: Record<string, string> = {
-  up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
+  up: "green", degraded: "red", full: "orange", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red",
   cancelled: "orange", idle: "orange", booting: "yellow", ordered: "yellow", draining: "orange",
 };
 export function Badge({word}: {word: string | null | undefined}) {
@@ -123,8 +128,11 @@ export function Anchor({to, className, children, ...more}: {to: string; classNam
 export const Link = ({to, children, label}: {to: string | null; children: ReactNode; label?: string}) =>
   to ? <Anchor to={to} className="link" aria-label={label}>{children}</Anchor> : <>{children}</>;
 
-/** A name that users have given: it may be written from right to left. */
-export const Name = ({children}: {children: ReactNode}) => <bdi>{children}</bdi>;
+/** A name that users have given: it may be written from right to left, and be too long for a table. */
+export function Name({children}: {children: ReactNode}) {
+  const short = typeof children === "string" ? middle(children) : children;
+  return <bdi title={short === children ? undefined : children as string}>{short}</bdi>;
+}
 /** A Dag and a task of it, in this order however each is written. */
 export const TaskName = ({job}: {job: TaskKey & {hidden?: boolean}}) => {
   const {dag_id: dag, task_id: task} = job;

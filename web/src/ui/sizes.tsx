@@ -3,7 +3,7 @@ import * as React from "react";
 import type {Advice, Size, TaskAdvice} from "../api_types";
 import {count, duration, memory} from "../format";
 import {useAnswer} from "../polling";
-import {Awaited, Muted, Name, Section} from "./parts";
+import {AnswerSection, Muted, Name} from "./parts";
 import {Table, type Column} from "./table";
 
 type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> & {whole: TaskAdvice | null};
@@ -11,8 +11,11 @@ type Part = Pick<TaskAdvice, "task_id" | "tries" | "memory" | "cpus" | "time"> &
 const Below = ({children}: {children: React.ReactNode}) => <div><Muted>{children}</Muted></div>;
 
 export function Sizes({dagId}: {dagId: string}) {
-  const [found, trouble] = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
-  if (!found) return <Awaited trouble={trouble} />;
+  const asked = useAnswer<Advice>(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
+  return <AnswerSection title="Right sizes" asked={asked}>{(found) => <SizeTable found={found} />}</AnswerSection>;
+}
+
+function SizeTable({found}: {found: Advice}) {
   const both = (sizes: Size, text: (value: number) => string) => {
     const {most, nearly_all: nearlyAll} = sizes;
     if (nearlyAll === null) return "–";
@@ -29,24 +32,28 @@ export function Sizes({dagId}: {dagId: string}) {
   ]);
   const line = (task: TaskAdvice | null) =>
     task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>known from {found.fewest} tries on</Muted>;
-  const ofWhole = (text: (task: TaskAdvice) => string) => ({whole}: Part) => (whole ? text(whole) : "");
+  const ofWhole = (value: (task: TaskAdvice) => unknown) => ({whole}: Part) => (whole ? value(whole) : "");
+  /** What was needed, below it what was asked; in the CSV a column for each. */
+  const needed = (name: string, unit: string, text: (value: number | null) => string, of: (part: Part) => Size, asked?: (task: TaskAdvice) => number | null): Column<Part>[] => [
+    {title: `${name} needed`, csvTitle: `${name} of 95 of 100 tries${unit}`, head: name, cell: (part) => <div>{wrapped(both(of(part), text))}{part.whole && asked ? <Below>asked {text(asked(part.whole))}</Below> : null}</div>, text: (part) => of(part).most, number: true},
+    {title: `${name} to request${unit}`, hidden: true, text: (part) => of(part).nearly_all},
+    ...(asked ? [{title: `${name} asked${unit}`, hidden: true, text: ofWhole(asked)}] : []),
+  ];
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
-    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little</Below> : null}</div>, text: (part) => count(part.tries), number: true},
-    {title: "Tries with too little", hidden: true, text: ofWhole((task) => count(task.short))},
-    {title: "cpus asked", hidden: true, text: ofWhole((task) => count(task.cpus_asked))},
-    {title: "cpus needed", head: "cpus", cell: (part) => <div>{wrapped(both(part.cpus, count))}{part.whole ? <Below>asked {count(part.whole.cpus_asked)}</Below> : null}</div>, text: (part) => both(part.cpus, count), number: true},
-    {title: "Memory asked", hidden: true, text: ofWhole((task) => memory(task.memory_asked))},
-    {title: "Memory needed", head: "Memory", cell: (part) => <div>{wrapped(both(part.memory, memory))}{part.whole ? <Below>asked {memory(part.whole.memory_asked)}</Below> : null}</div>, text: (part) => both(part.memory, memory), number: true},
-    {title: "Time needed", head: "Time", cell: (part) => wrapped(both(part.time, duration)), text: (part) => both(part.time, duration), number: true},
-    {title: "Began within", help: "95 of 100 of its tries", cell: ofWhole((task) => duration(task.waited)), number: true},
+    {title: "Tries", cell: (part) => <div style={{whiteSpace: "normal"}}>{count(part.tries)}{part.whole?.short ? <Below><span className="line">{count(part.whole.short)} with</span> too little</Below> : null}</div>, text: (part) => part.tries, number: true},
+    {title: "Tries with too little", hidden: true, text: ofWhole((task) => task.short)},
+    ...needed("cpus", "", count, ({cpus}) => cpus, ({cpus_asked: asked}) => asked),
+    ...needed("Memory", ", MiB", memory, (part) => part.memory, ({memory_asked: asked}) => asked),
+    ...needed("Time", ", s", duration, ({time}) => time),
+    {title: "Began within", csvTitle: "Began within, s", help: "95 of 100 of its tries", cell: ({whole}) => (whole ? duration(whole.waited) : ""), text: ofWhole((task) => task.waited), number: true},
     {title: "Saves", cell: ({whole}) => (whole ? <div>{count(whole.saved_cpu_hours)} cpu-h<Below>{count(whole.saved_gib_hours)} GiB-h</Below></div> : ""), text: false, number: true},
     {title: "Wasted", help: "GiB-hours of memory that the last tries requested and did not use, with all of those that ran out", has: (part) => part.whole?.wasted != null, cell: ({whole}) => (whole?.wasted == null ? "" : <div>{count(whole.wasted)} GiB-h<Below>{count(whole.wasted_by_line)} with the line</Below></div>), text: false, number: true},
-    {title: "GiB-hours wasted", hidden: true, text: ofWhole((task) => count(task.wasted))},
-    {title: "GiB-hours wasted with the line", hidden: true, text: ofWhole((task) => count(task.wasted_by_line))},
-    {title: "cpu-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_cpu_hours))},
-    {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => count(task.saved_gib_hours))},
+    {title: "GiB-hours wasted", hidden: true, text: ofWhole((task) => task.wasted)},
+    {title: "GiB-hours wasted with the line", hidden: true, text: ofWhole((task) => task.wasted_by_line)},
+    {title: "cpu-hours saved", hidden: true, text: ofWhole((task) => task.saved_cpu_hours)},
+    {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => task.saved_gib_hours)},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <Section title="What should its tasks ask for?"><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></Section>;
+  return <><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></>;
 }

@@ -11,6 +11,7 @@ const CSS = `
   height: 100%; overflow-y: auto; display: flex; flex-direction: column; gap: 16px; padding: 0 16px 32px; scroll-padding-top: 96px; }
 .dark .lading { ${variables(DARK)} --l-bg: var(--chakra-colors-bg, #09090b); --l-error: var(--chakra-colors-fg-error, #fca5a5); --l-link: var(--chakra-colors-fg-info, #93c5fd); }
 .lading > header { position: sticky; top: 0; z-index: 6; background: var(--l-bg); border-bottom: 1px solid var(--l-line); padding: 8px 0 0; display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: end; justify-content: space-between; }
+.lading > * { width: 100%; max-width: 1920px; margin-inline: auto; }
 .lading nav ul { display: flex; gap: 2px; list-style: none; margin: 0; padding: 0; overflow-x: auto; }
 .lading nav a { display: block; padding: 8px 14px; border-bottom: 3px solid transparent; white-space: nowrap; }
 .lading nav a[aria-current=page] { border-bottom-color: var(--l-running); font-weight: 600; }
@@ -34,6 +35,9 @@ const CSS = `
 .lading .tile .value { font-size: 1.4em; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .lading .tile.bad { border-color: var(--l-failed); border-inline-start-width: 4px; }
 .lading .plain { border: 1px solid var(--l-line); border-radius: 4px; padding: 0 8px; background: transparent; color: inherit; }
+.lading ul.found { margin: 4px 0; padding: 0; list-style: none; display: flex; flex-wrap: wrap; gap: 2px 24px; }
+.lading .lead { font-size: 1.1em; font-weight: 600; margin: 0 0 8px; }
+.lading .trouble { color: var(--l-error); margin: 4px 0; }
 .lading .banner { border: 1px solid var(--l-error); border-inline-start-width: 5px; border-radius: 4px; padding: 6px 12px; background: var(--l-bg); width: 100%; margin-bottom: 6px; }
 .lading .scroll { overflow: auto; max-height: max(320px, 78vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
@@ -85,11 +89,16 @@ const CSS = `
   .lading .tiles { grid-template-columns: repeat(2, 1fr); }
   .lading .tile { padding: 6px 8px; }
   .lading .tile .value { font-size: 1.15em; }
-  .lading table { width: max-content; min-width: 100%; }
-  .lading td, .lading th { padding: 4px 6px; }
-  .lading td:not(.number) { max-width: 15em; }
-  .lading .text { min-width: 11em; }
-  .lading :is(th, td):first-child { max-width: 46vw; }
+  .lading table, .lading tbody, .lading tr, .lading td { display: block; width: auto; max-width: none; }
+  .lading thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .lading .scroll { border: 0; max-height: none; overflow: visible; }
+  .lading tbody tr { border: 1px solid var(--l-line); border-radius: 6px; margin-bottom: 8px; padding: 4px 8px; }
+  .lading td, .lading tr:last-child td { border: 0; padding: 2px 0; display: grid; grid-template-columns: 7.5em minmax(0, 1fr); gap: 8px; }
+  .lading td::before { content: attr(data-title); opacity: 0.75; font-size: 0.875em; }
+  .lading td:empty, .lading td:first-child::before { display: none; }
+  .lading td:first-child, .lading td:first-child:has(code) { display: block; position: static; max-width: none; font-weight: 600; }
+  .lading td.number { text-align: start; white-space: normal; }
+  .lading td .text, .lading td .dags, .lading td .starts { min-width: 0; max-width: none; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
 }

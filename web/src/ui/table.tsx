@@ -12,7 +12,7 @@ export interface Column<Row> extends CsvColumn<Row> {
   help?: string;
   /** Right-aligned. */
   number?: boolean;
-  /** Only in the CSV. */
+  /** Only in the CSV, where times are ISO 8601 in UTC, and amounts numbers without a unit. */
   hidden?: boolean;
   /** Whether a row has anything there: the column is shown where some row has. */
   has?: (row: Row) => unknown;
@@ -77,10 +77,10 @@ function useRows(count: number) {
 
 function Head<Row>({column: {title, head, help, number, sort}, sorting}: {column: Column<Row>; sorting?: Sorting}) {
   const className = number ? "number" : undefined;
-  if (!sort || !sorting) return <th scope="col" className={className} aria-label={head ? title : undefined}>{help ? <abbr title={help}>{title}</abbr> : head ?? title}</th>;
+  if (!sort || !sorting) return <th role="columnheader" scope="col" className={className} aria-label={head ? title : undefined}>{help ? <abbr title={help}>{title}</abbr> : head ?? title}</th>;
   const isBy = sorting.by === sort, next = isBy ? !sorting.descending : Boolean(number);
   return (
-    <th scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>
+    <th role="columnheader" scope="col" className={className} aria-sort={isBy ? (sorting.descending ? "descending" : "ascending") : undefined}>
       <button type="button" title={help} onClick={() => sorting.onSort(sort, next)}>{title}{isBy ? (sorting.descending ? " ▾" : " ▴") : ""}</button>
     </th>
   );
@@ -99,10 +99,10 @@ export function Table<Row>({name, columns: known, rows: all, empty, few = ROWS_A
         <Csv name={name} columns={known} load={load ?? (async () => all)} href={href} />
       </InHead>
       <div className="scroll" role="region" aria-label={`${name}, table: arrow keys move between its rows`} tabIndex={0} {...stop}>
-        <table aria-label={name}>
-          <thead><tr>{columns.map((column) => <Head key={column.title} column={column as Column<unknown>} sorting={sorting} />)}</tr></thead>
-          <tbody>{rows.map((row, index) => (
-            <tr key={keyOf?.(row) ?? index}>{columns.map(({title, cell, number}) => <td key={title} className={number ? "number" : undefined}>{cell?.(row)}</td>)}</tr>
+        <table aria-label={name} role="table">
+          <thead role="rowgroup"><tr role="row">{columns.map((column) => <Head key={column.title} column={column as Column<unknown>} sorting={sorting} />)}</tr></thead>
+          <tbody role="rowgroup">{rows.map((row, index) => (
+            <tr key={keyOf?.(row) ?? index} role="row">{columns.map(({title, cell, number}) => <td key={title} role="cell" data-title={title} className={number ? "number" : undefined}>{cell?.(row)}</td>)}</tr>
           ))}</tbody>
         </table>
       </div>

@@ -3,14 +3,14 @@ import * as React from "react";
 import {ask, get} from "../api";
 import type {TryPage, TryPhase, TrySummary} from "../api_types";
 import type {Parameters} from "../api";
-import {LIGHT} from "../chart/colors";
-import {cost, count, date, duration, iso, memory, percent, spoken} from "../format";
+import {LIGHT, PHASE_SLANTS, hatched} from "../chart/colors";
+import {cost, count, date, duration, fraction, iso, memory, percent, spoken} from "../format";
 import {dagPath, pagePath, taskName, taskPath} from "../paths";
 import {Badge, Bar, Clamp, Confirmed, Legend, Link, Muted, Name, TaskName} from "./parts";
 import {Table, type Column} from "./table";
 
 const PHASES = Object.keys(LIGHT.phases);
-const phaseColor = (key: string) => (PHASES.includes(key) ? `var(--l-${key})` : "var(--l-hidden)");
+const phaseColor = (key: string) => (PHASES.includes(key) ? hatched(`var(--l-${key})`, PHASE_SLANTS[key]) : "var(--l-hidden)");
 
 /** In a table only the longest phase is said as text, all of them where the pointer is; `whole` says all. */
 export function Phases({job, now, whole = false}: {job: TrySummary; now: number; whole?: boolean}) {
@@ -95,11 +95,11 @@ export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Where, native id", cell: (job) => <div><Where job={job} /><div><Muted>{job.native_id ?? ""}</Muted></div></div>, text: false},
   {title: "Where", hidden: true, text: where},
   {title: "Native id", hidden: true, text: (job) => job.native_id},
-  {title: "Waited", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
-  {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
+  {title: "Waited", csvTitle: "Waited, s", cell: (job) => duration(waited(job, now)), text: (job) => waited(job, now), number: true},
+  {title: "Ran", csvTitle: "Ran, s", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
   {title: "Used", cell: (job) => <Muted>{[[cpusUsed(job, now), "cpus"], [memoryUsed(job), "memory"]].map(([share, name]) => (share ? <span key={name} className="line" style={{display: "block"}}>{share} {name}</span> : null))}</Muted>, text: false, has: (job) => cpusUsed(job, now) || memoryUsed(job)},
-  {title: "cpus used", hidden: true, text: (job) => cpusUsed(job, now)},
-  {title: "Memory used", hidden: true, text: memoryUsed},
+  {title: "cpus used", hidden: true, text: (job) => fraction(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))},
+  {title: "Memory used", hidden: true, text: (job) => fraction(job.peak_memory, job.memory)},
   {title: "Phases", cell: (job) => <Phases job={job} now={now} />, text: (job) => job.phases.map((phase) => phase.title).join("; ")},
   {title: "Queued at", hidden: true, text: (job) => iso(job.queued_at)},
   {title: "Started at", hidden: true, text: (job) => iso(job.started_at)},

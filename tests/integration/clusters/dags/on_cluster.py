@@ -31,7 +31,7 @@ def squares():
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    total(square.expand(number=list(range(8))))
+    total(square.expand(number=list(range(4))))
 
 
 @dag(schedule=None)

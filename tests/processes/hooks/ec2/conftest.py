@@ -10,6 +10,7 @@ import pytest
 
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
+from tests.clusters.driven import run_commands
 from tests.clusters.ec2_drive import Drive
 from tests.services import node_python
 from tests.services.ec2 import FakeEC2
@@ -34,6 +35,7 @@ def make(
 ) -> Iterator[Callable[..., Drive]]:
     """Make controllers' sides of the site. Whatever a test does, no machine is left."""
     made: list[Drive] = []
+    run_commands(monkeypatch)
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
@@ -44,7 +46,6 @@ def make(
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
             "kill_grace": 2,
-            "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900",
         }
         made.append(Drive(EC2Site(name, EC2Config(**{**table, **options}), tmp_path / folder)))
         return made[-1]

@@ -27,12 +27,11 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.agent.tasks import probe
 from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, instances
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.hooks.ec2 import offers, prices
+from lading.hooks.ec2 import life, offers, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.launcher import Launcher
@@ -41,7 +40,7 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.ec2.termination import Termination
 from lading.scheduling import billing
-from tests.clusters.driven import HEALTH, asked
+from tests.clusters.driven import HEALTH, asked, asking, run_commands
 from tests.clusters.sites import make_settings
 from tests.services import node_python, processes
 from tests.services.ec2 import FakeEC2
@@ -49,8 +48,8 @@ from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
 PATIENCE = 90.0
-# For so long EC2 answers nothing, seconds.
-OUTAGE = 120.0
+# For so long EC2 answers nothing, and a machine that it does not describe for so long was terminated, seconds.
+OUTAGE, SECONDS_UNTIL_MISSED = 30.0, 5.0
 JOBS, MACHINES = 3, 2
 # An order that is not seen for so long is taken for one that was never sent, seconds.
 SECONDS_UNTIL_GONE = 5.0
@@ -143,14 +142,14 @@ class House:
             POINTS[point].make()
         site = EC2Site("cloud", self.config, folder / "spool" / "cloud")
         settings = make_settings(folder)
-        controller = Controller({"cloud": site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+        controller = Controller({"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None)
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 
     def add(self, count: int, cpus: float = 1.0) -> None:
         """Add jobs of a kind that is not cancelled for lack of a task."""
         amounts = {"cpus": cpus, "memory": 300, "disk": 0, "gpus": 0.0, "priority": 0, "state": State.QUEUED}
-        what = {"kind": "Probe", "subject": "s", "workload": json.dumps(probe.workload()), "queued_at": time.time()}
+        what = {"kind": "Probe", "subject": "s", "workload": json.dumps(asking()), "queued_at": time.time()}
         with Session(self.engine) as session:
             for _ in range(count):
                 store.add_job(session, token=str(uuid.uuid4()), **what, **amounts)
@@ -189,6 +188,7 @@ def house(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(billing, "LEAST_SECONDS", 0.0)
+    run_commands(monkeypatch)
     table: dict[str, Any] = {
         **service.table,
         "instance_types": ("m5.large",),
@@ -198,7 +198,6 @@ def house(
         "disk": "16 TiB",
         "idle_seconds": 3,  # a machine that is up waits longer than a second for its first job where all is slow
         "expected_boot_time": 5,
-        "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900",
     }
     made = House(airflow_database, EC2Config(**table), tmp_path)
     yield made
@@ -307,9 +306,10 @@ def test_a_spot_machine_is_billed_by_prices_that_were_never_read(
     assert (job.usd or 0.0) + (row.usd_idle or 0.0) == pytest.approx(row.usd), "and so are its jobs"
 
 
-def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
-    house: House, service: FakeEC2, api: ExecutionApi
+def test_while_the_api_is_down_for_long_jobs_run_on_or_wait_and_say_so(
+    house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", SECONDS_UNTIL_MISSED)
     api.gates[HEALTH] = long_goes_on = threading.Event()
     before = len(service.ledger())
     house.add(1)

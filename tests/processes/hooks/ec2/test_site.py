@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from lading.executors.agent import ending
-from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import client, prices, registration
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
@@ -20,7 +19,7 @@ from lading.plugin.subcommands.check import site_findings
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.clusters.driven import HEALTH, Driven, asked
+from tests.clusters.driven import HEALTH, Driven, asked, asking
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
 from tests.reasons import message_in
 from tests.services.ec2 import FakeEC2
@@ -174,7 +173,7 @@ def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
     before = len(service.ledger())
     driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).answered())
     now = time.time()
-    big = Envelope(str(uuid.uuid4()), probe.workload(), Resources(1, 6500), None, None, 0, now, now + 3600)
+    big = Envelope(str(uuid.uuid4()), asking(), Resources(1, 6500), None, None, 0, now, now + 3600)
     driven.solo.put([big])
     [end] = driven.wait_for("finished", [big.token], 2 * PATIENCE)
     assert end["cause"] is None

@@ -17,7 +17,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.types import DagRunType
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -560,8 +560,9 @@ def add_running(session: Session, token: str, heartbeat: datetime | None, placed
 def add_job(session: Session, token: str, **columns: Any) -> None:
     amounts: dict[str, Any] = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
     store.add_job(
-        session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0, map_index=-1,
-        try_number=1, unreported=False, news=0, dag_id="d", run_id="r", **{"task_id": "t", **amounts, **columns},
+        session, token=token, subject="s", workload="{}", priority=1, map_index=-1, try_number=1, unreported=False,
+        news=0, dag_id="d", run_id="r",
+        **{"kind": "ExecuteTask", "task_id": "t", "queued_at": 1.0, **amounts, **columns},
     )  # fmt: skip
 
 
@@ -596,18 +597,51 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
         for token, columns in {"wanted": {"sizing": ASKS}, "wanted too": {}}.items():
             add_job(session, token, task_id=token, state=State.QUEUED, **columns)
             add_task_instance(session, token, state="queued", external_executor_id=token)
-        # Its task instance is not there, which housekeeping looks at.
+        # Their task instances are not there, for a while or not yet.
         add_job(session, "unknown", task_id="unknown", state=State.QUEUED)
+        add_job(session, "new", task_id="new", state=State.QUEUED, queued_at=time.time() + 600)
         session.commit()
     here.observe()
     here.controller._work(time.time())
     here.rest()
-    for token in ("asks", "plain", "sleeps"):
+    for token in ("asks", "plain", "sleeps", "unknown"):
         job = here.job(token)
         assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
         assert job.reason == housekeeping.UNWANTED
     assert looked_at == ["wanted"]
-    assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "unknown"}
+    assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "new"}
+
+
+def test_jobs_that_a_hand_or_an_older_scheduler_has_queued_or_changed_start(
+    engine: Engine,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
+    monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_SUMS", 0.0)
+    monkeypatch.setattr(controller, "TICK_SECONDS", 0.0)
+    here = house(engine, settings, [FakeSite("a", tmp_path)], {})
+    with Session(engine) as session:
+        assert store.take_lease(session, here.controller.leadership.holder, "host", 1, True, 3600.0, None)
+        add_job(session, "changed", kind="Test", state=State.QUEUED, cancel=free_text("stop"))
+        add_job(session, "added", kind="Test", state=State.FAILED)
+        session.commit()
+    here.observe()
+    here.controller._work(time.time())
+    assert here.job("changed").state == State.QUEUED
+    with Session(engine) as session:
+        session.execute(update(JobRow).where(JobRow.token == "changed").values(cancel=None))
+        session.execute(update(JobRow).where(JobRow.token == "added").values(state=State.QUEUED))
+        session.commit()
+    for _ in range(3):
+        here.controller._work(time.time())
+        here.controller.housekeeping.due(here.controller.metrics, {}, here.controller.queued)
+        here.rest()
+    assert {here.job(token).state for token in ("changed", "added")} == {State.PLACED}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text for text in warnings if "without this controller being told: 1 of them" in text]
 
 
 def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(
@@ -626,6 +660,6 @@ def test_what_was_summed_up_stays_where_old_jobs_cannot_be_forgotten(
     monkeypatch.setattr(store, "forget_ended", fail)
     monkeypatch.setattr(bill_days, "SECONDS_OF_ROUND", 3600.0)  # else a slow machine sums up a day in each round
     with pytest.raises(OSError, match="No space"):
-        here.controller.housekeeping.due(here.controller.metrics, {})
+        here.controller.housekeeping.due(here.controller.metrics, {}, here.controller.queued)
     with Session(engine) as session:
         assert int(ended // 86400) in bill_days.summed_up(session)

@@ -95,6 +95,7 @@ class House:
     def change(self, token: str, **columns: Any) -> None:
         with Session(self.engine) as session:
             session.execute(update(JobRow).where(JobRow.token == token).values(**columns))
+            store.tell(session, [token])
             session.commit()
 
     def job(self, token: str) -> JobRow:
@@ -419,8 +420,11 @@ def test_what_comes_back_late_changes_nothing(house: House, site: FakeElasticSit
 def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(house: House) -> None:
     house.add("t", kind="ExecuteTask", cancel=because("unwanted"), dag_id="d", run_id="r", task_id="t")
     with Session(house.engine) as session:
-        housekeeping.cancel_unwanted(session, time.time())
+        assert store.take_lease(session, house.controller.leadership.holder, "host", 1, True, 3600.0, None)
+        assert [*house.controller.queued.read(session).jobs] == ["t"]
         session.commit()
+    house.controller.drop_unwanted()
+    assert [*house.controller.queued.jobs] == []
     assert house.job("t").state == State.CANCELLED
 
 
@@ -564,7 +568,7 @@ def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
 
     def needless() -> bool:
         time.sleep(0.01)
-        return keeping.due(Metrics(), {})
+        return keeping.due(Metrics(), {}, house.controller.queued)
 
     site.see("L1")
     house.tick()

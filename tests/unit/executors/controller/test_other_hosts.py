@@ -159,7 +159,7 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
     with Session(engine) as session:
         add(session, "old", kind="ExecuteTask", queued_at=true() - housekeeping.SECONDS_UNTIL_UNWANTED - 1)
         add(session, "young", kind="ExecuteTask", queued_at=true() + 600)
-        housekeeping.cancel_unwanted(session, time.time())
+        housekeeping.drop_unwanted(session, ["old", "young"], time.time())
         states = {row.token: row.state for row in session.execute(select(JobRow.token, JobRow.state))}
     assert states["old"] == State.CANCELLED
     assert states["young"] == State.QUEUED

@@ -16,7 +16,6 @@ from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.forecast import site_plan
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
 from lading.executors.store import JobRow, State, durations, requests
 from lading.executors.store.requests import RequestKind
@@ -24,6 +23,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST, InstanceLimits
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.sites import make_settings, make_store, rest
+from tests.services.at_once import AtOnce
 from tests.services.packing import catalogue
 
 TICK, BOOT, IDLE, HOUR = 10.0, 60.0, 60.0, 3600.0
@@ -108,12 +108,12 @@ def house(
     found = House(folder, engine, file, policy, **limits)
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
-    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
     monkeypatch.setattr(AirflowOrchestrator, "note", lambda self, session, notes: None)
     monkeypatch.setattr(time, "time", found.clock)
     monkeypatch.setattr(time, "monotonic", found.clock)
     monkeypatch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
     found.begin()
+    found.made.site_plans.threads = AtOnce()  # however slow the machine is
     made.append(found)
     return found
 
@@ -191,6 +191,7 @@ def test_what_a_budget_does_not_pay_for_is_planned_once_and_launched_as_soon_as_
     assert reason.code == "max_usd"
     with Session(here.engine) as session:
         session.execute(update(JobRow).values(max_usd=40.0))
+        store.tell(session, session.scalars(select(JobRow.token)).all())
         session.commit()
     here.run(BOOT + 3 * TICK)
     assert here.begun == {"b0", "b1", "b2"}

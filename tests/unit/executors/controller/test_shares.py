@@ -13,6 +13,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
+from lading.executors import store
 from lading.executors.controller import controller, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.orchestrator.airflow import AirflowOrchestrator
@@ -20,6 +21,7 @@ from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.orchestrator import TaskNote
 from lading.executors.store import JobRow, State, fair_queue, requests, share_rows, usage
 from lading.executors.store.fair_queue import FairTurns
+from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import LocationRow
 from lading.scheduling.reasons import because
@@ -58,6 +60,7 @@ def queue(engine: Engine, dag: str, number: int, **columns: Any) -> None:
             for n in range(number)
         ]
         session.execute(insert(JobRow), rows)
+        store.tell(session, [row["token"] for row in rows])
         session.commit()
 
 
@@ -210,7 +213,7 @@ def test_where_none_of_many_may_start_none_is_read(engine: Engine) -> None:
     used = because("budget_spent_cpu_hours", budget="b", spent=2.0, most=1.0, until=NOW)
     fair = FairTurns(Shares(), Standing(), NOW, budgets=lambda tenant: BudgetTerms((), used))
     with Session(engine) as session:
-        assert fair_queue.first(session, 5, fair, {}) == ([], True)
+        assert fair_queue.first(QueuedJobs().read(session), 5, fair, {}) == ([], True)
 
 
 def test_what_the_sites_file_has_no_more_is_forgotten(engine: Engine, tmp_path: Path) -> None:

@@ -137,11 +137,8 @@ def test_it_is_asked_for_at_its_start_less_the_predicted_wait(session: Session, 
     ("site", "hints"),
     [
         (PLANNING, {"gang": "g"}),
-        (PLANNING, {"max_instances": 1}),
-        (PLANNING, {"run_max_instances": 1}),
         (PLANNING, {"attempts": {"pauses": ["1h"], "count": 2}}),
         (HPC, {"gang": "g"}),
-        (HPC, {"max_instances": 1}),
     ],
 )
 def test_what_no_plan_provides_is_asked_for_and_nothing_else(
@@ -150,6 +147,7 @@ def test_what_no_plan_provides_is_asked_for_and_nothing_else(
     running_a(session)
     task(session, "b", "a", **hints)
     task(session, "planned", "a")
+    task(session, "limited", "a", max_instances=1, run_max_instances=1)
     assert asks(299, site) == []
     assert asks(300, site) == [f"{site.name} b -1"]
 
@@ -407,7 +405,7 @@ def test_of_what_is_paused_or_has_ended_nothing_comes(session: Session, asks: Re
 
 def test_an_allocation_waits_in_its_queue_as_others_did(session: Session, asks: Requests) -> None:
     running_a(session)
-    task(session, "b", "a", max_instances=1)
+    task(session, "b", "a", gang="g")
     assert asks(299, HPC) == []
     assert asks(300, HPC) == ["hpc b -1"]
     session.execute(delete(InstanceRow))
@@ -420,8 +418,8 @@ def test_an_allocation_waits_in_its_queue_as_others_did(session: Session, asks: 
 
 def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Session, asks: Requests) -> None:
     running_a(session)
-    task(session, "b", "a", max_instances=1)
-    task(session, "long", "a", time=3400, max_instances=1)
+    task(session, "b", "a", gang="g")
+    task(session, "long", "a", time=3400, gang="h")
     found = {each.name.split()[2]: each.time for each in asks.wanted(400, HPC)["hpc"]}
     assert found["b"] == 600 + 300, "300 s from its predicted start until it is there at the earliest"
     assert found["long"] == 3600 - 120, "as long as allocations are, less what it takes to begin"
@@ -450,7 +448,7 @@ def test_gangs_that_wait_for_each_other_cost_themselves_alone(
     task(session, "b", "a", gang="one")
     task(session, "c", "b", gang="two")
     task(session, "d", "c", gang="one")
-    task(session, "e", "a", max_instances=1)
+    task(session, "e", "a", attempts={"pauses": ["1h"], "count": 2})
     assert "cloud e -1" in asks(400, PLANNING)
     assert "Gangs of some runs wait for each other" in caplog.text
 
@@ -501,7 +499,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
         cpus=1.0,
         time_limit=600,
     )
-    task(session, "b", "a", max_instances=1)
+    task(session, "b", "a", attempts={"pauses": ["1h"], "count": 2})
     store_dag(session)
     session.commit()
     site.see("i1")
@@ -514,7 +512,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     assert "what it needs is asked for at hpc: it is to start at " in str(note.extra)
     site.see(order.name)
     house.tick(2)
-    job(session, "b", State.QUEUED, queued_at=time.time() - 30, max_instances=1)
+    job(session, "b", State.QUEUED, queued_at=time.time() - 30)
     session.commit()
     house.tick(4)
     assert list(site.given[order.name]) == ["b"]

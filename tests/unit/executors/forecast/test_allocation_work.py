@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -18,16 +17,15 @@ from sqlalchemy.orm import Session
 from lading.executors.forecast import site_plans
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
-from lading.executors.forecast.site_plan import PlanningInput, SitePlan, planned
+from lading.executors.forecast.site_plan import PlanningInput, SitePlan, chosen
 from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.choice import ChosenSchedule, Way
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
-from lading.scheduling.forecast.fleets import Fleet
+from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.insight.starts import StartSource
 from lading.scheduling.job import PlannedJob
@@ -245,13 +243,13 @@ class Cluster:
         self.launched, self.is_paid = list(launched), True
         self.market = replace(MARKET, most=4, idle_seconds=600, queue_seconds=wait)
         self.made: list[float] = []
-        plan = SitePlan(MachineMarket(Catalogue({})), self.start, lambda: None, threading.Event())
+        plan = SitePlan(MachineMarket(Catalogue({})), self.start, lambda: None)
         self.work = AllocationWork(plan)
 
-    def start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
+    def start(self, here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
         self.made.append(here.now)
-        future: Future[ChosenSchedule] = Future()
-        future.set_result(planned(here, ways, more, lambda: None))
+        future: Future[Fleet | None] = Future()
+        future.set_result(chosen(here, fleets, lambda: None))
         return future
 
     def tick(self, now: float, barred: Sequence[str] = (), **jobs: ComingTask) -> ComingWork:

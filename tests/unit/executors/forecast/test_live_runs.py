@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.forecast import live_runs, site_plan, site_plans
+from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.forecast.site_plans import Foreseen, SitePlans, with_alike
 from lading.executors.orchestrator import airflow_run_requests, airflow_runs
@@ -49,6 +49,7 @@ from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit, budg
 from lading.scheduling.shares.who import Who
 from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
+from tests.services.at_once import AtOnce
 from tests.services.packing import catalogue
 
 NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC, 13:45 in Kathmandu
@@ -211,16 +212,16 @@ def test_behind_what_has_failed_nothing_comes(house: House) -> None:
     assert len(jobs["branch"]) == 1
 
 
-def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: House) -> None:
+def test_hints_say_what_a_run_is_worth_and_on_how_many_machines_it_may_be(house: House) -> None:
     fresh(house)
     house.job("a")
     house.say("b", cpus=2, hurry="fast", max_usd=5, finish_by="1h")
     house.say("c", cpus=2, max_instances=2)
-    house.say("last", cpus=2, memory="input_size + 1 MiB")
+    house.say("last", cpus=2, memory="input_size + 1 MiB", run_max_instances=4)
     [run] = house.look().values()
     assert (run.hurry, run.finish_by) == (10.0, NOW - 50 + 3600)
-    assert house.live_runs.with_budget == {run.name}
-    assert run.tasks["c"].jobs[0].site is None, "on which machines it may be is decided when it has come"
+    assert (house.live_runs.with_budget, run.max_instances) == ({run.name}, 4)
+    assert (run.tasks["c"].jobs[0].site, run.tasks["c"].max_instances) == ("cloud", 2)
     assert run.tasks["last"].jobs[0].site is None, "what it asks for is not known"
     house.job("last", State.SUCCEEDED, "old", cpus=1.5, started_at=NOW - 100, ended_at=NOW - 70)
     later = LiveRuns(house.live_runs.settings, Ways(), PastWaits())
@@ -305,11 +306,9 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
         replace(CLOUD, launched=[machine]),
         SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
     )
+    plans.threads = AtOnce()
     with Session(house.engine) as session:
-        for _ in range(2):
-            plans.foresee(session, [cloud], [], NOW, by_dag=False)
-            if (making := plans.plans["cloud"].making) is not None:
-                making.result()
+        plans.foresee(session, [cloud], [], NOW, by_dag=False)
         row = session.get_one(RunForecastRow, ("d", "r"))
         assert (row.hurry, row.finish_by) == (10.0, NOW - 50 + 60)
         assert row.ends_at is not None
@@ -417,10 +416,10 @@ def budget(unit: Unit, spent: float, lifted_by: str | None = None) -> BudgetUse:
     return BudgetUse(PeriodBudget("d", Who(dag="d"), 10.0, unit), spent, 0.0, NOW - 9000, NOW + 9000, lifted_by)
 
 
-def foreseen(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch, *uses: BudgetUse) -> list[tuple[str, ...]]:
+def foreseen(house: House, folder: Path, *uses: BudgetUse) -> list[tuple[str, ...]]:
     """The jobs of each machine that is launched for what is to come, and for what waits and is not looked at."""
-    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 600.0)
     plans = SitePlans(make_settings(folder), Ways(), lambda: None, PastWaits(), partial(budget_terms, uses))
+    plans.threads = AtOnce()
     with Session(house.engine) as session:
         found = plans.foresee(session, [FULL_CLOUD], [], NOW, by_dag=False).actions["cloud"]
     plans.close()
@@ -428,31 +427,27 @@ def foreseen(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch, *uses:
     return [tuple(sorted(name.removeprefix("d r ") for name in each.jobs)) for each in made.launches]
 
 
-def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_what_is_to_come_of_a_dag_whose_budget_is_spent_nothing_is_launched(house: House, tmp_path: Path) -> None:
     fresh(house)
     house.job("a", **NEAR_THE_END)
-    without = foreseen(house, tmp_path, monkeypatch)
+    without = foreseen(house, tmp_path)
     assert without, "while a runs a machine is launched for what comes after it"
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 2.0)) == without
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0)) == []
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.CPU_HOURS, 10.0)) == []
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0, "ann")) == without, "it was lifted"
+    assert foreseen(house, tmp_path, budget(Unit.USD, 2.0)) == without
+    assert foreseen(house, tmp_path, budget(Unit.USD, 10.0)) == []
+    assert foreseen(house, tmp_path, budget(Unit.CPU_HOURS, 10.0)) == []
+    assert foreseen(house, tmp_path, budget(Unit.USD, 10.0, "ann")) == without, "it was lifted"
     others = BudgetUse(PeriodBudget("e", Who(dag="e"), 1.0), 1.0, 0.0, NOW - 9000, NOW + 9000)
-    assert foreseen(house, tmp_path, monkeypatch, others) == without
+    assert foreseen(house, tmp_path, others) == without
 
 
-def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nor_for_what_waits_behind_more_jobs_than_a_tick_looks_at(house: House, tmp_path: Path) -> None:
     fresh(house)
     house.job("b", State.QUEUED)
-    without = foreseen(house, tmp_path, monkeypatch)
+    without = foreseen(house, tmp_path)
     assert "r-b" in {name for names in without for name in names}
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 2.0))
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.USD, 10.0)) == []
-    assert foreseen(house, tmp_path, monkeypatch, budget(Unit.CPU_HOURS, 10.0)) == []
+    assert foreseen(house, tmp_path, budget(Unit.USD, 2.0))
+    assert foreseen(house, tmp_path, budget(Unit.USD, 10.0)) == []
+    assert foreseen(house, tmp_path, budget(Unit.CPU_HOURS, 10.0)) == []
 
 
 def test_what_a_share_may_not_have_is_not_planned_either_where_it_was_not_looked_at() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from lading.executors.forecast import site_plan
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
-from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, SitePlan
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
+from lading.executors.forecast.site_plan import SECONDS_PENDING, PlanningInput, SitePlan, chosen
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
-from lading.scheduling.forecast.fleets import Fleet
+from lading.scheduling.forecast.fleet_work import Fleet
 from lading.scheduling.forecast.forecast import RoomWait
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -41,38 +38,27 @@ class House:
     def __init__(self) -> None:
         self.jobs: dict[str, ComingTask] = {}
         self.machines: list[Location] = []
-        self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any, Any]] = []
+        self.asked: list[tuple[Future[Fleet | None], PlanningInput, Sequence[Fleet]]] = []
         self.rings = 0
         self.at_once = True
         self.most: int | None = None
+        self.run_max_instances: int | None = None
         self.pools: dict[str, int] = {}
-        self.plan = SitePlan(MARKET, self.start, self.ring, threading.Event())
+        self.plan = SitePlan(MARKET, self.start, self.ring)
 
     def ring(self) -> None:
         self.rings += 1
 
-    def start(self, here: PlanningInput, ways: Sequence[Way | Fleet], more: Sequence[Way]) -> Future[ChosenSchedule]:
-        self.asked.append((Future(), here, ways, more))
+    def start(self, here: PlanningInput, fleets: Sequence[Fleet]) -> Future[Fleet | None]:
+        self.asked.append((Future(), here, fleets))
         if self.at_once:
             self.make()
         return self.asked[-1][0]
 
     def make(self) -> None:
-        """Make the plan that was asked for last."""
-        future, here, ways, more = self.asked[-1]
-        future.set_result(
-            choose(
-                here.forecast,
-                here.locations,
-                here.problem,
-                boot=here.boot,
-                boots=here.boots,
-                hurry=1.0,
-                ways=ways,
-                more=more,
-                now=here.now,
-            )
-        )
+        """Choose the fleet that was asked for last."""
+        future, here, fleets = self.asked[-1]
+        future.set_result(chosen(here, fleets, lambda: None))
 
     def job(self, name: str, *after: str, seconds: float = 100.0, **known: Any) -> None:
         need = PlannedJob("", Resources(2, 1024))
@@ -92,17 +78,12 @@ class House:
     ) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
-        run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by)
+        run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by, self.run_max_instances)
         its = site_forecast([run_at_site(run, "cloud")], self.pools)
         return self.plan.next_actions(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:
         return decide([], self.machines, MARKET, None, InstanceLimits(), now=now, foreseen=self.look(now))
-
-
-@pytest.fixture(autouse=True)
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_plan, "SECONDS_FOR_A_PLAN", 0.0)
 
 
 def test_jobs_begin_by_the_plan_under_their_tokens_and_what_comes_has_a_machine() -> None:
@@ -153,7 +134,7 @@ def test_as_long_as_a_plan_is_made_jobs_wait_for_it_but_not_for_long() -> None:
     assert [each.instance_type for each in found.actions.launches] == ["small"]
 
 
-def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> None:
+def test_where_choosing_takes_long_machines_are_launched_by_the_last_fleet() -> None:
     here = House()
     here.job("a", token="t")
     here.look()
@@ -162,10 +143,6 @@ def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> Non
     here.job("b", token="u")
     assert here.look(NOW + 3).actions.launches == ()
     late = here.look(NOW + SECONDS_PENDING + 1)
-    assert (late.is_of_now, late.actions.launches) == (False, ()), "it was launched by the plan that was of now"
-    here.make()
-    here.job("c", token="v")
-    late = here.look(NOW + SECONDS_PENDING + 20)
     assert not late.is_of_now
     assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"u"}
 
@@ -233,6 +210,28 @@ def test_where_there_may_be_more_machines_than_a_plan_has_all_of_it_is_planned_a
     assert len(here.asked) == 2, "it has as many as it needs"
 
 
+@pytest.mark.parametrize("known", [{"max_instances": 3}, {"run_max_instances": 3}], ids=["task", "run"])
+def test_machines_for_a_task_that_may_use_few_are_planned_as_where_there_may_be_few(known: dict[str, int]) -> None:
+    """Some of its jobs are at work, and one machine that takes no more counts as well."""
+    found = []
+    for is_hint in (True, False):
+        here = House()
+        need = PlannedJob("", Resources(3, 1024), task="r a")
+        jobs = [ComingJob(f"a{n}", Prediction(300.0), "cloud", need, n, f"t{n}") for n in range(20)]
+        jobs[0] = replace(jobs[0], begun=NOW, location="up")
+        here.jobs["a"] = ComingTask(jobs, max_instances=known.get("max_instances") if is_hint else None)
+        its = Location("up", Resources(8, 16384), Resources(3, 1024), "large", usd_per_hour=1.44, jobs=1)
+        here.machines = [its, replace(its, name="draining", draining=True, tasks=frozenset(("r a",)), runs={"r"})]
+        here.run_max_instances = known.get("run_max_instances") if is_hint else None
+        limits = InstanceLimits(instances=None if is_hint else 3)
+        actions = here.look(market=replace(MARKET, limits=limits)).actions
+        assert here.plan.planner.schedule is not None
+        used = {id(each) for each in here.plan.planner.schedule.homes.values()}
+        assert len(used) == 2, "one of the three takes no more"
+        found.append((len(actions.launches), len(actions.placements), here.plan.ends))
+    assert found[0] == found[1]
+
+
 def test_what_its_share_keeps_from_the_site_is_planned_when_that_does_not() -> None:
     here = House()
     here.job("a", token="t")
@@ -273,7 +272,7 @@ def test_what_is_asked_of_a_run_is_planned_at_once_and_in_all_ways() -> None:
     found = here.look(NOW + 2, hurry=0.0, finish_by=NOW + 400)
     assert (found.is_of_now, len(here.asked)) == (True, 2)
     assert len(found.actions.launches) == 1
-    assert here.asked[-1][2] == here.asked[0][2] == (), "not only what is beside the last one"
+    assert here.asked[-1][2] == here.asked[0][2] == [], "not only what is beside the last one"
 
 
 def test_what_comes_after_is_not_known_and_so_nothing_goes() -> None:
@@ -352,7 +351,7 @@ def test_what_is_held_up_and_all_behind_it_is_not_planned(known: dict[str, Any])
     here.job("c", token="c", begun=NOW, location="up", seconds=500)
     here.machine("up", used=Resources(2, 1024), jobs=1)
     here.look()
-    assert here.plan.planner.planned == {"a", "b", "c"}
+    assert here.plan.planner.chosen_for == {"a", "b", "c"}
     here.look(NOW + SECONDS_UNTIL_HELD_UP)
     assert here.plan.planner.open == {"c"}
     here.job("a", token="t", seconds=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +15,19 @@ from sqlalchemy.orm import Session
 from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_threads
+from lading.executors.gangs import gang_controller
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import RequestKind
-from lading.hooks.site import SiteConfig
+from lading.hooks.site import Holding, SiteConfig
+from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
-from tests.clusters.sites import FakeSite, make_settings, make_store
+from tests.clusters.sites import FakeElasticSite, FakeSite, make_settings, make_store
 from tests.reasons import told
 
 
@@ -341,6 +344,35 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
     lab.end("head-r", "error")
     house.tick(2)
     assert "the job of task 'head' in its gang 'ray' has failed" in str(house.jobs()["workers0"].cancel)
+
+
+class Shop(FakeElasticSite, Holding):
+    """A site that launches what a gang needs."""
+
+    holds = True
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        """Nothing is up."""
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_gang_waits_a_minute_for_a_site_that_does_not_say_yet_what_it_can_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, is_late: bool
+) -> None:
+    monkeypatch.setattr(gang_controller, "SECONDS_UNTIL_ANSWERED", 0.0 if is_late else 600.0)
+    shop = Shop("shop", tmp_path)
+    market, shop.says = shop.says, None
+    house.sites = [shop]
+    house.begin()
+    house.queue("head", "workers.0", cpus=4)
+    house.tick(3)
+    assert set(house.states().values()) == {ATTEMPTED if is_late else QUEUED}
+    shop.says = market
+    house.tick(3)
+    assert bool(shop.ordered) is not is_late
 
 
 @pytest.mark.parametrize("lies", ["refused", "silence"])

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import JobRow, State, fair_queue, queue, shapes
 from lading.executors.store.fair_queue import FairTurns, FirstJobs, FoundJobs
+from lading.executors.store.queued import QueuedJobs
 from lading.scheduling.reasons import because
 from lading.scheduling.shares.budgets import BudgetTerms
 from lading.scheduling.shares.table import ShareAmounts, Shares
@@ -103,27 +104,6 @@ def test_others_are_sought_for_their_shapes_when_few_of_them_are_left(
     assert calls == {"of_each": 3, "_first": 4}
 
 
-def test_of_a_job_that_has_changed_the_row_is_read_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    real = fair_queue.by_token
-    monkeypatch.setattr(fair_queue, "by_token", lambda of, tokens: asked.extend(tokens) or real(of, tokens))
-    known = FoundJobs()
-    known.note(real(session, ["a000", "a001", "b000"]), 0.0)
-    session.execute(update(JobRow).where(JobRow.token == "a000").values(priority=7))
-    assert {row.token: row.memory for row in known.read(session)} == {"a000": 512, "a001": 512, "b000": 512}
-    assert {row.token for row in known.read(session)} == {"a000", "a001", "b000"}
-    assert asked == ["a000"]
-    asked.clear()
-    session.execute(update(JobRow).where(JobRow.token == "a001").values(memory=700))
-    session.execute(update(JobRow).where(JobRow.token == "b000").values(state=State.PLACED))
-    assert {row.token: row.memory for row in known.read(session)} == {"a000": 512, "a001": 700}
-    assert asked == ["a001"]
-    session.execute(update(JobRow).where(JobRow.token == "a000").values(memory=800, changed_at=None))
-    for memory in (800, 900):
-        session.execute(update(JobRow).where(JobRow.token == "a000").values(memory=memory, changed_at=None))
-        assert {row.token: row.memory for row in known.read(session, without=["a001"])} == {"a000": memory}
-
-
 def test_what_takes_longer_to_find_out_holds_longer_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -140,11 +120,7 @@ def test_of_a_shape_of_which_enough_are_among_the_first_no_others_are_looked_at(
     assert (len(found), found[MOST:]) == (MOST + 3, ["z0", "z1", "z2"])
 
 
-@pytest.mark.parametrize("most", [100, 2])
-def test_jobs_of_many_tenants_are_given_the_reason_of_a_budget_together(
-    session: Session, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(fair_queue, "MOST_TENANTS", most)
+def test_jobs_are_given_the_reason_of_a_budget_once(session: Session) -> None:
     held = because("budget_spent_cpu_hours", budget="all", spent=9.0, most=9.0, until=2e6)
 
     def allowed(tenant: Tenant) -> BudgetTerms:
@@ -155,7 +131,12 @@ def test_jobs_of_many_tenants_are_given_the_reason_of_a_budget_together(
     assert {job.dag_id for job in queue.waiting(session, 0, fair=fair)} == {"d"}
     statements: list[str] = []
     event.listen(session.get_bind(), "before_cursor_execute", lambda *given: statements.append(given[2]))
-    fair.explain_held(session, 1e6)
-    assert len(statements) == (1 if most == 100 else 2)
+    queued = QueuedJobs().read(session)
+    statements.clear()
+    fair.explain_held(session, queued, 1e6)
+    assert {each.split()[0] for each in statements} == {"UPDATE"}
+    statements.clear()
+    fair.explain_held(session, queued, 1e6)
+    assert statements == []
     reasons = {row.dag_id: row.reason_code for row in session.execute(select(JobRow.dag_id, JobRow.reason_code))}
     assert reasons == {"a": held.code, "b": held.code, "c": held.code, "d": None}

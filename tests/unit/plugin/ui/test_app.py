@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,7 @@ from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.types import DagRunType
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -29,7 +31,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jwt import InvalidTokenError
 from schemathesis import Case, GenerationMode
-from sqlalchemy import create_engine, select, update
+from sqlalchemy import create_engine, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -197,6 +199,63 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
     assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
     assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
+
+
+def test_a_site_is_full_or_degraded_by_what_the_controller_counts(session: Session, client: TestClient) -> None:
+    add_house(session)
+    site = session.get_one(SiteRow, "hpc")
+    site.limits = json.dumps({"max_allocations": "2", "max_usd_per_hour": "10 USD", "max_jobs": "5", "queue": "batch"})
+    amounts = {"kind": "", "disk": 0, "seconds": 60.0, "usd_per_hour": 2.0, **AMOUNTS}
+    add(session, "waits", state=State.QUEUED, site_hint="hpc")
+    session.add(InstanceRow(token="L2", site="hpc", state=InstanceState.UP, ordered_at=NOW, ready_at=NOW, **amounts))
+    session.add(
+        LocationRow(site="local", name="far", kind="local", disk=0, state="unreachable", seen_at=NOW, **AMOUNTS)
+    )
+    session.commit()
+    local, hpc = client.get("/summary").json()["sites"]
+    assert [(each["name"], each["used"], each["most"]) for each in hpc["limits"]] == [
+        ("max_allocations", 2, 2), ("max_usd_per_hour", 4, 10), ("max_jobs", 0, 5), ("queue", None, None),
+    ]  # fmt: skip
+    assert (hpc["state"], hpc["machines"], hpc["machines_idle"], hpc["machines_silent"]) == ("up", 2, 1, 0)
+    assert (local["state"], local["machines_silent"], local["is_full"]) == ("degraded", 1, False)
+    assert hpc["is_full"], "jobs wait, and no more allocations may be requested"
+    session.execute(update(InstanceRow).where(InstanceRow.token == "L2").values(state=InstanceState.ENDED))
+    session.commit()
+    assert not client.get("/summary").json()["sites"][1]["is_full"]
+    add(
+        session,
+        "told",
+        state=State.QUEUED,
+        reason=because("max_usd_per_hour", type="c7i", price=2.0, used=9.0, most=10.0).at("hpc"),
+    )
+    session.commit()
+    assert client.get("/summary").json()["sites"][1]["is_full"], "a job says so that names no site"
+
+
+def test_a_try_that_failed_is_no_task_that_failed(session: Session, client: TestClient) -> None:
+    add_run(session, "mine", "r")
+    for number, state in enumerate(("success", "up_for_retry", "failed")):
+        instance = {"dag_id": "mine", "run_id": "r", "task_id": f"t{number}", "map_index": -1, "state": state}
+        session.execute(insert(TaskInstance.__table__), [instance | {"id": uuid.uuid4(), "pool": "p", "pool_slots": 1}])
+        for attempt in (1, 2):
+            failed = {"state": State.FAILED, "cause": "error", "task_id": f"t{number}", "try_number": attempt}
+            ended(session, f"job{number}{attempt}", **failed)
+    ended(session, "callback", state=State.FAILED, cause="error", dag_id=None, run_id=None, task_id=None)
+    session.commit()
+    found = client.get("/summary").json()
+    assert (found["failed"], found["failed_tasks"]) == (7, 2), "t2, and what Airflow knows no task of"
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    assert [(each["run_id"], each["map_index"], each["try_number"]) for each in group["failed_tasks"]] == [
+        ("r", -1, 2)
+    ] * 3
+
+
+def test_machines_that_were_taken_back_are_one_group_of_their_site(session: Session, client: TestClient) -> None:
+    for number in range(3):
+        ended(session, f"spot{number}", state=State.FAILED, cause="preempted", location=f"M{number}", site="cloud")
+    session.commit()
+    [group] = client.get("/failures", params={"since": NOW - 3600}).json()["groups"]
+    assert (group["site"], group["node"], group["jobs"]) == ("cloud", None, 3)
 
 
 def test_nothing_at_all_is_an_answer_too(client: TestClient) -> None:
@@ -405,7 +464,7 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     assert found["totals"]["cpu_hours"] == pytest.approx(800 / 3600)
     assert found["totals"]["cpu_hours_used"] == pytest.approx(200 / 3600)
     assert (found["totals"]["memory_used"], found["totals"]["usd"]) == (0.5, 2.0)
-    assert (found["totals"]["time_used"], found["usd_idle"]) == (0.25, 0.0), "of the limit of those that had one"
+    assert (found["totals"]["time_used"], found["billed"]["usd_idle"]) == (0.25, 0.0), "of the limit of those with one"
     assert (found["most_at_once"], found["states"]) == (2, {"succeeded": 4})
     assert found["bound_seconds"] == pytest.approx(200), "800 cpu-seconds on 4 cpus"
     assert found["seconds"] == pytest.approx(210)
@@ -484,9 +543,15 @@ def test_jobs_are_found_by_what_they_have(session: Session, client: TestClient) 
         ({"q": "4711"}, "a"), ({"q": "align n17"}, "a"), ({"q": "n17"}, "a"), ({"q": "%"}, ""),
         ({"cause": ["error", "out_of_memory"], "site": "hpc"}, "bc"), ({"location": "n17"}, "a"),
         ({"location": "L1", "state": "failed"}, "c"), ({"task_id": "sort"}, "b"), ({"run_id": "manual__1"}, "b"),
+        ({"q": "mine.align[3]"}, "a"), ({"q": "'mine.align',"}, "ac"), ({"q": "hpc/L1"}, "crun2"),
+        ({"q": "hpc / L1"}, "crun2"),        ({"q": "local/L1"}, ""), ({"q": "hpc/n17"}, "a"), ({"q": "mine.ali*"}, ""),
         ({"q": "align", "queued_until": NOW - 700}, ""), ({"q": "align", "queued_since": NOW - 700}, "ac"),
     ):  # fmt: skip
         assert "".join(sorted(found_jobs(client, **params))) == tokens, params
+    assert found_jobs(client, q="wait1") == ["wait1"], "by its token"
+    assert len(found_jobs(client, q="hpc")) >= 3, "by its site"
+    for q, names in (("hpc/L", ["L1"]), ("L1", ["L1"]), ("local/host", ["host"]), ("hpc", []), ("lab/host", [])):
+        assert [each["name"] for each in client.get("/jobs", params={"q": q}).json()["machines"]] == names, q
     waits = {"reason_code": "max_allocations", "reason_limit": "max_allocations"}
     assert found_jobs(client, **waits) == ["wait1"]
     assert found_jobs(client, reason_code="task_jobs") == [], "of another Dag"
@@ -668,10 +733,32 @@ def test_the_bill_says_what_was_used_and_what_was_not(session: Session, client: 
     assert parts == {("named", "mine"): (1.0, 3.0, 3.6, 0.4)}
     assert found["rows"][0]["usd"] == pytest.approx([8.0, None])
     assert rows["named", "mine"]["cpu_hours"] == pytest.approx(4 * 2), "all of its machine"
+    by_run = client.get("/bill", params={"since": day, "until": NOW, "split": "run"}).json()
+    assert [(row["dag_id"], row["run_id"], row["total"]) for row in by_run["rows"]] == [
+        ("mine", "r", rows["named", "mine"])
+    ]
+    [run] = client.get("/dags/mine/runs").json()["runs"]
+    assert run["billed"] == rows["named", "mine"], "used, unused, idle and boot are those of the bill"
     by_site = client.get("/bill", params={"since": day, "until": NOW, "split": "site", "by": "month"}).json()
     assert [(row["kind"], row["site"], row["total"]["usd"]) for row in by_site["rows"]] == [("named", "cloud", 8.0)]
     for wrong in ({"until": day}, {"until": day + 401 * 86400}, {"until": day + 86400, "by": "year"}):
         assert client.get("/bill", params={"since": day, **wrong}).status_code == 422
+
+
+def test_the_dearest_run_comes_first_with_what_its_machine_idled(session: Session, client: TestClient) -> None:
+    for number, usd in enumerate((1.0, 3.0, 2.0, 0.5)):
+        ended(
+            session, f"job{number}", run_id=f"r{number}", usd=usd, queued_at=NOW - 900 + number, location=f"M{number}"
+        )
+    machine = {"site": "cloud", "kind": "c7i.xlarge", "disk": 0, "seconds": 0.0, "state": InstanceState.ENDED}
+    machine |= {"capacity_type": "spot", "ordered_at": NOW - 900, "launched_at": NOW - 900, "ready_at": NOW - 900}
+    machine |= {"usd_per_hour": 50.0, "usd": 9.5, "usd_since": NOW, "usd_idle": 9.0, "ended_at": NOW, **AMOUNTS}
+    session.add(InstanceRow(token="M3", **machine))
+    session.commit()
+    for sort, order in (("began", "3210"), ("cost", "3120")):
+        runs = client.get("/dags/mine/runs", params={"sort": sort}).json()["runs"]
+        assert "".join(run["run_id"][1:] for run in runs) == order, sort
+    assert len(client.get("/dags/mine/runs", params={"sort": "cost", "limit": 1}).json()["runs"]) == 1
 
 
 def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestClient) -> None:
@@ -722,6 +809,21 @@ def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> N
     assert (first["task_id"], first["jobs"], first["started_at"], first["until"]) == ("a", 1, NOW - 990, NOW - 890)
     assert (first["cpus_used"], first["last_seconds"], first["expected"]) == (0.5, 110.0, None)
     assert [phase["key"] for phase in second["tries"][0]["phases"]] == ["airflow", "runs"]
+    assert (second["median_wait"], second["longest_wait"]) == (10.0, 10.0)
+
+
+def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Session, client: TestClient) -> None:
+    for number in range(100):
+        add(session, f"wait{number:03}", state=State.QUEUED, queued_at=NOW - 900 + number, map_index=number)
+    ended(session, "failed", state=State.FAILED, cause="error", queued_at=NOW - 10, started_at=NOW - 9, map_index=200)
+    add(session, "runs", started_at=NOW - 5, queued_at=NOW - 6, map_index=201)
+    session.commit()
+    [task] = client.get("/dags/mine/runs/r/gantt").json()["tasks"]
+    states = [each["state"] for each in task["tries"]]
+    assert (len(states), states.count("failed"), states.count("running"), task["is_cut"]) == (60, 1, 1, True)
+    assert task["longest_wait"] == pytest.approx(900, abs=120)
+    run = client.get("/dags/mine/runs/r").json()
+    assert 800 < run["median_wait"] < run["longest_wait"] < 1100, "not 22 hours in all"
 
 
 def paths(client: TestClient, method: str = "get") -> list[str]:

@@ -49,9 +49,22 @@ def test_jobs_of_the_site_are_steps_and_others_take_time() -> None:
         "b": (("a",), True, SECONDS),
         "c": (("b",), True, SECONDS),
     }
-    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r", priority=1)
+    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r", task="its limit", priority=1)
     assert steps["b"].job.resources == Resources(), "what it takes elsewhere is nothing here"
     assert found.waiting == {}
+
+
+def test_on_how_many_machines_a_task_and_a_run_may_be_less_those_where_they_are_elsewhere() -> None:
+    elsewhere = [
+        job("b0", site="lab", begun=9.0, location="m"),
+        job("b1", site="lab", begun=9.0, location="m"),  # on the same machine
+        job("b2", site="hpc", begun=9.0),  # a batch job of its own
+        job("b3", site=None, begun=9.0),  # not ours
+    ]
+    here = [job("a0", begun=9.0, location="up"), job("a1", token="t")]
+    tasks = {"a": ComingTask(here, max_instances=3), "b": ComingTask(elsewhere)}
+    groups = site_forecast([run_at_site(ComingRun("r", 5.0, tasks, max_instances=5), "cloud")]).groups
+    assert (groups.tasks, groups.runs) == ({"its limit": 3}, {"r": 3})
 
 
 def test_a_run_with_nothing_at_the_site_is_no_matter_of_it() -> None:
@@ -82,6 +95,15 @@ def test_in_a_mapped_group_each_waits_for_its_own() -> None:
     a = mapped("a", 3)
     steps = run(a=task(a[1:]), b=task(mapped("b", 3), "a", by_index=["a"])).forecast.steps
     assert [steps[f"b{index}"].parents for index in range(3)] == [(), ("a1",), ("a2",)]
+
+
+def test_of_some_jobs_it_is_known_for_which_others_they_wait() -> None:
+    of_jobs = {0: {"a": [1, 7], "b": []}, 1: {"a": [], "b": []}, 2: {"a": [2], "b": [1]}}
+    a, b = ComingTask(mapped("a", 3)), ComingTask(mapped("b", 3), ("a", "b"), before=of_jobs)
+    steps = run(a=a, b=b).forecast.steps
+    assert [steps[f"b{index}"].parents for index in range(3)] == [("a1",), (), ("a2", "b1")], "a7 has ended"
+    steps = run(a=a, b=ComingTask(mapped("b", 2), ("a",), before={0: {"a": [1]}})).forecast.steps
+    assert [steps[f"b{index}"].parents for index in range(2)] == [("a1",), ("r a end",)]
 
 
 def test_what_is_left_out_is_passed_through() -> None:

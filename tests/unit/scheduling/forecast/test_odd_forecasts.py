@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
-from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.coming import (
     ComingJob,
     ComingRun,
@@ -17,7 +16,7 @@ from lading.scheduling.forecast.coming import (
     parts_at,
     site_forecast,
 )
-from lading.scheduling.forecast.policy import Planner, act_late
+from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, pose
@@ -108,9 +107,7 @@ def test_there_is_a_plan_for_whatever_is_valid(
         actions = planner.decide(its.forecast, waiting, locations, problem, spent=spent, now=now)
         assert {*(each.job for each in actions.placements), *(each.job for each in actions.waits)} <= set(waiting)
         if planner.schedule is not None:
-            act_late(planner.schedule, waiting, its.forecast, locations, now, launches=True)
-    found = choose(its.forecast, locations, problem, boot=boot, hurry=hurry, spent=spent, now=NOW)
-    assert all(math.isfinite(end) for end in found.ends.values())
+            assert all(math.isfinite(end) for end in planner.schedule.expected_ends(its.forecast).values())
 
 
 def test_of_plans_that_all_cost_more_than_can_be_reckoned_one_is_taken() -> None:
@@ -118,4 +115,7 @@ def test_of_plans_that_all_cost_more_than_can_be_reckoned_one_is_taken() -> None
     its = site_forecast(parts_at([ComingRun("r", NOW, {"t": ComingTask([job])})], "here", {}).values())
     problem = pose([], [], catalogue(small=(2, 4096, 0.36)), InstanceLimits(), Objective(), NOW, None)
     for spent in (math.inf, math.nan):
-        assert choose(its.forecast, [], problem, boot=60.0, spent=spent, now=NOW).schedule.starts == {"a": NOW + 60.0}
+        planner = Planner(60.0)
+        planner.decide(its.forecast, ["a"], [], problem, spent=spent, now=NOW)
+        assert planner.schedule is not None
+        assert planner.schedule.starts == {"a": NOW + 60.0}

@@ -6,20 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.forecast.choice import Way, choose
-from lading.scheduling.forecast.fleets import Fleet
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import (
-    MORE_MACHINES,
-    SLACK,
-    Actions,
-    Planner,
-    act,
-    act_late,
-    find_prefetches,
-)
-from lading.scheduling.forecast.schedule import PlannedMachine, PlannedStart, Schedule
-from lading.scheduling.forecast.timeline import MachineTimeline
+from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act, find_prefetches
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
@@ -130,7 +119,7 @@ def test_a_plan_holds_until_something_goes_another_way() -> None:
 def at_one_machine(used: float, *, seconds: float = 50.0, **starts: float) -> tuple[Schedule, Forecast]:
     """Steps of two cpus that begin at times on a machine of two, of which so many are in use."""
     there = replace(Workflow.location("up"), used=Resources(used, 0))
-    machine = PlannedMachine(MachineTimeline((2, 4096, 0, 0), 0.0001, BOOT, 0.0, is_there=True), there)
+    machine = PlannedMachine(BOOT, 0.0, there)
     steps = {name: step(name, seconds) for name in starts}
     machine.steps = list(steps)
     until = {name: start + seconds for name, start in starts.items()}
@@ -263,43 +252,14 @@ def test_what_takes_a_moment_itself_keeps_nothing_from_a_machine() -> None:
     assert find_prefetches(schedule, Forecast(steps), {"second"}, 10.0) == {"second": "up"}
 
 
-def test_a_new_plan_may_go_on_as_the_last_one_as_long_as_nothing_has_come() -> None:
+def test_a_fleet_is_chosen_beside_the_last_one_as_long_as_nothing_has_come() -> None:
     here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
-    assert here.planner.ways(Forecast(here.steps)) == (), "there was none"
+    assert here.planner.fleets(Forecast(here.steps)) == [], "there was none"
     here.decide(0.0)
-    here.begin("a", "up", 0.0)
-    first = here.planner.ways(Forecast(here.steps))[0]
-    assert isinstance(first, Way)
-    assert first.before is not None
-    assert first.before["b"] == PlannedStart(100.0, "up", 0)
-    unsure = {name: replace(each, spread=0.3) for name, each in here.steps.items()}
-    ways = here.planner.ways(Forecast(unsure))
-    assert all(isinstance(way, Fleet) or way.before is None for way in ways), "else all would go on to wait"
-    here.decide(101.0 + SLACK)
-    assert here.planner.way is not None
-    assert isinstance(here.planner.way, Fleet) or here.planner.way.before is None
+    tried = here.planner.fleets(Forecast(here.steps, {"r": 0.0}))
+    assert tried[0] == here.planner.fleet
     here.steps["new"] = step("new", 10)
-    assert here.planner.ways(Forecast(here.steps)) == ()
-    assert [way.fleet for way in here.planner.going_on(Forecast(here.steps))] == [0, *(1 + n for n in MORE_MACHINES)]
-    here.steps["b"] = step("b", 50, "a", "new")
-    assert here.planner.going_on(Forecast(here.steps)) == (), "what was planned waits for what was not"
-
-
-def test_a_run_that_comes_leaves_alone_what_was_planned_where_that_is_cheaper() -> None:
-    """Both runs take two machines for as long as they can be full; by the rests of both together they would not be."""
-    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
-    here.decide(0.0)
-    here.begin("a", "up", 0.0)
-    new = {name: replace(step(name, 100), job=PlannedJob(name, Resources(2, 1), run="q")) for name in ("x", "y")}
-    forecast = Forecast({**here.steps, **new}, {"r": 0.0, "q": 10.0})
-    before = here.planner.going_on(forecast)[0].before
-    assert before is not None
-    ways = here.planner.going_on(forecast)
-    found = choose(forecast, here.locations, PROBLEM, boot=BOOT, ways=ways, now=10.0).schedule
-    assert found.starts["b"] == 100.0
-    assert found.starts.keys() == forecast.steps.keys()
-    for name in ("x", "y"):
-        assert found.homes[name].timeline.usd() > 0
+    assert here.planner.fleets(Forecast(here.steps, {"r": 0.0})) == []
 
 
 def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() -> None:
@@ -342,34 +302,3 @@ def test_nothing_is_placed_where_something_still_runs() -> None:
     here.end("a")
     assert [each.job for each in here.decide(101.0).placements] == ["b"]
     assert here.planner.plans == 1
-
-
-def late(here: Workflow, now: float, waiting: list[str], *, launches: bool = False) -> Actions:
-    assert here.planner.schedule is not None
-    forecast = Forecast(here.steps, {"r": 0.0})
-    return act_late(here.planner.schedule, waiting, forecast, here.locations, now, launches=launches)
-
-
-def test_by_an_old_plan_jobs_begin_and_nothing_is_released() -> None:
-    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up", "spare"))
-    here.decide(0.0)
-    here.steps["new"] = step("new", 10)
-    found = late(here, 0.0, ["a", "new"])
-    assert [(each.job, each.location) for each in found.placements] == [("a", "up")]
-    assert (found.releases, found.launches, found.waits) == ((), (), ())
-    here.locations = here.locations[1:]
-    assert late(here, 0.0, ["a"]).placements == (), "its machine has gone"
-
-
-def test_by_an_old_plan_a_machine_is_launched_once_and_known_again_by_its_kind() -> None:
-    here = Workflow(step("a", 100))
-    here.planner.adopt(
-        choose(Forecast(here.steps, {"r": 0.0}), [], PROBLEM, boot=BOOT, now=0.0), Forecast(here.steps, {"r": 0.0})
-    )
-    assert late(here, 0.0, ["a"]).launches == ()
-    [launch] = late(here, 0.0, ["a"], launches=True).launches
-    assert launch.instance_type == "small"
-    assert late(here, 1.0, ["a"], launches=True).launches == ()
-    here.locations = [here.location("new", ready_at=60.0)]
-    [wait] = clauses(late(here, 2.0, ["a"], launches=True).waits)
-    assert clauses(wait.reason) == "new is booting, and can run it in about 60 s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,14 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.forecast.choice import Menus, Way, choose, nearby, sizes_between
-from lading.scheduling.forecast.fleets import Fleet, FleetRun, FleetWork, draws, offers
+from lading.scheduling.forecast.choice import beside, choose, sizes_between
+from lading.scheduling.forecast.draws import draws
+from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, offers
+from lading.scheduling.forecast.fleets import FleetRun
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import planned_starts
-from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Problem, pose
+from lading.scheduling.packing.problem import Problem, Vector, fits, pose, vector
 from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
@@ -29,6 +31,22 @@ BOOT, NOW = 60.0, 1000.0
 
 def posed(most: int | None = None) -> Problem:
     return pose([], [], GOODS, InstanceLimits(instances=most), Objective(), NOW, None)
+
+
+def to_do(forecast: Forecast, locations: Sequence[Location] = (), problem: Problem | None = None) -> FleetWork:
+    return FleetWork(forecast, locations, problem or posed(), BOOT, NOW)
+
+
+def planned(
+    forecast: Forecast,
+    locations: Sequence[Location] = (),
+    problem: Problem | None = None,
+    hurry: float = 1.0,
+    fleets: Sequence[Fleet] = (),
+) -> Schedule:
+    """The schedule by the best fleet of all, or of those given."""
+    work = to_do(forecast.by_those_at_work(NOW).by_means(), locations, problem)
+    return FleetRun(work, choose(work, forecast, hurry, fleets=fleets)).schedule()
 
 
 def there(name: str, cpus: float = 2, **more: object) -> Location:
@@ -73,7 +91,7 @@ def with_a_gap() -> Forecast:
 def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: int | None, is_up: bool) -> None:
     locations = [there("up", 8), there("boots", 8, ready_at=NOW + 20)][: 2 if is_up else 0]
     most = None if most is None else most + len(locations)
-    schedule = choose(forecast, locations, posed(most), boot=BOOT, hurry=hurry, now=NOW).schedule
+    schedule = planned(forecast, locations, posed(most), hurry=hurry)
     assert schedule.starts.keys() == forecast.steps.keys()
     for name, step in forecast.steps.items():
         assert schedule.until[name] == schedule.starts[name] + step.seconds
@@ -84,17 +102,52 @@ def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: i
             schedule.starts[name] >= max(up, getattr(machine.location, "ready_at", None) or up)
             for name in machine.steps
         )
-        for used in machine.timeline.used:
-            assert all(amount <= have for amount, have in zip(used, machine.timeline.capacity, strict=True))
-        assert all(before[1] < after[0] for before, after in pairwise(machine.timeline.busy))
     assert sorted(name for machine in schedule.machines for name in machine.steps) == sorted(forecast.steps)
-    assert schedule.usd == pytest.approx(sum(machine.timeline.usd() for machine in schedule.machines))
+    for machine in schedule.machines:
+        for at in (schedule.starts[name] for name in machine.steps):
+            at_work = [name for name in machine.steps if schedule.starts[name] <= at < schedule.until[name]]
+            used = sum((forecast.steps[name].job.resources for name in at_work), Resources())
+            assert fits(vector(used), capacity(machine))
+    assert schedule.usd == pytest.approx(sum(usd(machine, schedule) for machine in schedule.machines))
     if most is not None:
         spans = [
-            (machine.timeline.busy[0][0] - (0.0 if machine.location else BOOT), machine.timeline.busy[-1][1])
+            (busy(machine, schedule)[0][0] - (0.0 if machine.location else BOOT), busy(machine, schedule)[-1][1])
             for machine in schedule.machines
+            if machine.steps
         ]
         assert all(sum(begin <= at < end for begin, end in spans) <= most for at, _ in spans)
+
+
+def capacity(machine: PlannedMachine) -> Vector:
+    if machine.location is not None:
+        return vector(machine.location.capacity)
+    assert machine.bin is not None
+    return machine.bin.capacity
+
+
+def busy(machine: PlannedMachine, schedule: Schedule) -> list[tuple[float, float]]:
+    """From when to when a machine has steps, apart from each other."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted((schedule.starts[name], schedule.until[name]) for name in machine.steps):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def usd(machine: PlannedMachine, schedule: Schedule) -> float:
+    """What it costs to keep it through gaps no longer than a boot, and to release it in longer ones."""
+    its = busy(machine, schedule)
+    if machine.location is None:
+        assert machine.bin is not None
+        price, paid = machine.bin.price, BOOT
+    else:
+        price, paid = machine.location.usd_per_hour, 0.0
+        its = [(machine.since, machine.since), *its]
+    paid += sum(end - begin for begin, end in its)
+    paid += sum(min(after[0] - before[1], BOOT) for before, after in pairwise(its))
+    return paid * price / 3600
 
 
 def test_hurry_is_what_time_is_worth() -> None:
@@ -104,9 +157,9 @@ def test_hurry_is_what_time_is_worth() -> None:
     )
     ends, usd = [], []
     for hurry in (0.0, 1.0, 10.0):
-        found = choose(forecast, [], posed(), boot=BOOT, hurry=hurry, now=NOW)
-        ends.append(found.schedule.ends[None] - NOW)
-        usd.append(found.schedule.usd)
+        found = planned(forecast, hurry=hurry)
+        ends.append(found.ends[None] - NOW)
+        usd.append(found.usd)
     assert ends[0] == pytest.approx(8 * 900 + BOOT)  # one machine
     assert ends[1:] == [900 + BOOT] * 2
     assert usd[0] < usd[1] == pytest.approx(usd[2])
@@ -118,7 +171,7 @@ def test_a_step_that_can_wait_for_nothing_waits() -> None:
         "long": WorkflowStep(PlannedJob("long", Resources(2, 1)), 600.0),
         **{f"short{number}": WorkflowStep(PlannedJob(f"short{number}", Resources(2, 1)), 100.0) for number in range(3)},
     }
-    schedule = choose(Forecast(steps), [there("up"), there("too")], posed(), boot=BOOT, now=NOW).schedule
+    schedule = planned(Forecast(steps), [there("up"), there("too")], posed())
     assert len(schedule.machines) == 2
     assert len({id(schedule.homes[f"short{number}"]) for number in range(3)}) == 1
     assert schedule.ends[None] == NOW + 600
@@ -134,122 +187,30 @@ def test_a_run_may_go_on_so_many_machines_on_which_its_steps_begin_as_soon_as_th
     }
     rest = {f"r{number}": WorkflowStep(PlannedJob(f"r{number}", Resources(1, 1)), 50.0) for number in range(22)}
     forecast = Forecast({**chain, **rest})
-    builder, problem = Builder(forecast, [], BOOT, None, NOW), posed()
-    bins = Menus(forecast, problem, builder).bins(0.0)
+    small = posed().bins[0]
     for size in (1, 2, 3):
-        schedule = builder.build(ScheduleTerms({None: NOW}, {None: 0.0}, bins, size))
+        schedule = planned(forecast, fleets=[Fleet(small, size)])
         assert len(schedule.machines) == size
         assert schedule.starts.keys() == forecast.steps.keys()
-    assert choose(forecast, [], problem, boot=BOOT, now=NOW).schedule.usd <= 2 * (600 + BOOT) * 0.36 / 3600 + 1e-9
+    assert planned(forecast).usd <= 2 * (600 + BOOT) * 0.36 / 3600 + 1e-9
     one, other = there("one"), there("other")
     runs = WorkflowStep(PlannedJob("runs", Resources(1, 1)), 900.0, begun=NOW - 1, location="other")
     few = Forecast({"runs": runs, "r0": rest["r0"], "r1": rest["r1"]})
-    builder = Builder(few, [one, other], BOOT, None, NOW)
-    homes = builder.build(ScheduleTerms({None: NOW}, {None: 0.0}, bins, 1)).homes
+    homes = planned(few, [one, other], fleets=[Fleet(small, 1)]).homes
     assert {home.location for home in homes.values()} == {other}, "on the one that stays in any case"
 
 
-def test_the_less_is_known_of_the_rest_the_sooner_a_step_begins() -> None:
-    """As long as the rest of its run is known a step waits for room; if not, it would be late as soon as that takes
-    longer."""
-
-    def machines(spread: float) -> int:
-        steps = {
-            "long": WorkflowStep(PlannedJob("long", Resources(2, 1)), 1000.0),
-            "first": WorkflowStep(PlannedJob("first", Resources(2, 1)), 400.0, spread=spread),
-            "second": WorkflowStep(PlannedJob("second", Resources(2, 1)), 400.0, spread=spread),
-        }
-        builder = Builder(Forecast(steps), [there("up"), there("too")], BOOT, None, NOW)
-        bins = Menus(builder.forecast, posed(), builder).bins(0.0)
-        schedule = builder.build(ScheduleTerms({None: NOW + 1000.0}, {None: 1.0}, bins))
-        return len(schedule.machines)
-
-    assert machines(0.0) == 2
-    assert machines(0.8) == 3
-
-
-def test_nothing_waits_because_something_at_work_may_take_long() -> None:
-    """What is overdue may end soon, and what has waited would be the last of its run then."""
-
-    def first_start(seconds: float, spread: float) -> float:
-        at_work = WorkflowStep(PlannedJob("r", Resources(2, 1)), seconds, (), NOW - 1000, "up", spread)
-        other = WorkflowStep(PlannedJob("s", Resources(2, 1)), 600.0, (), NOW - 100, "too")
-        steps = {"r": at_work, "s": other, "a": WorkflowStep(PlannedJob("a", Resources(2, 1)), 400.0)}
-        locations = [there("up", used=Resources(2, 1)), there("too", used=Resources(2, 1))]
-        found = choose(Forecast(steps), locations, posed(), boot=BOOT, ways=[Way()], now=NOW)
-        return found.schedule.starts["a"]
-
-    assert first_start(2400.0, 0.0) == NOW + 500, "it is known that there is time"
-    assert first_start(999.0, 1.2) == NOW + BOOT
-
-
-@given(forecasts(), st.sampled_from([None, 2]), st.booleans())
-def test_what_goes_on_as_before_ends_when_it_was_to_end(forecast: Forecast, most: int | None, is_up: bool) -> None:
-    """Nothing has happened since the last schedule was made."""
-    locations = [there("up", 8)] if is_up else []
-    problem = posed(None if most is None else most + is_up)
-    last = choose(forecast, locations, problem, boot=BOOT, now=NOW)
-    before = planned_starts(last.schedule)
-    again = choose(forecast, locations, problem, boot=BOOT, ways=[Way(before=before)], now=NOW)
-    assert again.goes_on
-    assert again.way == Way(), "the next one goes on as this one"
-    if most is None:  # else what makes way for another machine depends on the order in which they are opened
-        assert planned_starts(again.schedule).keys() == before.keys()
-        assert all(again.schedule.starts[name] <= its.start + 1e-6 for name, its in before.items())
-
-
-def test_what_goes_on_as_before_finds_other_room_where_a_machine_has_gone() -> None:
-    steps = {f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(2, 1)), 100.0) for number in range(2)}
-    forecast = Forecast(steps)
-    last = choose(forecast, [there("up"), there("gone")], posed(), boot=BOOT, now=NOW)
-    way = Way(before=planned_starts(last.schedule))
-    found = choose(forecast, [there("up")], posed(), boot=BOOT, ways=[way], now=NOW).schedule
-    assert found.starts.keys() == steps.keys()
-    assert "gone" not in {home.location.name for home in found.homes.values() if home.location is not None}
-
-
-def goes_on(last: Forecast, forecast: Forecast, problem: Problem | None = None) -> Schedule:
-    """A schedule that goes on as that of what was to be done before."""
-    problem = problem or posed()
-    choice = choose(last, [], problem, boot=BOOT, hurry=10.0, now=NOW)
-    way = Way(before=planned_starts(choice.schedule))
-    return choose(forecast, [], problem, boot=BOOT, hurry=10.0, ways=[way], now=NOW).schedule
-
-
-def test_what_goes_on_as_before_has_its_turn_in_its_pool() -> None:
-    """Else machines would be launched for steps that may not begin."""
-    steps = {f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(2, 1)), 600.0, pool="p") for n in range(4)}
-    begins = sorted(goes_on(Forecast(steps), Forecast(steps, pools={"p": 1})).starts.values())
-    assert all(after - before >= 600 for before, after in pairwise(begins))
-
-
-def test_what_goes_on_as_before_is_launched_on_what_fits_it_now() -> None:
-    small, large = (Forecast({"a": WorkflowStep(PlannedJob("a", Resources(2, m)), 600.0)}) for m in (1, 9000))
-    home = goes_on(small, large).homes["a"]
-    assert home.bin is not None
-    assert home.bin.type.name == "large"
-
-
-def test_what_goes_on_as_before_waits_for_others_than_before() -> None:
-    """Of a mapped task few jobs of which may be at work at a time another one may come first."""
-    first, last = (PlannedJob(name, Resources(2, 1)) for name in "ab")
-    before = Forecast({"a": WorkflowStep(first, 600.0), "b": WorkflowStep(last, 600.0, ("a",))})
-    now = Forecast({"a": WorkflowStep(first, 600.0, ("b",)), "b": WorkflowStep(last, 600.0)})
-    schedule = goes_on(before, now)
-    assert schedule.starts.keys() == {"a", "b"}
-    assert schedule.until["b"] <= schedule.starts["a"]
-
-
-def test_there_is_a_schedule_where_no_way_can_be_gone() -> None:
-    """Of many ways one may be tried: what it goes by is not on sale any more, or too many machines are at work."""
+def test_there_is_a_schedule_where_a_fleet_is_too_small_or_off_sale() -> None:
     at_work = {
         f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(2, 1)), 600.0, begun=NOW - 1, location=f"m{n}")
         for n in range(4)
     }
     forecast = Forecast({**at_work, "x": WorkflowStep(PlannedJob("x", Resources(2, 1)), 600.0)})
     machines = [there(f"m{n}") for n in range(4)]
-    chosen = choose(forecast, machines, posed(), boot=BOOT, ways=[Way(fleet=1)], now=NOW)
-    assert chosen.schedule.starts.keys() == forecast.steps.keys()
+    gone = replace(posed().bins[0], type=replace(posed().bins[0].type, name="gone"))
+    for fleet in (Fleet(posed().bins[0], 1), Fleet(gone, 3)):
+        schedule = planned(forecast, machines, fleets=[fleet])
+        assert schedule.starts.keys() == forecast.steps.keys()
 
 
 def test_what_costs_nothing_has_a_schedule() -> None:
@@ -257,7 +218,7 @@ def test_what_costs_nothing_has_a_schedule() -> None:
     for goods, need in ((GOODS, Resources(0, 0)), (catalogue(free=(2, 4096, 0.0)), Resources(1, 1))):
         problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
         forecast = Forecast({"x": WorkflowStep(PlannedJob("x", need), 600.0)})
-        assert choose(forecast, [], problem, boot=BOOT, now=NOW).schedule.starts.keys() == {"x"}
+        assert planned(forecast, [], problem).starts.keys() == {"x"}
 
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
@@ -266,18 +227,8 @@ def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
         "after": WorkflowStep(PlannedJob("after", Resources(1, 1)), 10.0, ("huge",)),
         "other": WorkflowStep(PlannedJob("other", Resources(1, 1)), 10.0),
     }
-    schedule = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW).schedule
+    schedule = planned(Forecast(steps), [], posed())
     assert schedule.starts.keys() == {"other"}
-
-
-def test_the_smallest_machines_are_always_among_what_is_tried() -> None:
-    """Large ones that were good for all are no good for the short rest of a run."""
-    for way in (Way(64.0, by_work=True, stretch=1.05, worth=100.0, patient=True), Way(8.0, fleet=4), Way()):
-        tried = nearby(way, 3)
-        assert tried[0] == replace(way, patient=False)
-        assert Way(stretch=way.stretch, worth=way.worth) in tried
-        assert len(set(tried)) == len(tried)
-    assert {each.fleet for each in nearby(Way(8.0, fleet=4), 4)} == {0, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("most", [1, 3, None])
@@ -286,9 +237,9 @@ def test_the_type_is_chosen_for_all_that_is_to_come(most: int | None) -> None:
     goods = catalogue(small=(4, 8, 0.17), lean=(64, 128, 2.5), even=(64, 256, 2.75), rich=(64, 512, 4.0))
     steps = [WorkflowStep(PlannedJob(f"s{i}", Resources(3, 8), run="r"), 900.0) for i in range(20)]
     problem = pose([], [], goods, InstanceLimits(instances=most), Objective(), 0.0, None)
-    chosen = choose(Forecast({each.job.name: each for each in steps}), [], problem, boot=60.0, now=0.0)
-    assert [each.bin.type.name for each in chosen.schedule.machines if each.bin is not None] == ["even"]
-    assert chosen.schedule.ends == {"r": 960.0}
+    schedule = planned(Forecast({each.job.name: each for each in steps}), problem=problem)
+    assert [each.bin.type.name for each in schedule.machines if each.bin is not None] == ["even"]
+    assert schedule.ends == {"r": NOW + 960.0}
 
 
 def run_of(*steps: WorkflowStep, **known: object) -> Forecast:
@@ -301,7 +252,7 @@ def one(name: str, seconds: float, *parents: str, cpus: float = 2, **known: obje
 
 def test_what_runs_elsewhere_takes_time_and_no_machine() -> None:
     forecast = run_of(one("a", 100, elsewhere=True), one("b", 10, "a"))
-    found = choose(forecast, [], posed(), boot=BOOT, now=NOW).schedule
+    found = planned(forecast, [], posed())
     assert (found.starts["a"], found.starts["b"]) == (NOW, NOW + 100)
     assert [machine.steps for machine in found.machines] == [["b"]]
     assert found.usd == pytest.approx((BOOT + 10) * 0.0001)
@@ -309,26 +260,24 @@ def test_what_runs_elsewhere_takes_time_and_no_machine() -> None:
 
 def test_no_more_of_a_run_are_at_work_than_may_be() -> None:
     steps = [one(f"s{number}", 10) for number in range(6)]
-    free = choose(run_of(*steps), [there("m", 64)], posed(0), boot=BOOT, now=NOW).schedule
+    free = planned(run_of(*steps), [there("m", 64)], posed(0))
     assert max(free.starts.values()) == NOW
-    bound = choose(run_of(*steps, most_at_once={"r": 2}), [there("m", 64)], posed(0), boot=BOOT, now=NOW).schedule
+    bound = planned(run_of(*steps, most_at_once={"r": 2}), [there("m", 64)], posed(0))
     assert sorted(bound.starts.values()) == [NOW, NOW, NOW + 10, NOW + 10, NOW + 20, NOW + 20]
 
 
 def test_what_others_have_on_a_machine_is_not_planned_with() -> None:
     machine = there("m", 4, used=Resources(2, 1024), jobs=1)
-    found = choose(run_of(one("a", 10), one("b", 10)), [machine], posed(0), boot=BOOT, now=NOW).schedule
+    found = planned(run_of(one("a", 10), one("b", 10)), [machine], posed(0))
     assert sorted(found.starts.values()) == [NOW, NOW + 10], "one after the other beside it"
-    its_own = choose(
-        run_of(one("runs", 5, begun=NOW, location="m"), one("a", 10)), [machine], posed(0), boot=BOOT, now=NOW
-    ).schedule
+    its_own = planned(run_of(one("runs", 5, begun=NOW, location="m"), one("a", 10)), [machine], posed(0))
     assert its_own.starts["a"] == NOW
 
 
 def test_a_run_may_be_in_a_hurry_of_its_own() -> None:
     steps = [one(f"s{number}", 200) for number in range(4)]
-    cheap = choose(run_of(*steps, hurries={"r": 0.0}), [], posed(), boot=BOOT, hurry=10.0, now=NOW).schedule
-    fast = choose(run_of(*steps, hurries={"r": 10.0}), [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
+    cheap = planned(run_of(*steps, hurries={"r": 0.0}), [], posed(), hurry=10.0)
+    fast = planned(run_of(*steps, hurries={"r": 10.0}), [], posed(), hurry=0.0)
     assert cheap.usd < fast.usd
     assert fast.ends["r"] == NOW + BOOT + 200 < cheap.ends["r"]
 
@@ -338,7 +287,7 @@ def test_a_run_ends_by_when_it_shall_and_is_as_cheap_as_it_can_be_by_then() -> N
     ends = {}
     for seconds in (math.inf, 700.0, 300.0, 10.0):
         forecast = run_of(*steps, finish_by={"r": NOW + seconds} if seconds < math.inf else {})
-        found = choose(forecast, [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
+        found = planned(forecast, [], posed(), hurry=0.0)
         ends[seconds] = found.ends["r"] - NOW, found.usd
     assert ends[math.inf][0] == BOOT + 800
     assert BOOT + 200 < ends[700.0][0] <= 700
@@ -354,7 +303,7 @@ def test_no_more_steps_are_at_work_than_their_pool_has_slots_for() -> None:
         for name, size in sizes.items()
     }
     steps["free"] = WorkflowStep(PlannedJob("free", Resources(1, 1024)), 50.0, pool="q")
-    schedule = choose(Forecast(steps, pools={"p": 2}), [], posed(), boot=BOOT, hurry=10.0, now=NOW).schedule
+    schedule = planned(Forecast(steps, pools={"p": 2}), [], posed(), hurry=10.0)
     for at in {schedule.starts[name] for name in sizes}:
         assert sum(sizes[name] for name in "abc" if schedule.starts[name] <= at < schedule.until[name]) <= 2
     assert schedule.starts["much"] == schedule.starts["free"] == NOW + BOOT
@@ -367,48 +316,10 @@ def test_where_there_are_few_machines_priority_counts_before_the_rest_of_the_run
             "short": WorkflowStep(PlannedJob("short", Resources(8, 1024), run="x", priority=priority), 50.0),
             "long": WorkflowStep(PlannedJob("long", Resources(8, 1024), run="y", priority=1), 400.0),
         }
-        found = choose(Forecast(steps), [], posed(most=1), boot=BOOT, hurry=10.0, now=NOW).schedule
+        found = planned(Forecast(steps), [], posed(most=1), hurry=10.0)
         return max(found.starts, key=found.starts.__getitem__)
 
     assert (last(1), last(2)) == ("short", "long")
-
-
-def test_the_type_for_all_work_is_no_larger_than_the_work() -> None:
-    """A cpu of the largest machine costs the least, as each pays for a volume beside."""
-    goods = catalogue(small=(2, 4096, 0.36 + 0.01), large=(8, 16384, 1.44 + 0.01), giant=(192, 393216, 34.56 + 0.01))
-    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
-
-    def launched(number: int, seconds: float) -> set[str]:
-        jobs = [PlannedJob(f"{each}", Resources(1, 1024), run="x") for each in range(number)]
-        forecast = Forecast({job.name: WorkflowStep(job, seconds) for job in jobs})
-        builder = Builder(forecast, [], BOOT, None, NOW)
-        menu = Menus(forecast, problem, builder).bins(0.0, by_work=True)
-        return {each.type.name for each in menu.values() if each}
-
-    assert launched(57, 1.0) == {"small"}
-    assert launched(64, 600.0) == {"large"}
-    assert launched(2000, 600.0) == {"giant"}
-
-
-def test_the_type_for_all_work_has_no_room_that_no_step_can_use() -> None:
-    """Of two machines of equal cpus the cheaper one would do if its memory could be cut: each step takes a bit less
-    than half of it."""
-    goods = catalogue(half=(4, 16384, 0.1728), full=(4, 32768, 0.2268))
-    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
-    wide = [PlannedJob(f"wide{number}", Resources(1, 7600), run="x") for number in range(60)]
-    narrow = [PlannedJob(f"narrow{number}", Resources(1, 256), run="x") for number in range(110)]
-    forecast = Forecast(
-        {job.name: WorkflowStep(job, 60.0) for job in wide} | {job.name: WorkflowStep(job, 20.0) for job in narrow}
-    )
-    menus = Menus(forecast, problem, Builder(forecast, [], BOOT, None, NOW))
-    assert {each.type.name for each in menus.bins(0.0).values() if each} == {"half"}
-    assert {each.type.name for each in menus.bins(0.0, by_work=True).values() if each} == {"full"}
-
-
-def test_what_is_launched_by_other_terms_is_tried_once() -> None:
-    forecast = Forecast({"one": WorkflowStep(PlannedJob("one", Resources(8, 1)), 60.0)})
-    menus = Menus(forecast, posed(), Builder(forecast, [], BOOT, None, NOW))
-    assert menus.bins(0.0) is menus.bins(8.0) is menus.bins(8.0, by_work=True)
 
 
 def test_the_best_number_of_machines_lies_between_those_that_are_tried_first() -> None:
@@ -421,20 +332,18 @@ def test_the_best_number_of_machines_lies_between_those_that_are_tried_first() -
 
     join = add("join", 10.0, tuple(add(f"first{number}", 40.0) for number in range(60)))
     add("last", 400.0, tuple(add(f"second{number}", 40.0, (join,)) for number in range(60)))
-    found = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW)
     fleets = [Fleet(each, size) for each in posed().bins for size in range(1, 61)]
-    each = [choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW, ways=[fleet]).score for fleet in fleets]
-    assert found.score <= min(each) + 1e-9
+    found, *others = planned(Forecast(steps)), *(planned(Forecast(steps), fleets=[fleet]) for fleet in fleets)
+    assert usd_seconds(found) <= min(map(usd_seconds, others)) * (1 + 1e-9)
 
 
-def test_the_type_for_all_work_counts_as_large_where_lengths_are_uncertain() -> None:
-    goods = catalogue(small=(2, 4096, 0.36), large=(16, 32768, 2.7))
-    problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
-    steps = {f"{n}": WorkflowStep(PlannedJob(f"{n}", Resources(1, 2000), run="x"), 900.0) for n in range(64)}
-    menus = Menus(Forecast(steps), problem, Builder(Forecast(steps), [], BOOT, None, NOW))
-    assert (menus.cpus(0.0), menus.cpus(16.0)) == (0.0, 16.0)
-    assert {its.type.name for its in menus.bins(0.0, by_work=True).values() if its} == {"large"}
-    assert menus.cpus(0.0, by_work=True) == 16.0
+def test_beside_a_fleet_are_those_that_are_a_little_smaller_or_larger() -> None:
+    small = posed().bins[0]
+    tried = beside(Fleet(small, 4), 3)
+    assert tried[0] == Fleet(small, 4)
+    assert {each.size for each in tried if not each.stretch} == {4, 3, 2, 1, 6}
+    assert len(set(tried)) == len(tried)
+    assert any(each.stretch for each in tried)
 
 
 def test_sizes_of_fleets_are_halved_until_there_are_none_between() -> None:
@@ -444,21 +353,9 @@ def test_sizes_of_fleets_are_halved_until_there_are_none_between() -> None:
     assert sizes_between(1, {1, 2}) == []
 
 
-def test_what_is_there_is_left_to_what_can_begin_before_it_would_be_released() -> None:
-    """A step with a longer rest is planned first. If the machine were kept for it, it would be released until then and
-    launched again, and another one launched for what waits."""
-    steps = {
-        "before": WorkflowStep(PlannedJob("before", Resources(1, 1)), 1000.0, begun=NOW, elsewhere=True),
-        "later": WorkflowStep(PlannedJob("later", Resources(2, 1)), 2600.0, ("before",)),
-        "waits": WorkflowStep(PlannedJob("waits", Resources(2, 1)), 1200.0),
-    }
-    builder = Builder(Forecast(steps), [there("up")], BOOT, None, NOW)
-    bins = Menus(builder.forecast, posed(), builder).bins(0.0)
-    schedule = builder.build(ScheduleTerms({None: NOW + 3600.0}, {None: 0.001}, bins))
-    assert schedule.homes["waits"].location == there("up")
-    assert schedule.homes["later"].location is None
-    assert (schedule.starts["waits"], schedule.starts["later"]) == (NOW, NOW + 1000.0)
-    assert schedule.usd == pytest.approx((1200 + 2600 + BOOT) * 0.36 / 3600)
+def usd_seconds(schedule: Schedule) -> float:
+    """USD times the seconds of its run."""
+    return schedule.usd * (schedule.ends["x"] - NOW)
 
 
 def wide(number: int, seconds: float = 300.0) -> Forecast:
@@ -470,7 +367,7 @@ def test_the_more_a_run_is_in_a_hurry_the_more_it_costs_and_the_sooner_it_ends()
     """And there is a choice: most settings are not like another one."""
     found = []
     for hurry in (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0):
-        schedule = choose(wide(60, 15.0), [], posed(), boot=BOOT, hurry=hurry, now=NOW).schedule
+        schedule = planned(wide(60, 15.0), [], posed(), hurry=hurry)
         found.append((round(schedule.usd, 6), round(schedule.ends["x"] - NOW, 3)))
     assert all(after[0] >= before[0] and after[1] <= before[1] for before, after in pairwise(found))
     assert len(set(found)) >= 6
@@ -479,15 +376,11 @@ def test_the_more_a_run_is_in_a_hurry_the_more_it_costs_and_the_sooner_it_ends()
 def test_ten_per_cent_longer_for_more_than_ten_per_cent_less_is_taken() -> None:
     """Nothing but USD times seconds counts, however late a run ends by that: a machine that boots for a minute for each
     job of four seconds costs more than the time is worth."""
-    found = choose(wide(100, 4.0), [], posed(), boot=BOOT, hurry=1.0, now=NOW)
-    fleets = [
-        choose(wide(100, 4.0), [], posed(), boot=BOOT, hurry=1.0, ways=[Fleet(each, size)], now=NOW)
-        for each in posed().bins
-        for size in (1, 2, 3, 5, 10, 25, 50)
-    ]
-    worth = [each.schedule.usd * (each.schedule.ends["x"] - NOW) for each in (found, *fleets)]
-    assert worth[0] <= min(worth) * (1 + 1e-9)
-    assert found.schedule.ends["x"] > NOW + (BOOT + 4) * 1.2, "as later machines cost more than they save"
+    found = planned(wide(100, 4.0))
+    fleets = [Fleet(each, size) for each in posed().bins for size in (1, 2, 3, 5, 10, 25, 50)]
+    others = [planned(wide(100, 4.0), fleets=[fleet]) for fleet in fleets]
+    assert usd_seconds(found) <= min(map(usd_seconds, others)) * (1 + 1e-9)
+    assert found.ends["x"] > NOW + (BOOT + 4) * 1.2, "as later machines cost more than they save"
 
 
 def test_limits_bound_what_a_fleet_has_at_a_time() -> None:
@@ -500,7 +393,7 @@ def test_limits_bound_what_a_fleet_has_at_a_time() -> None:
         (InstanceLimits(usd_per_hour=4 * 0.36), 4),
     ):
         problem = pose([], [], GOODS, limits, Objective(), NOW, None)
-        found = choose(wide(40), [], problem, boot=BOOT, hurry=10.0, now=NOW).schedule
+        found = planned(wide(40), [], problem, hurry=10.0)
         assert found.starts.keys() == wide(40).steps.keys()
         kinds = [each.bin.type.name for each in found.machines if each.bin is not None]
         is_by_number = limits.tasks or limits.runs
@@ -516,7 +409,7 @@ def test_what_no_step_asks_for_makes_no_fleet() -> None:
     def names(*jobs: PlannedJob) -> list[str]:
         forecast = Forecast({job.name: WorkflowStep(job, 60.0) for job in jobs})
         problem = pose([], [], goods, InstanceLimits(), Objective(), NOW, None)
-        work = FleetWork(Builder(forecast, [], BOOT, None, NOW), problem)
+        work = to_do(forecast, problem=problem)
         return [each.type.name for each in offers(work, 64)]
 
     assert names(plain) == ["small", "large"]
@@ -526,10 +419,7 @@ def test_what_no_step_asks_for_makes_no_fleet() -> None:
 def test_equal_steps_go_together() -> None:
     """A plan of thousands of equal steps takes about as many looks as there are machines."""
     forecast = wide(5000)
-    builder = Builder(forecast, [], BOOT, None, NOW)
-    work = FleetWork(builder, posed())
-    small = posed().bins[0]
-    run = FleetRun(work, Fleet(small, 50), work.menu(small))
+    run = FleetRun(to_do(forecast), Fleet(posed().bins[0], 50))
     assert run.is_whole
     assert run.ends == {"x": NOW + BOOT + 50 * 300.0}
     assert run.count <= 50 * 50 + 1, "one event for each machine and wave"
@@ -541,7 +431,7 @@ def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again()
         for name, step in wide(12).steps.items()
     }
     forecast = Forecast(steps, {"x": NOW})
-    work = FleetWork(Builder(forecast, [], BOOT, None, NOW), posed())
+    work = to_do(forecast)
     cases, again = draws(work, forecast, 4), draws(work, forecast, 4)
     assert cases == again
     lengths = sorted(seconds for case in cases for seconds in case.seconds)
@@ -549,6 +439,6 @@ def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again()
     assert lengths[-1] > 2 * 300 > 300 / 2 > lengths[0]
     assert all(case.left["3"] > 0 for case in cases)
     without = {name: step for name, step in steps.items() if name != "7"}
-    fewer = FleetWork(Builder(Forecast(without), [], BOOT, None, NOW), posed())
+    fewer = to_do(Forecast(without))
     assert len(draws(fewer, Forecast(without), 4)[0].seconds) == 10
     assert draws(work, wide(12), 4) == [], "all is known"

@@ -17,7 +17,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.plan import InstanceLimits, Plan
+from lading.scheduling.plan import InstanceLimits, Placement, Plan
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.resources import Resources
@@ -137,6 +137,18 @@ def test_a_tick_makes_one_plan_for_what_begins_and_for_what_is_bought(monkeypatc
     busy = replace(IDLE, used=Resources(15, 1000))
     assert tick(*jobs, there=(busy,)).placed != found.placed
     assert len(plans) > 1, "another question has another answer"
+
+
+def test_a_plan_that_is_not_of_now_puts_jobs_on_no_more_machines_than_their_task_may_use() -> None:
+    there = (replace(IDLE, tasks=frozenset({"t"}), jobs=1), replace(IDLE, name="other"))
+    jobs = [job(name, task="t", max_instances=1) for name in ("a", "b")]
+    begins = (Placement("a", "other"), Placement("b", "there"))
+    plan = ForeseenActions(Actions(begins, (), (), (), {}, None, {}, {}), False, planned=frozenset({"a", "b"}))
+    market = MachineMarket(TYPES, boot_seconds=BOOT)
+    site = SiteView(name="cloud", locations=there, launched=there, market=market, policy="forecast")
+    at_work = (job("before", task="t"), "cloud", "there")
+    found = assign(jobs, [site], [at_work], now=NOW, choice=Choice(NOW, foreseen={"cloud": plan}))
+    assert found.placed == {"b": ("cloud", "there")}
 
 
 def test_jobs_are_prefetched_as_a_plan_says() -> None:

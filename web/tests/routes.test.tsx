@@ -1,0 +1,144 @@
+// @vitest-environment happy-dom
+// Each view while one of its routes fails, hangs or is slow: the others go on, and what has no answer says so.
+import * as React from "react";
+import {act} from "react";
+import {createRoot, type Root} from "react-dom/client";
+import {afterEach, beforeEach, expect, test, vi} from "vitest";
+import {ANSWERS, NOW} from "./answers";
+
+vi.mock("../src/chart/draw", () => ({loadECharts: () => new Promise(() => undefined), PackingChart: class {}}));
+
+const VIEWS = {
+  "Overview": "?view=now", "Waits": "?view=waits", "Machines": "?view=machines", "Jobs": "?view=jobs&state=failed", "Cost": "?view=cost",
+  "the tab of a Dag": {dagId: "etl"}, "the tab of a run": {dagId: "etl", runId: "r1"}, "the tab of a task": {dagId: "etl", runId: "r1", taskId: "load"}, "Home": null,
+} as const;
+type View = keyof typeof VIEWS;
+/** What is asked with an answer of another route: the chart of a run is of the time of the run. */
+const NEEDS: Record<string, string> = {"packing": "dags/etl/runs/r1"};
+const AWAY = "[data-testid=stale]";
+const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+const json = (body: unknown, status = 200) => new Response(JSON.stringify(body), {status});
+
+let answer: (route: string) => Promise<Response>, asked: string[], root: Root, box: HTMLElement;
+const text = () => box.textContent ?? "";
+const times = (route: string) => asked.filter((each) => each === route).length;
+const good = async (route: string) => json(ANSWERS[route]);
+async function pass(seconds: number) { await act(async () => { await vi.advanceTimersByTimeAsync(seconds * 1000); }); }
+
+beforeEach(() => {
+  vi.useFakeTimers({now: NOW * 1000});
+  vi.stubGlobal("IS_REACT_ACT_ENVIRONMENT", true);
+  vi.stubGlobal("fetch", (url: URL) => {
+    const route = decodeURIComponent(url.pathname.replace(/^.*?\/web\/|^.*?\/src\//, "").replace(/^\//, ""));
+    asked.push(route);
+    return answer(route);
+  });
+  asked = [];
+  answer = good;
+  box = document.createElement("div");
+  document.body.append(box);
+});
+afterEach(async () => {
+  await act(async () => root.unmount());
+  await pass(61);
+  box.remove();
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+async function open(view: View) {
+  await import("../src/main");
+  const its = VIEWS[view], globals = globalThis as unknown as Record<string, React.ComponentType<Record<string, string>>>;
+  if (typeof its === "string") history.replaceState(null, "", `/plugin/lading${its}`);
+  const Shown = its === null ? globals["Lading today"] : globals.Lading;
+  root = createRoot(box);
+  await act(async () => root.render(<Shown {...(typeof its === "string" ? {} : its)} />));
+  await pass(1);
+}
+
+test.each(Object.keys(VIEWS) as View[])("%s, while each of its routes fails, hangs or is slow in turn", async (view) => {
+  await open(view);
+  await pass(60);
+  const usual = Object.fromEntries([...new Set(asked)].map((route) => [route, times(route)])), routes = Object.keys(usual);
+  expect(text()).not.toMatch(/could not be loaded|not updated/i);
+  expect(routes.length).toBeGreaterThan(0);
+  for (const route of routes) for (const mode of ["fails", "has no connection", "hangs", "is slow"]) {
+    await act(async () => root.unmount());
+    await pass(61); // until what was answered is forgotten
+    asked = [];
+    answer = async (each) => {
+      if (each !== route) return good(each);
+      if (mode === "fails") return json({detail: "on purpose"}, 500);
+      if (mode === "has no connection") throw new TypeError("Failed to fetch");
+      await wait(mode === "hangs" ? 1e6 : 30);
+      return good(each);
+    };
+    await open(view);
+    const which = `${view}, ${route} ${mode}`, why = {"fails": "on purpose", "has no connection": "the API server does not answer"}[mode] ?? "no answer for 20 s";
+    if (mode === "hangs" || mode === "is slow") {
+      await pass(18);
+      expect(text(), which).not.toContain(why);
+      await pass(2);
+    }
+    expect(text(), which).toContain(routes.length > 1 ? `: ${why}` : why);
+    // Of a page with one question alone nothing answers.
+    if (routes.length > 1) expect(box.querySelector(AWAY), which).toBeNull();
+    if (mode === "is slow") {
+      await pass(20);
+      expect(text(), which).not.toContain(why);
+    } else if (mode === "fails") {
+      await pass(59);
+      expect(times(route), which).toBeLessThanOrEqual(Math.max(6, usual[route]));
+      for (const other of routes) if (other !== route && NEEDS[other] !== route) {
+        expect(times(other), `${other} while ${which}`).toBeGreaterThanOrEqual(usual[other]);
+        expect(times(other), `${other} while ${which}`).toBeLessThanOrEqual(usual[other] + 5);
+      }
+    }
+  }
+});
+
+test("what was known stays where a newer answer does not come, and says since when", async () => {
+  await open("Waits");
+  answer = async (route) => (route === "waits" ? json({}, 500) : good(route));
+  await pass(4);
+  expect(text()).toMatch(/Not updated since \d\d:\d\d:\d\d: the API server answered 500/);
+  expect(text()).toContain("All machines are busy");
+  answer = async () => { throw new TypeError("Failed to fetch"); };
+  await pass(30);
+  expect(box.querySelectorAll(AWAY)).toHaveLength(1);
+  expect(text().match(/Not updated/g), "said once, of all").toHaveLength(1);
+  answer = good;
+  await pass(61);
+  expect(text()).not.toContain("Not updated");
+});
+
+test.each(Object.keys(VIEWS) as View[])("%s: in CSV numbers are numbers, and times are in UTC with their year", async (view) => {
+  const files: Blob[] = [];
+  vi.spyOn(URL, "createObjectURL").mockImplementation((blob) => { files.push(blob as Blob); return "blob:"; });
+  await open(view);
+  await pass(5);
+  const tables = [...box.querySelectorAll<HTMLButtonElement>("button[aria-label$=' as CSV']")].filter((button) => !button.ariaLabel?.startsWith("Jobs"));
+  for (const button of tables) { await act(async () => button.click()); await pass(1); }
+  expect(files).toHaveLength(tables.length);
+  for (const file of files) {
+    const [head, ...rows] = (await file.text()).split("\r\n").map((line) => line.slice(1, -1).split('","'));
+    expect(rows.length, head.join()).toBeGreaterThan(0);
+    for (const row of rows) row.forEach((cell, at) => {
+      expect(cell, head[at]).not.toMatch(/^[$]?[\d,.]+ ?(%|s|min|h|days|GiB|MiB|cpu-h|GiB-h)$|^\d{1,3}(,\d{3})+$|^[$]\d|^[A-Z][a-z]{2} \d+|^\d\d:\d\d|^–$/);
+      if (/^\d{4}-/.test(cell)) expect(cell).toMatch(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/);
+    });
+  }
+  vi.restoreAllMocks();
+});
+
+test("who is logged out is told so, and who may not see the page sees nothing on Home", async () => {
+  answer = async () => json({detail: "Not authenticated"}, 401);
+  await open("Overview");
+  await pass(1);
+  expect(box.querySelector(`${AWAY} a`)?.textContent).toBe("Log in");
+  await act(async () => root.unmount());
+  answer = async () => json({detail: "Forbidden"}, 403);
+  await open("Home");
+  await pass(5);
+  expect(text()).toBe("");
+});
