@@ -81,8 +81,14 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
     (status, files), (its_status, its_files) = found.values()
     if status != its_status:
         return f"exit code {its_status} instead of {status}{said}"
-    if differing := sorted(each for each in files.keys() | its_files.keys() if files.get(each) != its_files.get(each)):
-        return f"{len(differing)} files differ: {', '.join(differing[:20])}"
+    if differing := sorted(
+        each for each in files.keys() | its_files.keys() if files.get(each, 0) != its_files.get(each, 0)
+    ):
+        shown = [
+            f"{each}: {files.get(each, 'missing')!r:.300}, {its_files.get(each, 'missing')!r:.300}"
+            for each in differing
+        ]
+        return "\n  ".join([f"{len(differing)} files differ", *shown[:20]])
     return f"it fails with both: exit code {status}{said}" if status else None
 
 
