@@ -494,6 +494,8 @@ export interface components {
             per: string;
             /** Spent */
             spent: number;
+            /** Spent At */
+            spent_at: number | null;
             /** Unit */
             unit: string;
             /** Until */

@@ -19,6 +19,7 @@ describe.each([["light", LIGHT], ["dark", DARK]])("the %s page", (_, palette) =>
     const {runs, ...waits} = palette.phases;
     for (const [name, color] of Object.entries({...waits, failed: palette.failed})) expect(deltaE(runs, color), name).toBeGreaterThanOrEqual(40);
     expect(runs).toBe(palette.running);
+    expect(palette.phases.boot, "one variable of the style has both").toBe(palette.shares.boot);
     expect(PHASE_SLANTS.runs).toBeNull();
     expect(new Set(Object.values(PHASE_SLANTS)).size).toBe(Object.keys(palette.phases).length);
   });

@@ -7,7 +7,7 @@ import {limitText} from "../src/pages/waits";
 import type {BillAmounts, SiteState} from "../src/api_types";
 import {only} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
-import {runCost} from "../src/tabs/dag";
+import {runCost, runningPart} from "../src/tabs/dag";
 import {Bars, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
@@ -99,6 +99,8 @@ test("what a run cost has its part of idle machines, and none where nothing has 
   const billed = {usd_idle: 2, usd_boot: 1} as BillAmounts;
   expect(runCost({usd: 7, billed})).toBe(10);
   expect(runCost({usd: null, billed})).toBeNull();
+  const part = (usd: number) => runningPart({usd, cpu_hours: 0, billed: {usd_used: 3, usd_unused: 1} as BillAmounts}, true);
+  expect([part(7).value, part(4).value]).toEqual([3, 0]);
 });
 test("only one machine of a site is shown where one was looked for", () => {
   const machine = (key: string) => [key, {key}] as const, packing = {jobs: new Map([["j", {place: "lab/m1"}]]), machines: new Map([machine("lab/m1"), machine("lab/m10"), machine("hpc/m1")])} as never;

@@ -35,6 +35,7 @@ beforeEach(() => {
   });
   asked = [];
   answer = good;
+  document.head.innerHTML = '<base href="http://localhost/">'; // as Airflow's UI has one
   box = document.createElement("div");
   document.body.append(box);
 });

@@ -117,6 +117,8 @@ class BudgetState(BaseModel):
     """Whether so much is spent that it is warned of."""
     lifted_by: str | None
     """Who has lifted it for this period."""
+    spent_at: float | None
+    """When all of it is spent if jobs go on as they run now; None: not in this period."""
 
 
 class TeamState(BaseModel):
@@ -199,6 +201,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
                 until=each.until,
                 is_near=each.spent >= NEAR * each.most,
                 lifted_by=each.lifted_by if each.is_lifted else None,
+                spent_at=spent_at(each),
             )
             for each in share_rows.budgets(session)
             if each.name not in unseen
@@ -213,6 +216,15 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
     """The names of the budgets of Dags of which the user may read none."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
+
+
+def spent_at(budget: share_rows.BudgetRow) -> float | None:
+    """When all of a budget is spent at what its jobs at work add in an hour; None: not in its period."""
+    left = max(0.0, budget.most - budget.spent)
+    if budget.per_hour <= 0:
+        return None if left else budget.at
+    at = budget.at + left / budget.per_hour * 3600
+    return at if at < budget.until else None
 
 
 def count_failed(session: Session, since: float) -> int:

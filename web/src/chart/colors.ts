@@ -25,7 +25,7 @@ export const LIGHT: Palette = {
   cancelled: "#5d2a00",
   hidden: "#545b66",
   phases: {airflow: "#7d8590", sent: "#4b5563", queue: "#b45309", boot: "#6b3f00", runs: "#456cf6"},
-  shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#9333ea"},
+  shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#6b3f00"},
 };
 export const DARK: Palette = {
   page: ["#09090b", "#18181b", "#171d2b"],
@@ -37,7 +37,7 @@ export const DARK: Palette = {
   cancelled: "#fbfa10",
   hidden: "#8b929c",
   phases: {airflow: "#8b929c", sent: "#d4d4d8", queue: "#f5b83d", boot: "#fde68a", runs: "#0fa0ef"},
-  shares: {used: "#7fe3cd", unused: "#6ea8ff", idle: "#f5b83d", boot: "#c99bff"},
+  shares: {used: "#7fe3cd", unused: "#6ea8ff", idle: "#f5b83d", boot: "#fde68a"},
 };
 
 export const STATES = ["running", "succeeded", "failed", "cancelled"] as const;

@@ -80,8 +80,11 @@ function rowName(row: BillRow, split: string) {
 }
 
 /** How a sum was spent, as a bar. */
-export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number): Column<Row> {
-  const cell = (row: Row) => (inUsd && of(row).usd === null ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={parts(of(row), inUsd)} whole={most} />);
+export function spentColumn<Row>(of: (row: Row) => BillAmounts, inUsd: boolean, most: number, more: (row: Row) => Part[] = () => []): Column<Row> {
+  const cell = (row: Row) => {
+    const its = [...parts(of(row), inUsd), ...more(row)];
+    return inUsd && of(row).usd === null && its.every(({value}) => !value) ? <Muted>has no price</Muted> : <Bar name={inUsd ? "USD" : "cpu-hours"} parts={its} whole={most} />;
+  };
   return {title: "How it was spent", cell, text: false};
 }
 export const shareColumns = <Row,>(of: (row: Row) => BillAmounts) =>
@@ -142,6 +145,7 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
+    {title: "Spent by", help: "At what running jobs cost now", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
     {title: "Begins anew", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];

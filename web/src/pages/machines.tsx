@@ -30,6 +30,10 @@ interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: n
 function Machines({packing, shares, now, may, by, descending, onSort}: TableProps) {
   const used = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
+  // When the last job of each ended, as far as the chart goes back.
+  const lastEnd = new Map<string, number>();
+  for (const job of packing.jobs.values()) if (job.end !== null) lastEnd.set(job.place, Math.max(lastEnd.get(job.place) ?? 0, job.end));
+  const idleSince = ({key, spans}: ChartMachine) => lastEnd.get(key) ?? spans[0][0];
   const amounts: Record<Exclude<SortKey, "machine">, (machine: ChartMachine) => number> = {
     used: ({key, cpus}) => (used.get(key) ?? 0) / (cpus || 1),
     share: ({key}) => (shares.get(key)?.used ?? 0) / (shares.get(key)?.up || 1),
@@ -46,7 +50,8 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const columns: Column<ChartMachine>[] = [
     {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine) ? `${bought(machine)}, ` : ""}<span className="line">{memory(machine.memory)}</span></Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
-    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
+    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
+    {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
     {title: "cpus used / up", csvTitle: "cpus used", cell: load, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
     {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
     {title: "cpus", hidden: true, text: ({cpus}) => cpus},

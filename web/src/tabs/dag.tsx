@@ -2,12 +2,12 @@
 import * as React from "react";
 import {get} from "../api";
 import type {RunPage, RunTotals} from "../api_types";
-import {count, date, duration, fraction, iso, percent, took, usd} from "../format";
+import {count, cpuHours, date, duration, fraction, iso, percent, took, usd} from "../format";
 import {shareColumns, ShareLegend, spentColumn, whole} from "../pages/cost";
 import {pagePath, runPath} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices} from "../ui/choices";
-import {AnswerSection, Frame, Link, Muted, Name, Row} from "../ui/parts";
+import {AnswerSection, Frame, Link, Muted, Name, Row, type Part} from "../ui/parts";
 import {Sizes} from "../ui/sizes";
 import {Table, type Column} from "../ui/table";
 
@@ -17,11 +17,17 @@ const cpusUsed = (run: RunTotals) => percent(run.cpu_hours_used, run.cpu_hours_m
 export const runCost = ({usd: charged, billed}: Pick<RunTotals, "usd" | "billed">): number | null =>
   charged === null ? null : charged + (billed.usd_idle ?? 0) + (billed.usd_boot ?? 0);
 
+/** What jobs that run have cost: no part of a bill has it yet. */
+export function runningPart({usd: charged, cpu_hours: hours, billed}: Pick<RunTotals, "usd" | "cpu_hours" | "billed">, inUsd: boolean): Part {
+  const value = Math.max(0, inUsd ? (charged ?? 0) - (billed.usd_used ?? 0) - (billed.usd_unused ?? 0) : hours - billed.cpu_hours_used - billed.cpu_hours_unused);
+  return {key: "running", title: "Running", value: value < 1e-6 ? 0 : value, text: inUsd ? usd(value) : cpuHours(value), color: "var(--l-hidden)"};
+}
+
 export function DagTab({dagId}: {dagId: string}) {
   const chosen = useChoices(), sort = chosen.get("sort") === "cost" ? "cost" : "began";
   const asked = useAnswer<RunPage>(`dags/${encodeURIComponent(dagId)}/runs`, {sort}, 10), now = asked[2];
   const inUsd = asked[0]?.runs.some(({usd: spent}) => spent !== null) ?? false;
-  const most = Math.max(1e-9, ...(asked[0]?.runs ?? []).map(({billed}) => whole(billed, inUsd)));
+  const most = Math.max(1e-9, ...(asked[0]?.runs ?? []).map((run) => whole(run.billed, inUsd) + runningPart(run, inUsd).value));
   const columns: Column<RunTotals>[] = [
     {title: "Run", sort: "began", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
     {title: "Began", hidden: true, text: (run) => iso(run.began_at)},
@@ -29,7 +35,7 @@ export function DagTab({dagId}: {dagId: string}) {
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
     {title: "Failed", cell: (run) => count(run.failed), text: (run) => run.failed, number: true},
     {title: "USD", help: "Of its jobs, until now, and of its machines that have ended while no job had them", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
-    spentColumn(({billed}) => billed, inUsd, most),
+    spentColumn(({billed}) => billed, inUsd, most, (run) => [runningPart(run, inUsd)]),
     ...shareColumns<RunTotals>(({billed}) => billed),
     {title: "cpu-hours / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},
     {title: "cpu-hours", hidden: true, text: (run) => run.cpu_hours},

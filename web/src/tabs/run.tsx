@@ -11,7 +11,7 @@ import {usePacking, useAnswer} from "../polling";
 import {Packing} from "../ui/chart";
 import {AnswerSection, Confirmed, Frame, Input, Muted, Row, Section, Select, Tile, Tiles, Trouble} from "../ui/parts";
 import {TryTable} from "../ui/tries";
-import {runCost} from "./dag";
+import {runCost, runningPart} from "./dag";
 import {Gantt} from "./gantt";
 
 interface Run {dagId: string; runId: string}
@@ -87,7 +87,7 @@ function Took({run: found, end, now, dagId, runId}: Run & {run: RunSummary; end:
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
-          <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={parts(billed, totals.usd !== null).filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
+          <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={[...parts(billed, totals.usd !== null), runningPart({...totals, billed}, totals.usd !== null)].filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
           <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
           <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />

@@ -787,11 +787,13 @@ def test_budgets_of_dags_are_shown_to_who_may_read_one_of_them(session: Session,
     whose = {"a": "team a", "b": "Dags mi*", "c": "team a, Dags hush_dag, tag t", "d": "everyone", "e": "Dags hush_*"}
     for name, who in whose.items():
         terms = {"unit": "USD", "per": "day", "since": NOW, "until": NOW + 86400, "at": NOW}
-        session.add(BudgetRow(name=name, who=who, most=10.0, spent=1.0, per_hour=0.0, **terms))
+        session.add(BudgetRow(name=name, who=who, most=10.0, spent=1.0, per_hour=float(name == "a"), **terms))
     for name in "bc":
         session.add(RequestRow(kind=RequestKind.LIFT.value, target=name, by="operator", at=NOW))
     session.commit()
     assert [each["name"] for each in client.get("/summary").json()["budgets"]] == ["a", "b", "d"]
+    spent = [each["spent_at"] for each in client.get("/summary").json()["budgets"]]
+    assert spent == [pytest.approx(NOW + 9 * 3600), None, None], "9 of 10 USD are left, at one an hour"
     assert [each["target"] for each in client.get("/requests").json()] == ["b"]
 
 
