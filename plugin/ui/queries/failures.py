@@ -225,7 +225,8 @@ def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict
         a_try = (None, -1, 0) if row is None else (row.run_id, row.map_index, row.try_number)
         its = dict(zip(("run_id", "map_index", "try_number"), a_try, strict=True))
         advised = advise(session, cause, dag_id, task_id)
-        tasks.append(FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, **advised, **its))
+        advice, line = advised["advice"], advised["line"]
+        tasks.append(FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, advice=advice, line=line, **its))
     return tasks
 
 
