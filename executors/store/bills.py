@@ -103,12 +103,12 @@ def bill_of_runs(session: Session, dag_id: str, run_ids: Sequence[str]) -> dict[
         mine = (JobRow.dag_id == dag_id, JobRow.run_id.in_(chunk))
         for key, parts in of_jobs(session, *mine, JobRow.ended_at.is_not(None)):
             found[key.run_id or ""].add(parts)
-        places = set(session.scalars(select(JobRow.location).where(*mine, JobRow.location.is_not(None)).distinct()))
+        places = {place for place in session.scalars(select(JobRow.location).where(*mine).distinct()) if place}
         for some in chunks(sorted(places)):
             ended = (InstanceRow.token.in_(some), InstanceRow.state == InstanceState.ENDED)
             for key, parts in shares_of(session, session.scalars(select(InstanceRow).where(*ended)).all()):
                 if key.dag_id == dag_id and key.run_id in chunk:
-                    found[key.run_id].add(parts)
+                    found[key.run_id or ""].add(parts)
     return found
 
 

@@ -239,7 +239,7 @@ def find_machines(session: Session, terms: Sequence[str]) -> list[FoundMachine]:
             each.append(or_(*(column.istartswith(word, autoescape=True) for column in names for word in terms)))
         query = select(row.site, name, row.state).where(*each, *others).order_by(order).limit(MOST_FOUND)
         for site, its_name, state in session.execute(query):
-            found.setdefault((site, its_name), FoundMachine(site=site, name=its_name, state=state))
+            found.setdefault((site, its_name), FoundMachine(site=site, name=its_name, state=state or ""))
     return [*found.values()][:MOST_FOUND]
 
 

@@ -222,10 +222,19 @@ def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict
     tasks = []
     for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED):
         row = examples.get(found.examples[dag_id, task_id])  # None: it has just been forgotten
-        a_try = (None, -1, 0) if row is None else (row.run_id, row.map_index, row.try_number)
-        its = dict(zip(("run_id", "map_index", "try_number"), a_try, strict=True))
+        run_id, map_index, try_number = (None, -1, 0) if row is None else row[2:]
         advised = advise(session, cause, dag_id, task_id)
-        tasks.append(FailedTask(dag_id=dag_id, task_id=task_id, jobs=jobs, **advised, **its))
+        tasks.append(
+            FailedTask(
+                dag_id=dag_id,
+                task_id=task_id,
+                jobs=jobs,
+                run_id=run_id,
+                map_index=map_index,
+                try_number=try_number,
+                **advised,
+            )
+        )
     return tasks
 
 

@@ -327,7 +327,7 @@ def machines_bought(session: Session) -> dict[str, Bought]:
     """What was ordered and has not ended, by site; all of it counts in limits, whether it is up yet or not."""
     query = select(InstanceRow.site, func.count(), func.coalesce(func.sum(InstanceRow.usd_per_hour), 0.0))
     rows = session.execute(query.where(InstanceRow.state != InstanceState.ENDED).group_by(InstanceRow.site))
-    return {site: Bought(machines, float(usd)) for site, machines, usd in rows}
+    return {site: Bought(machines, float(usd or 0.0)) for site, machines, usd in rows}
 
 
 def machines_idle(session: Session) -> Counter[str]:
