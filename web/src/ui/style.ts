@@ -12,6 +12,7 @@ const CSS = `
 .dark .lading { ${variables(DARK)} --l-bg: var(--chakra-colors-bg, #09090b); --l-error: var(--chakra-colors-fg-error, #fca5a5); --l-link: var(--chakra-colors-fg-info, #93c5fd); }
 .lading > header { position: sticky; top: 0; z-index: 6; background: var(--l-bg); border-bottom: 1px solid var(--l-line); padding: 8px 0 0; display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: end; justify-content: space-between; }
 .lading > * { width: 100%; max-width: 1920px; margin-inline: auto; }
+.lading nav { min-width: 0; max-width: 100%; }
 .lading nav ul { display: flex; gap: 2px; list-style: none; margin: 0; padding: 0; overflow-x: auto; }
 .lading nav a { display: block; padding: 8px 14px; border-bottom: 3px solid transparent; white-space: nowrap; }
 .lading nav a[aria-current=page] { border-bottom-color: var(--l-running); font-weight: 600; }
