@@ -382,7 +382,7 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         )
         assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
         page = window.open("/plugin/lading")
-        expect(page.get_by_role("table", name="Sites")).to_contain_text(re.compile("max_allocations: [01] of 1 up"))
+        expect(page.get_by_role("table", name="Sites")).to_contain_text(re.compile("max_allocations: [01] of 1"))
         page = window.open("/plugin/lading?view=jobs&dag=packed")
         expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
         if "LADING_PICTURES" in os.environ:
