@@ -81,6 +81,8 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
     (status, files), (its_status, its_files) = found.values()
     if status != its_status:
         return f"exit code {its_status} instead of {status}{said}"
+    if status:  # which jobs had ended by then is chance
+        return f"it fails with both: exit code {status}{said}"
     if differing := sorted(
         each for each in files.keys() | its_files.keys() if files.get(each, 0) != its_files.get(each, 0)
     ):
@@ -89,7 +91,7 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
             for each in differing
         ]
         return "\n  ".join([f"{len(differing)} files differ", *shown[:20]])
-    return f"it fails with both: exit code {status}{said}" if status else None
+    return None
 
 
 def make_missing(clone: Path, at: Path, command: list[Any], directory: str) -> None:
