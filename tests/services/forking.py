@@ -267,6 +267,8 @@ def main() -> None:
     from airflow.__main__ import main as airflow
     from airflow._shared.observability.traces import configure_otel
     from airflow.configuration import conf
+    from airflow.sdk._shared.observability.metrics import stats
+    from airflow.sdk.observability.metrics import stats_utils
 
     database = settings.SQL_ALCHEMY_CONN
     # The forks need not look at it again, also not when they end, which takes an API server two seconds of a processor.
@@ -285,6 +287,10 @@ def main() -> None:
     if database != settings.SQL_ALCHEMY_CONN:
         settings.reconfigure_orm()
     configure_otel(conf)
+    # What was imported has taken these for the values of this process, not for those of the request.
+    stats.initialize(
+        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    )
     try:
         if "module" in request:
             runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
