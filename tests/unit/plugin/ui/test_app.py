@@ -823,7 +823,7 @@ def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Sessio
     [task] = client.get("/dags/mine/runs/r/gantt").json()["tasks"]
     states = [each["state"] for each in task["tries"]]
     assert (len(states), states.count("failed"), states.count("running"), task["is_cut"]) == (60, 1, 1, True)
-    assert task["longest_wait"] == pytest.approx(900, abs=120)
+    assert 899 <= task["longest_wait"] <= time.time() - NOW + 901
     run = client.get("/dags/mine/runs/r").json()
     assert 800 < run["median_wait"] < run["longest_wait"] < 1100, "not 22 hours in all"
 
