@@ -825,7 +825,7 @@ def test_of_a_task_with_many_tries_those_of_each_state_are_drawn(session: Sessio
     assert (len(states), states.count("failed"), states.count("running"), task["is_cut"]) == (60, 1, 1, True)
     assert 899 <= task["longest_wait"] <= time.time() - NOW + 901
     run = client.get("/dags/mine/runs/r").json()
-    assert 800 < run["median_wait"] < run["longest_wait"] < 1100, "not 22 hours in all"
+    assert 800 <= run["median_wait"] < run["longest_wait"] <= time.time() - NOW + 901, "not 22 hours in all"
 
 
 def paths(client: TestClient, method: str = "get") -> list[str]:
