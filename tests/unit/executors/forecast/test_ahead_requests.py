@@ -483,8 +483,8 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     site = FakeElasticSite("hpc", tmp_path / "hpc")
     site.config = site.config.model_copy(update={"accept_untargeted": True})
+    site.says = MachineMarket(TYPES, policy="greedy", boot_seconds=3600.0)
     house = House(airflow_database, make_settings(tmp_path / "state"), [site])
-    session.execute(update(InstanceRow).values(ready_at=3600.0))  # it takes an hour
     begun = time.time() - 10
     task(session, "a", state="running", begun=begun)
     session.add(instance("i1", InstanceState.UP, ordered_at=begun, ready_at=begun))
@@ -499,7 +499,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
         cpus=1.0,
         time_limit=600,
     )
-    task(session, "b", "a", attempts={"pauses": ["1h"], "count": 2})
+    task(session, "b", "a")
     store_dag(session)
     session.commit()
     site.see("i1")
@@ -510,9 +510,9 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
     assert note.task_id == "b"
     assert "what it needs is asked for at hpc: it is to start at " in str(note.extra)
-    site.see(order.name)
+    site.see(order.name, kind=order.launch.kind)
     house.tick(2)
-    job(session, "b", State.QUEUED, queued_at=time.time() - 30)
+    job(session, "b", State.QUEUED, queued_at=time.time() - 30, time_limit=600)
     session.commit()
     house.tick(4)
     assert list(site.given[order.name]) == ["b"]
