@@ -11,14 +11,16 @@ from tests.services.airflow import Airflow
 
 @pytest.fixture(scope="package")
 def two_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """A healthy Airflow with LocalExecutor and, called ``lading``, LadingExecutor beside it."""
+    """A healthy Airflow with LocalExecutor and, called ``lading``, LadingExecutor beside it.
+
+    Nothing is forked from a process that has imported Airflow: a test looks at what processes were born with.
+    """
     executors = "LocalExecutor,lading:lading.executors.LadingExecutor"
     service = Airflow(
         tmp_path_factory.mktemp("airflow-two"),
         executor=executors,
         config={"core.fernet_key": f"{'K' * 43}="},
         components=("api-server", "dag-processor", "scheduler"),
-        preloaded=True,
     )
     service.environment["AIRFLOW_CONN_MINE"] = "http://here"
     with service:
