@@ -5,8 +5,8 @@
 On PostgreSQL, with a task instance of Airflow's for each job, and a site on paper, which one job fills. The jobs come
 by ``queue_workload``. Printed are, for each number of waiting jobs, the statements and the milliseconds of the database
 per tick, by the statement where most of them go, processor and memory of the controller, the size of the table of jobs
-and how many of its updates were HOT, and how long after room became free the next job was placed. ``--drain``: in the
-end 1,000 slots run all jobs, each of which ends at once.
+and how many of its updates were HOT, and how long after room became free the next job was placed. With
+``--drain`` 1,000 slots then run all jobs, each of which ends as soon as it has started.
 """
 
 from __future__ import annotations
@@ -145,8 +145,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
 
 
 def queue_all(number: int) -> tuple[float, float]:
-    """Store so many jobs as Airflow's scheduler has them stored; returns how many in a second, and the milliseconds of
-    a cpu that each takes of this process."""
+    """Queue jobs through ``queue_workload``; return jobs per second, and milliseconds of this process's cpu per job."""
     import uuid
 
     from airflow.executors import workloads
@@ -211,7 +210,7 @@ def queue_all(number: int) -> tuple[float, float]:
 
 
 def paper_site(folder: Path) -> Any:
-    """A site of one machine on paper, whose jobs end when they are told to."""
+    """A simulated site with one machine, whose jobs end when the benchmark says so."""
     import threading
 
     from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
@@ -273,7 +272,7 @@ def paper_site(folder: Path) -> Any:
                 self.start()
 
         def cancel(self, reasons: Any) -> None:
-            """Nothing is ended here."""
+            """End nothing: all jobs of this site go on."""
 
         def close(self, how: str, timeout: float) -> None:
             """There is nothing to let go of."""

@@ -240,8 +240,7 @@ class SitePlan:
             return False
         if fleet is not None and on_sale(fleet, here.problem) is None:
             return False
-        schedule = self.planner.schedule
-        return here.most <= before.most or (schedule is not None and len(schedule.machines) < before.most)
+        return here.most <= before.most or self.planner.machines < before.most
 
     def _choose(self, here: PlanningInput) -> None:
         """Go by the fleet that was chosen since the last tick, if one was, and have one chosen where the last one may

@@ -73,6 +73,8 @@ class Planner:
         self.fleet: Fleet | None = None
         self.chosen_for: frozenset[str] = frozenset()
         self.schedule: Schedule | None = None
+        self.machines = 0
+        """How many machines the last schedule has."""
         self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
         self.not_ahead: frozenset[str] = frozenset()
@@ -107,8 +109,7 @@ class Planner:
         """Those beside the last one, which are tried as long as nothing has come; none: all are."""
         if self.fleet is None or not self.is_chosen_for(forecast) or not self.plans % PLANS_BESIDE_ONE_FLEET:
             return []
-        machines = 0 if self.schedule is None else sum(not each.released for each in self.schedule.machines)
-        return beside(self.fleet, machines)
+        return beside(self.fleet, self.machines)
 
     def is_chosen_for(self, forecast: Forecast) -> bool:
         """Whether the fleet was chosen for all these steps, and the ends of their runs are worth what they were."""
@@ -129,6 +130,7 @@ class Planner:
         """Find out when and where everything begins now by the fleet, of which as much is launched as is on sale."""
         fleet = None if self.fleet is None else on_sale(self.fleet, work.problem)
         self.schedule = FleetRun(work, fleet).schedule()
+        self.machines = len(self.schedule.machines)
         self.open = frozenset(work.forecast.steps)
 
     def act(

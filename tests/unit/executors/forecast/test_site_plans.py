@@ -147,6 +147,21 @@ def test_where_choosing_takes_long_machines_are_launched_by_the_last_fleet() -> 
     assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"u"}
 
 
+def test_fleets_a_little_smaller_and_larger_are_tried_where_something_goes_another_way() -> None:
+    here = House()
+    for name in "abc":
+        here.machine(f"m-{name}", used=Resources(2, 1024), jobs=1)
+        here.job(name, token=name, begun=NOW, location=f"m-{name}")
+        here.job(f"{name}2", name)
+    here.look()
+    here.jobs.pop("a")  # it has ended early
+    here.machine("m-a")
+    here.job("a2", token="a2")
+    here.look(NOW + 30)
+    assert len(here.asked) == 2
+    assert {2, 3, 4} <= {each.size for each in here.asked[-1][2] if not each.stretch}
+
+
 def test_a_launch_that_is_withheld_is_asked_for_again_by_the_same_plan_until_it_is_made() -> None:
     """As by a budget. What comes behind it is overdue by then, and when it starts or ends is not known."""
     here = House()
