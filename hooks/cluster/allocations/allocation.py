@@ -52,7 +52,9 @@ class Allocation:
     def from_terms(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
         """An allocation that is asked for now, or was by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
-        return cls(folder, terms, TrackedBatchJob(Task(folder.name), submission=submission))
+        batch = TrackedBatchJob(Task(folder.name))
+        batch.enter(submission)
+        return cls(folder, terms, batch)
 
     @property
     def name(self) -> str:
@@ -115,13 +117,13 @@ class AllocationFleet:
         for token, name in self.given.items():
             known.setdefault(name, set()).add(token)
         for token, job in self.tracker.jobs.items():
-            if job.submission is not None and not job.acknowledged:
+            if job.submission is not None and not job.stored:
                 known.setdefault(job.submission.name, set()).add(token)
         return known
 
     def place(self, job: TrackedBatchJob, allocation: Allocation) -> None:
         """A job is put into an inbox."""
-        job.submission = allocation.submission
+        job.enter(allocation.submission)
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:

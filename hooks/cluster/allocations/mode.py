@@ -27,6 +27,7 @@ from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.site import ObservedLocation
 from lading.hooks.spool import events
@@ -130,7 +131,7 @@ class AllocationMode(ClusterPoller):
             with self.tracker.lock:
                 for token in (*listed.waiting, *listed.begun):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = TrackedBatchJob(task, started=token in listed.begun)
+                    job = TrackedBatchJob(task, phase=JobPhase.STARTED if token in listed.begun else JobPhase.WAITING)
                     self.tracker.jobs.setdefault(token, job)
                     self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
@@ -234,8 +235,9 @@ class AllocationMode(ClusterPoller):
             job.task = replace(job.task, log_path=self._paths.pop(job.token))
         kind = event["event"]
         if kind in ("started", "finished"):
-            job.submission = self._reading.submission
-            job.started, job.envelope = True, None
+            job.enter(self._reading.submission)
+            job.begin()
+            job.envelope = None
             job.began_at = event["at"] if kind == "started" else job.began_at
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
@@ -243,8 +245,7 @@ class AllocationMode(ClusterPoller):
         elif (said := end_event.sentinel(event)) is not None and said.is_certain:
             self._conclude(job, event, file)
         else:
-            job.own, job.own_file = event, file
-            job.gone_since = job.gone_since or time.monotonic()
+            job.report_end(event, file)
 
     def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
         allocation = self.fleet.of_job(job)
@@ -362,17 +363,17 @@ class AllocationStates(ClusterPart):
     def _doubt(self, allocation: Allocation, asked_at: float) -> None:
         """Take an allocation for lost that the batch system has not known for long, unless its agent has begun."""
         if allocation.ends_at is not None:
-            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
+            allocation.batch.lose(asked_at)
         elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("allocation %s has not arrived", allocation.name)
             self.drop(allocation, "lost", because("allocation_unknown"))
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
-        native = batch.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
         # Until its agent was to end, that may still run.
         may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
-        if batch.see(native, asked_at, math.inf if may_run else self.config.lost_after):
+        strange_for = math.inf if may_run else self.config.lost_after
+        if batch.see(native, asked_at, blocked_for=self.config.cancel_unrunnable_after, strange_for=strange_for):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
@@ -445,4 +446,4 @@ class InboxRecall:
             elif what == "begun":
                 self.fleet.doubtful.discard(token)
                 if chosen[token] in gone:
-                    job.started = True
+                    job.begin()

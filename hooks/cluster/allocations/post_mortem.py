@@ -154,8 +154,8 @@ class AllocationPostMortem(ClusterPart):
                 if now - job.gone_since > end_event.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
                     self._conclude_now(job, allocation.batch.native)
             elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
-                job.gone_since = job.gone_since or now
-                if now - job.gone_since > self.config.lost_after:
+                job.lose(now)
+                if now - (job.gone_since or now) > self.config.lost_after:
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:

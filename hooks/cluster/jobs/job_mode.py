@@ -19,6 +19,7 @@ from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNT
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
+from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.spool import events
 from lading.hooks.ssh.steps import GetAll, Put
 from lading.scheduling.reasons import because
@@ -165,15 +166,15 @@ class JobMode(ClusterPoller):
         if job.ended:
             self.event_buffer.drop(file)
         elif event["event"] == "started":
-            job.started, job.envelope, job.began_at = True, None, event["at"]
+            job.begin()
+            job.envelope, job.began_at = None, event["at"]
             self._report(event, job, file)
         elif event["event"] != "finished":
             self._report(event, job, file)
         elif job.submission is None:  # there is nothing to ask for more
             self._conclude(job, end_event.from_report(job.token, event), file)
         else:
-            job.own, job.own_file = event, file
-            job.gone_since = job.gone_since or time.monotonic()
+            job.report_end(event, file)
             self._said.append(job)
 
     def _settle(self) -> None:
@@ -199,35 +200,35 @@ class JobMode(ClusterPoller):
     def _doubt(self, submission: Submission, asked_at: float) -> None:
         """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
-        if any(job.started or job.own or job.ended for job in jobs):
+        if any(job.started or job.ended for job in jobs):
             for job in jobs:
-                job.gone_since = job.gone_since or asked_at
+                job.lose(asked_at)
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        node, native = job.node, job.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
-        if job.see(native, asked_at, self.config.lost_after):
+        node, blocked_for = job.node, self.config.cancel_unrunnable_after
+        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=self.config.lost_after):
             self.interval.changed(asked_at)
         if native is None:
             return
-        if job.node != node and job.started and job.own is None:  # what is reported of it next is its end
+        if job.node != node and job.phase is JobPhase.STARTED:  # what is reported of it next is its end
             self._report({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
         if native.state == "running":
-            job.running_since = job.running_since or asked_at
-            if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
-                job.started, job.began_at = True, time.time()
+            if not job.started and asked_at - job.shown.since > SECONDS_UNTIL_BELIEVED:
+                job.begin()
+                job.began_at = time.time()
                 self._report({"event": "started", "token": job.token, "at": job.began_at}, job)
             return
         if job.is_hopeless:
             self.tracker.press(job, self.system)
-        waits = native.state == "pending" and native.cause != "error"
+        waits = native.state == "pending" and not (job.is_hopeless and native.cause in (None, "error"))
         if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
-            given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)
+            given_up_at = job.given_up_at(blocked_for)
             reason = job.submission.waits(queue, native, given_up_at=given_up_at)
             self.event_buffer.add_reason(job, reason, **self._location_of(job))
             if job.expects(native, time.time()):

@@ -191,7 +191,7 @@ class ClusterPoller(ClusterPart, ABC):
             return (
                 self.submitter.tokens()
                 | self._returned()
-                | frozenset(token for token, job in self.tracker.jobs.items() if not job.acknowledged)
+                | frozenset(token for token, job in self.tracker.jobs.items() if not job.stored)
             )
 
     def unread(self) -> list[dict[str, Any]]:
@@ -257,7 +257,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Whether something is to be done at the cluster before the next look is due."""
         pending = self.tracker.pending
         return bool(pending.cancels or pending.withdrawals) or any(
-            job.acknowledged for job in list(self.tracker.jobs.values())
+            job.stored for job in list(self.tracker.jobs.values())
         )
 
     def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:

@@ -44,9 +44,10 @@ def test_what_is_there_again_has_not_gone(job: TrackedBatchJob) -> None:
 
 
 def test_what_has_said_how_it_ended_has_gone_although_the_batch_system_still_has_it(job: TrackedBatchJob) -> None:
-    job.own, job.gone_since = {"cause": "terminated"}, SUBMITTED_AT + 1
-    job.see(RUNS, SUBMITTED_AT + 2)
-    assert job.gone_since == SUBMITTED_AT + 1
+    job.report_end({"cause": "terminated"}, None)
+    gone_since = job.gone_since
+    job.see(RUNS, time.monotonic() + 2)
+    assert (job.gone_since is not None, job.gone_since) == (True, gone_since)
 
 
 def test_what_will_never_start_has_gone(job: TrackedBatchJob) -> None:
@@ -98,11 +99,11 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
 def test_what_can_never_start_as_things_are_is_abandoned_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
-        job.see(job.fail_unrunnable(never, at, 900.0), at)
+        job.see(never, at, blocked_for=900.0)
         assert job.is_hopeless == hopeless
-    job.see(job.fail_unrunnable(WAITS, 1020.0, 900.0), 1020.0)
+    job.see(WAITS, 1020.0, blocked_for=900.0)
     assert (job.is_hopeless, job.gone_since) == (False, None), "an administrator has changed the partition"
-    job.see(job.fail_unrunnable(never, 1030.0, 900.0), 1030.0)
+    job.see(never, 1030.0, blocked_for=900.0)
     assert not job.is_hopeless
 
 
@@ -146,7 +147,7 @@ def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
     native = NativeJob(id="1", state="pending", reason="asks for too much time (PartitionTimeLimit)", never=True)
     job = TrackedBatchJob(Task("a"), submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
     assert job.given_up_at(900) is None
-    job.fail_unrunnable(native, time.monotonic(), 900)
+    job.see(native, time.monotonic(), blocked_for=900)
     at = job.given_up_at(900)
     assert at is not None
     assert abs(at - time.time() - 900) < 60

@@ -18,6 +18,7 @@ from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.allocations.script import market
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.deployment.airflow import AirflowDeployment
+from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.site import LocationState
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.events import asked_reason
@@ -200,6 +201,10 @@ def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
     assert not (fleet.root / "claims/a").exists()
 
 
+def long_gone() -> ShownLife:
+    return ShownLife(ShownPhase.GONE, time.monotonic() - 100)
+
+
 def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.give("a")
     fleet.go()
@@ -208,7 +213,7 @@ def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monke
         Path(fleet.folder_of(name).output).write_text("python: not found\n")
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.shown = long_gone()
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
         fleet.poller.submitter._starts.not_before = 0.0
@@ -232,7 +237,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         [*_, name] = fleet.names
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.shown = long_gone()
         fleet.go()
         fleet.poller.submitter._starts.not_before = 0.0
         fleet.go()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,7 +186,9 @@ def test_a_job_that_could_write_nothing_does_not_blame_the_folder(
 def test_a_job_that_ran_and_wrote_nothing_blames_the_folder(cause: Any, ran: str) -> None:
     native = NativeJob(id="17", state="ended", cause=cause, exit_code=1 if ran == "exit code" else None)
     seen = sighting(native, None, "n1" if ran == "node" else None)
-    seen.job.running_since = 1.0 if ran == "seen running" else None
+    if ran == "seen running":
+        seen.job.see(replace(native, state="running", cause=None, exit_code=None), time.monotonic())
+        seen.job.see(native, time.monotonic())
     told = explain(config(), [seen], "the batch job ended", 60)
     assert told.startswith("batch job 17")
     assert told.endswith('work_dir = "/shared/..."')
