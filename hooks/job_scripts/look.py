@@ -13,12 +13,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, islice
 from typing import Protocol
 
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
+from lading.hooks.batch.outcome import TAIL_BYTES
+from lading.hooks.batch.status_query import QUESTION_LIMIT, Statuses, StatusQuery, accounts, ask
 from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
 from lading.hooks.files.logs import Trouble
@@ -27,8 +29,8 @@ from lading.hooks.job_scripts.array import RunArray, attempt
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import FilePart, Get, Parts, RemoteStep, RunCommand
-from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
+from lading.hooks.ssh.steps import FilePart, Get, Parts, RemoteStep
+from lading.hooks.ssh.transport import TIMEOUT, Transport
 
 # The most submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
@@ -140,11 +142,13 @@ class RunLook:
         system = self.site.system
         steps: dict[tuple[str, str], RemoteStep] = {}
         if self.known or self.lost:
-            steps["status", ""] = RunCommand(self._query.command, limit=QUESTION_LIMIT)
+            steps["status", ""] = self._query.step
         if accounting := self._accounting():
-            steps["accounting", ""] = RunCommand(accounting, limit=QUESTION_LIMIT)
+            steps["accounting", ""] = ask(accounting)
         if self.known:
             steps["files", ""] = self._files
+        if self.gone and self.site.system.wording.memory is not None:
+            steps["logs", ""] = self._logs
         before = ""
         for record in self.due:
             steps["submit", record.token] = layout.submit(system, record.folder, record.attempt, before)
@@ -158,7 +162,7 @@ class RunLook:
 
     def _learn(self, answers: Mapping[tuple[str, str], CommandResult]) -> None:
         """Learn what the site takes from what it has said to submissions, in their order."""
-        submitted, pressure = len(self.known), self.site.pressure
+        submitted, pressure, system = len(self.known), self.site.pressure, self.site.system
         parts = [(record.token, record.jobs, 1) for record in self.due]
         parts += [(array.folder, len(elements), 2) for array, elements in self.arrays.items()]
         for name, count, lines in parts:
@@ -166,17 +170,9 @@ class RunLook:
             first, *rest = answer.stdout.split("\n", lines)
             if first.split()[:1] != ["answered"] or len(rest) < lines:
                 continue
-            try:
-                self.site.system.submitted(replace(answer, stdout=rest[-1]))
-            except SubmitError as error:
-                is_too_large = count > 1 and error.is_of_arrays
-                if is_too_large and lines > 1 and error.kind != "transient":
-                    pressure.shrink(count)
-                elif error.kind == "limit" and not is_too_large:  # of an array of a script's own nothing is learned
-                    pressure.refuse(count, submitted, error.message)
-            else:
+            with suppress(SubmitError):  # what follows for the run is for it to find
+                pressure.read(system, replace(answer, stdout=rest[-1]), count, submitted, divisible=lines > 1)
                 submitted += count
-                pressure.accept(count, submitted)
 
     def _elements(self, answers: Mapping[tuple[str, str], CommandResult]) -> dict[str, RunRecord]:
         new = {}
@@ -192,6 +188,11 @@ class RunLook:
     def _files(self) -> Get:
         names = (layout.JOB, layout.EXIT, layout.CANCELLED)
         return Get(self.root, [f"{record.token}/{name}" for record in self.known for name in names])
+
+    @property
+    def _logs(self) -> Parts:
+        """The ends of what runs that have gone, and the batch system of them, have written."""
+        return Parts([FilePart(path, -TAIL_BYTES) for record in self.gone for path in record.logs])
 
     @property
     def _parts(self) -> Parts:
@@ -228,12 +229,15 @@ class RunLook:
         what = f"site {self.site.name}: files of runs"
         try:
             contents = self._files.files(answers["files", ""])
+            logs = self._logs.contents(answers["logs", ""]) if ("logs", "") in answers else ()
         except TransportError as error:
             self.site.trouble.begin(what, error)
             return {}
         self.site.trouble.end(what)
         options, system, site = self.site.options, self.site.system, f"site {self.site.name}"
         reported = accounts(system, answers.get(("accounting", "")), self.site.trouble, f"{site}: the accounting")
+        texts = iter(logs)
+        written = {each.token: "\n".join(_text(next(texts, None)) or "" for _ in each.logs) for each in self.gone}
         has_accounting = type(system).accounting is not BatchSystem.accounting
         return {
             record.token: after_question(
@@ -246,6 +250,7 @@ class RunLook:
                     sentinel=_text(contents[f"{record.token}/{layout.EXIT}"]),
                     job=_text(contents[f"{record.token}/{layout.JOB}"]),
                     cancelled=contents[f"{record.token}/{layout.CANCELLED}"] is not None,
+                    log=written.get(record.token, ""),
                 ),
                 self.now,
                 deadline=options.lost_after,

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lading.hooks.batch import canceller
-from lading.hooks.batch.canceller import Cancellation, Canceller
+from lading.hooks.batch.canceller import Canceller
+from lading.hooks.batch.outcome import TAIL_BYTES
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.site_config import NotAllowed, SiteRules
-from lading.hooks.batch.status_query import StatusQuery, is_called
+from lading.hooks.batch.status_query import QUESTION_LIMIT, StatusQuery, ask
 from lading.hooks.batch.submit_limits import BackPressure, largest_array
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cleanup import leftovers
@@ -35,8 +36,8 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
-from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
-from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
+from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove
+from lading.hooks.ssh.transport import TIMEOUT, Transport, Unusable
 from lading.scheduling.matching.admission import admitted, refusal
 from lading.scheduling.site_names import is_named
 from lading.scheduling.text.nearest import nearest_first
@@ -52,8 +53,8 @@ MOST_ELEMENTS = 1000
 # The most submissions in a row that are followed up when a run is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
-# and those of its end if there are more; and those that hold the end of its output.
-MOST_REST, AT_ONCE, LAST, LAST_OUTPUT = 2**24, 2**22, 2**16, 2000
+# and those of its end if there are more.
+MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
 
 
 @dataclass
@@ -230,12 +231,12 @@ class RunSite:
             self._noted -= over
         shown = {each.job_id: each for each in records if each.is_shown_although_cancelled and each.job_id is not None}
         held = {each.job_id: each for each in records if each.is_held and each.job_id is not None}
-        new = [id for id in held if not self._canceller.was_asked(id)]
         unwanted = {**shown, **held}
-        if not (due := [*new, *self._canceller.due([id for id in shown if id not in new])]):
+        due = self._canceller.press(list(held), at_once=True)
+        due += self._canceller.press([id for id in shown if id not in held], at_once=False)
+        if not due:
             return
         what = f"site {self.name}: jobs that were cancelled are still there"
-        self._canceller.ask(due)
         try:
             ids, gap = self._named_so([unwanted[each] for each in due])
             if ids:
@@ -274,12 +275,12 @@ class RunSite:
         ids, gap = self._named_so(going) if going else ([], None)
         # Of those of which nothing is said word is left all the same: a controller ends what is shown by that name.
         noted = {
-            each.token: Cancellation(*each.submission, each.name)
+            each.token: each.cancellation
             for each in going
             if each.name is not None and (each.job_id in ids or gap is not None)
         }
         if noted:
-            orders = [RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT)] if ids else []
+            orders = [ask(self.system.cancel(ids))] if ids else []
             kept, *answers = self.transport.exchange(
                 [canceller.note(self._work_dir, noted), *orders], TIMEOUT + QUESTION_LIMIT
             )
@@ -303,23 +304,12 @@ class RunSite:
         """
         user, _ = self.login()
         query = StatusQuery(self.system, user, list(dict.fromkeys(each.submission[0] for each in records)))
-        (answer,) = self.transport.exchange([RunCommand(query.command, limit=QUESTION_LIMIT)], TIMEOUT + QUESTION_LIMIT)
+        (answer,) = self.transport.exchange([query.step], TIMEOUT + QUESTION_LIMIT)
         try:
             found = query.read(answer)
         except CouldNotAsk as error:
             return [], error
-        ids = [
-            str(each.job_id)
-            for each in records
-            if each.name is not None
-            and any(
-                job.id == each.submission[0]
-                and (each.index is None or job.index in (None, each.index))
-                and job.state != "ended"
-                and is_called(job, each.name)
-                for job in found.jobs
-            )
-        ]
+        ids = [str(each.job_id) for each in records if each.name and each.cancellation.is_shown(found.jobs)]
         return ids, found.gap
 
     def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
@@ -385,8 +375,7 @@ class RunSite:
 
         :raises TransportError: it could not be read
         """
-        paths = dict.fromkeys([f"{record.folder}/{layout.BATCH_LOG}", record.output])
-        step = Parts([FilePart(path, -LAST_OUTPUT) for path in paths if path])
+        step = Parts([FilePart(path, -TAIL_BYTES) for path in record.logs])
         (answer,) = self.transport.exchange([step])
         texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
         return "\n".join(text for text in texts if text)

@@ -25,7 +25,7 @@ from typing import Any
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.outcome import is_unclear
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
+from lading.hooks.batch.status_query import QUESTION_LIMIT, Statuses, StatusQuery, accounts, ask
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
 from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
@@ -41,8 +41,8 @@ from lading.hooks.spool import hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
-from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
+from lading.hooks.ssh.steps import Parts, RemoteStep, Remove
+from lading.hooks.ssh.transport import TIMEOUT, Transport
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class ClusterPoller(ClusterPart, ABC):
         if pending.withdrawals:
             steps["withdraw"] = remote_steps.withdraw(self.folder, pending.withdrawals)
         if pending.cancels:
-            steps["cancel"] = RunCommand(self.system.cancel(pending.cancels), limit=QUESTION_LIMIT)
+            steps["cancel"] = ask(self.system.cancel(pending.cancels))
         if self.submitter.bundles is not None:
             with self.tracker.lock:
                 sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
@@ -324,13 +324,13 @@ class ClusterPoller(ClusterPart, ABC):
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
-            steps["status"] = RunCommand(look.status.command, limit=QUESTION_LIMIT)
+            steps["status"] = look.status.step
         if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
             steps["cancelled"] = canceller.read_notes(self.folder.root)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
-            steps["nodes"] = RunCommand(self.system.survey.command, limit=QUESTION_LIMIT)
+            steps["nodes"] = ask(self.system.survey.command)
         if is_due and (accounting := self._accounting(gone)) is not None:
-            steps["accounting"] = RunCommand(accounting, limit=QUESTION_LIMIT)
+            steps["accounting"] = ask(accounting)
         if asked := len(STATE_QUESTIONS & steps.keys()):
             self.asks_again_at = time.monotonic() + self.config.seconds_after_questions(asked, len(batches))
 
@@ -392,9 +392,8 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.canceller.forget(id)
                 self.tracker.pending.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)
-            elif self.tracker.canceller.due([id]):
-                self.tracker.canceller.ask([id])
-                self.tracker.pending.cancels.append(id)
+            else:
+                self.tracker.pending.cancels += self.tracker.canceller.press([id], at_once=False)
 
     def _take_inventory(self, answer: CommandResult) -> None:
         """Know the nodes; where that could not be asked, the last answer stays valid."""

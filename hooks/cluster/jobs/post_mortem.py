@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Evidence
+from lading.hooks.batch.outcome import MOST_ATTEMPTS, REASONS, TAIL_BYTES, Evidence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
@@ -30,11 +30,8 @@ from lading.scheduling.reasons import because
 
 # The most jobs examined in one look.
 MOST_VERDICTS = 200
-TAIL_BYTES = 2000
 # What a job may have left, in the order in which it is read.
 REMAINS = ("exit.json", "cause.json", "supervisor.json")
-# A job that a failing node or a preemption has ended before its task began is submitted so often, the first included.
-MOST_ATTEMPTS = 4
 
 
 class PostMortem(ClusterPart):
@@ -91,12 +88,9 @@ class PostMortem(ClusterPart):
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
-        facts = self._facts(job, account, own, begun=supervisor is not None)
         message = (output or b"").decode(errors="replace")
-        of_memory = self.system.wording.memory
-        if of_memory is not None and own is None and of_memory.search(message):
-            native, account = (_for_memory(each) for each in (facts.native, facts.account))
-            facts = replace(facts, native=native, account=account)
+        facts = self._facts(job, account, own, begun=supervisor is not None)
+        facts = replace(facts, says_memory=self.system.wording.says_memory(message))
         event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
             return
@@ -132,15 +126,9 @@ class PostMortem(ClusterPart):
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not begun: nothing that it can help has ended it."""
         if cause == "node_failure":
-            self.nodes.failed(job.node, str(end_event.REASONS[cause]))
+            self.nodes.failed(job.node, str(REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.event_buffer.add_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
+        self.event_buffer.add_reason(job, because("submitted_again").with_also(REASONS[cause]))
         if (id := job.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
         self.tracker.withdraw(job)
-
-
-def _for_memory(job: NativeJob | None) -> NativeJob | None:
-    """A job that was killed, and whose output says that it was for its memory."""
-    is_killed = job is not None and job.state == "ended" and job.cause == "error" and job.exit_code in (None, 137)
-    return replace(job, cause="out_of_memory") if job is not None and is_killed else job

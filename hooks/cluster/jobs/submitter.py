@@ -298,8 +298,8 @@ class Submitter(ClusterPart):
         if refusal is None or refusal.kind == "transient":
             return len(jobs)
         self.tracker.take_back(submission)
-        if len(jobs) > 1 and refusal.is_of_arrays and answer.status != remote_steps.NOT_TRIED:
-            self.pressure.shrink(len(jobs))
+        if len(jobs) > 1 and refusal.is_of_arrays:
+            pass  # they are submitted again in smaller ones
         elif refusal.kind == "permanent" and not (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
         elif refusal.kind == "limit":
@@ -318,22 +318,19 @@ class Submitter(ClusterPart):
         """
         count = max(1, len(submission.tokens))
         submission.asked_at = time.monotonic()
-        try:
-            submission.id = self.system.submitted(answer)
-        except SubmitError as error:
-            refusal = error
-        else:
-            log.info("submitted %s %s as %s", what, submission.name, submission.id)
-            self.pressure.accept(count, submitted + count)
-            return None
         if answer.status == remote_steps.NOT_TRIED:
             self._has_agent = False
             if self.bundles is not None:
                 self.bundles.forget()
             refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
             self.pressure.hold(because("site_limit", system=self.system.name, text=refusal.message))
-        elif refusal.kind == "limit" and not (count > 1 and refusal.is_of_arrays):
-            self.pressure.refuse(count, submitted, refusal.message)
+        else:
+            try:
+                submission.id = self.pressure.read(self.system, answer, count, submitted)
+                log.info("submitted %s %s as %s", what, submission.name, submission.id)
+                return None
+            except SubmitError as error:
+                refusal = error
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
         if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.

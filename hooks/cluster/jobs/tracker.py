@@ -393,10 +393,8 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Let the batch system end a job that is still shown although it was to end, now and then."""
-        if (id := job.native_id(system)) is None:
-            return
-        if not self.canceller.was_asked(id) or self.canceller.due([id]):
-            self.cancel_natively(job, system)
+        if (id := job.native_id(system)) is not None:
+            self.pending.cancels += self.canceller.press([id], at_once=True)
 
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget jobs that have ended, and the submissions of which none is left."""

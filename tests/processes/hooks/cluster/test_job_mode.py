@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.answers import change_by_event
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, status_query
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
@@ -239,7 +239,7 @@ def test_events_of_jobs_are_read_while_the_commands_of_the_batch_system_hang(
     paper.go()
     paper.begin("a")
     only(paper.go(), "started")
-    monkeypatch.setattr(poller, "QUESTION_LIMIT", 1)
+    monkeypatch.setattr(status_query, "QUESTION_LIMIT", 1)
     for name in ("squeue", "sinfo"):
         (paper.folder / "bin" / name).write_text("#!/bin/sh\nexec sleep 600\n")
     paper.finish("a")
