@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.polling.job_life import JobLife, JobPhase
+from lading.hooks.polling.job_life import JobAtSite, JobPhase
 from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
@@ -25,21 +25,14 @@ MAX_COALESCE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class TrackedJob(JobLife):
+class TrackedJob(JobAtSite):
     """A job that was given to a machine.
 
-    :param envelope: as long as it has not arrived there
-    :param is_renewed: whether an older one of it is there already
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
-    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
+    :param is_renewed: whether an older envelope of it is there already
     :param absent_since: since when the machine has not known it, on the monotonic clock
     """
 
-    token: str
-    envelope: Envelope | None = None
     is_renewed: bool = False
-    log_path: str = ""
-    bundle: str = ""
     absent_since: float | None = None
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lading.hooks.batch.system import NativeJob
+from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import Reason
 
 
@@ -58,14 +59,21 @@ FOLLOWING: Mapping[JobPhase, frozenset[JobPhase]] = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class JobLife:
-    """How far a job at a site has come.
+@dataclass(slots=True)
+class JobAtSite:
+    """A job that was given to a site, and how far it has come.
 
+    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
+    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
+    :param envelope: as long as it may have to be brought there (again)
     :param reported: the reason for its waiting that was reported last
     :param log_done: whether its log has been copied to the end
     """
 
+    token: str
+    log_path: str = ""
+    bundle: str = ""
+    envelope: Envelope | None = None
     phase: JobPhase = JobPhase.WAITING
     reported: Reason | None = None
     log_done: bool = False

@@ -4,37 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from lading.scheduling.reasons import Reason
-
-
-class JobAtSite(Protocol):
-    """A job with its life.
-
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
-    """
-
-    reported: Reason | None
-    log_done: bool
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def log_path(self) -> str: ...
-
-    @property
-    def started(self) -> bool: ...
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def stored(self) -> bool: ...
-
-    def store(self) -> None: ...
-
+from lading.hooks.polling.job_life import JobAtSite
 
 Job = TypeVar("Job", bound=JobAtSite)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Submission, TrackedBatchJob
 from lading.scheduling.reasons import Reason
 
@@ -52,7 +51,7 @@ class Allocation:
     def from_terms(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
         """An allocation that is asked for now, or was by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
-        batch = TrackedBatchJob(Task(folder.name))
+        batch = TrackedBatchJob(folder.name)
         batch.enter(submission)
         return cls(folder, terms, batch)
 

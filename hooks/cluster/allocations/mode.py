@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch.status_query import Statuses
@@ -24,7 +24,6 @@ from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.polling.job_life import JobPhase
@@ -130,8 +129,8 @@ class AllocationMode(ClusterPoller):
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
                 for token in (*listed.waiting, *listed.begun):
-                    task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = TrackedBatchJob(task, phase=JobPhase.STARTED if token in listed.begun else JobPhase.WAITING)
+                    phase = JobPhase.STARTED if token in listed.begun else JobPhase.WAITING
+                    job = TrackedBatchJob(token, paths.get(token, ""), left.bundles.get(token, ""), phase=phase)
                     self.tracker.jobs.setdefault(token, job)
                     self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
@@ -232,7 +231,7 @@ class AllocationMode(ClusterPoller):
             self.event_buffer.drop(file)
             return
         if job.token in self._paths:
-            job.task = replace(job.task, log_path=self._paths.pop(job.token))
+            job.log_path = self._paths.pop(job.token)
         kind = event["event"]
         if kind in ("started", "finished"):
             job.enter(self._reading.submission)

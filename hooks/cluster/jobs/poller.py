@@ -313,7 +313,7 @@ class ClusterPoller(ClusterPart, ABC):
             steps["cancel"] = ask(self.system.cancel(pending.cancels))
         if self.submitter.bundles is not None:
             with self.tracker.lock:
-                sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+                sweep = self.submitter.bundles.sweep({job.bundle for job in self.tracker.jobs.values()})
             if sweep is not None:
                 steps["sweep"] = sweep
         assert self.user is not None

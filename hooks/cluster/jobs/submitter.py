@@ -6,7 +6,6 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -96,7 +95,7 @@ class Submitter(ClusterPart):
         submitted, before = self._count_submitted(), None
         for submission in submissions:
             name, command = submission.name, self.system.submit(f"{self.folder.submission(submission.name)}/script")
-            bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
+            bundles = {self.tracker.jobs[token].bundle for token in submission.tokens} - {""}
             steps.append(remote_steps.submit(self.folder, name, command, bundles, self._agent, before))
             self.tracker.submit(submission)
             before = name
@@ -137,10 +136,10 @@ class Submitter(ClusterPart):
             for token, given_envelope in given.items():
                 job = self.tracker.jobs.get(token)
                 # A job reads the Dags to which it was bound, whatever they are by now.
-                envelope = upload.bind(given_envelope, self.folder.bundles, job.task.bundle if job is not None else "")
+                envelope = upload.bind(given_envelope, self.folder.bundles, job.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
-                    self.tracker.jobs[token] = TrackedBatchJob(Task(token, envelope.log_path), envelope, shape)
+                    self.tracker.jobs[token] = TrackedBatchJob(token, envelope.log_path, envelope=envelope, shape=shape)
                 elif not (job.started or job.ended):
                     job.envelope, job.shape = envelope, shape
                     if job.submission is not None:
@@ -161,7 +160,9 @@ class Submitter(ClusterPart):
             jobs = [self.tracker.jobs[token] for token in submission.tokens]
             folders.append(name)
             files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
-            files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
+            files[f"submissions/{name}/tasks"] = write_tokens(
+                Task(job.token, job.log_path, job.bundle) for job in jobs
+            ).encode()
             files[f"submissions/{name}/script"] = scripts[name].encode()
         return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
@@ -254,8 +255,7 @@ class Submitter(ClusterPart):
             refuse=lambda job, message: self._reject([job.token], because("bundle_refused", text=message)),
             hold=self.event_buffer.add_reason,
         ):
-            bound.job.task = replace(bound.job.task, bundle=bound.hash)
-            bound.job.envelope = bound.envelope
+            bound.job.bundle, bound.job.envelope = bound.hash, bound.envelope
             ready.append(bound.job)
         return ready
 

@@ -24,10 +24,9 @@ from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.jobs.job_script import ArrayShape
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.polling.job_life import JobLife, JobPhase, ShownLife, ShownPhase
+from lading.hooks.polling.job_life import JobAtSite, JobPhase, ShownLife, ShownPhase
 from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.polling.outside_clock import between
-from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.reasons import Reason, because
 
@@ -90,10 +89,9 @@ class Submission:
 
 
 @dataclass(slots=True)
-class TrackedBatchJob(JobLife):
+class TrackedBatchJob(JobAtSite):
     """One job.
 
-    :param envelope: as long as it may have to be submitted (again)
     :param submission: None: it has not been submitted
     :param index: of its element, from 1
     :param native: what the batch system said last
@@ -106,8 +104,6 @@ class TrackedBatchJob(JobLife):
     :param cancelled_at: when it was asked to end, on the monotonic clock
     """
 
-    task: Task
-    envelope: Envelope | None = None
     shape: ArrayShape | None = None
     submission: Submission | None = None
     index: int = 1
@@ -120,20 +116,12 @@ class TrackedBatchJob(JobLife):
     starts_at: float | None = None
     cancelled_at: float | None = None
 
-    @property
-    def token(self) -> str:
-        return self.task.token
-
-    @property
-    def log_path(self) -> str:
-        return self.task.log_path
-
     def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
         """What it has left of its end, by our clock: a node's clock has dated it."""
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
-        JobLife.end(self)
+        JobAtSite.end(self)
         self.envelope = self.own = None
 
     def report_end(self, own: Mapping[str, Any], file: str | None) -> None:
@@ -318,7 +306,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     """The jobs and the submissions of a cluster. One thread changes them; others may read while they hold ``lock``."""
 
     def __init__(self) -> None:
-        super().__init__(lambda token: TrackedBatchJob(Task(token)))
+        super().__init__(TrackedBatchJob)
         self.submissions: dict[str, Submission] = {}
         self.pending = PendingActions()
         self.canceller = Canceller()
@@ -353,14 +341,12 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         """
         with self.lock:
             for task in tasks:
-                self.jobs.setdefault(
-                    task.token,
-                    TrackedBatchJob(task, phase=JobPhase.STARTED if task.token in begun else JobPhase.WAITING),
-                )
+                phase = JobPhase.STARTED if task.token in begun else JobPhase.WAITING
+                job = TrackedBatchJob(task.token, task.log_path, task.bundle, phase=phase)
+                self.jobs.setdefault(task.token, job)
             self.submissions[submission.name] = submission
             for index, token in enumerate(submission.tokens, 1):
-                job = self.jobs.get(token)
-                if job is not None and job.submission is None:
+                if token in self.jobs and (job := self.jobs[token]).submission is None:
                     job.enter(submission, index)
 
     def take_back(self, submission: Submission) -> None:

@@ -12,7 +12,6 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
@@ -25,7 +24,7 @@ RUNS = replace(WAITS, state="running", nodes="n1")
 
 @pytest.fixture
 def job() -> TrackedBatchJob:
-    return TrackedBatchJob(Task("token"), submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
+    return TrackedBatchJob("token", submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
 
 
 def test_an_answer_from_before_its_submission_says_nothing(job: TrackedBatchJob) -> None:
@@ -111,7 +110,7 @@ def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkey
     """TORQUE's qdel of an array whose MOM is down exits with 0, and ends nothing."""
     tracker, system = BatchJobTracker(), TORQUE()
     submission = Submission("L1", ["a", "b"], "63[].head1", SUBMITTED_AT)
-    job = TrackedBatchJob(Task("b"), submission=submission, index=2)
+    job = TrackedBatchJob("b", submission=submission, index=2)
     system.cancelled(CommandResult(0))
     tracker.press(job, system)
     assert tracker.pending.take().cancels == ["63[2].head1"]
@@ -145,7 +144,7 @@ def test_nodes_that_are_avoided_are_named_where_a_job_waits_for_nodes(text: str 
 
 def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
     native = NativeJob(id="1", state="pending", reason="asks for too much time (PartitionTimeLimit)", never=True)
-    job = TrackedBatchJob(Task("a"), submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
+    job = TrackedBatchJob("a", submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
     assert job.given_up_at(900) is None
     job.see(native, time.monotonic(), blocked_for=900)
     at = job.given_up_at(900)

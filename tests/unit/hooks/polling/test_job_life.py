@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.polling.job_life import FOLLOWING, JobLife, JobPhase, ShownLife, ShownPhase
+from lading.hooks.polling.job_life import FOLLOWING, JobAtSite, JobPhase, ShownLife, ShownPhase
 
-TRANSITIONS: dict[str, tuple[Callable[[JobLife], None], JobPhase]] = {
-    "submit": (JobLife.submit, JobPhase.SUBMITTED),
-    "withdraw": (JobLife.withdraw, JobPhase.WAITING),
-    "begin": (JobLife.begin, JobPhase.STARTED),
-    "close": (JobLife.close, JobPhase.CLOSING),
-    "end": (JobLife.end, JobPhase.ENDED),
-    "give_back": (JobLife.give_back, JobPhase.RETURNED),
+TRANSITIONS: dict[str, tuple[Callable[[JobAtSite], None], JobPhase]] = {
+    "submit": (JobAtSite.submit, JobPhase.SUBMITTED),
+    "withdraw": (JobAtSite.withdraw, JobPhase.WAITING),
+    "begin": (JobAtSite.begin, JobPhase.STARTED),
+    "close": (JobAtSite.close, JobPhase.CLOSING),
+    "end": (JobAtSite.end, JobPhase.ENDED),
+    "give_back": (JobAtSite.give_back, JobPhase.RETURNED),
 }
 SINCE, NOW = 100.0, 160.0
 WAITS = NativeJob(id="7", state="pending")
@@ -33,14 +33,14 @@ CANCELLED = replace(WAITS, state="ended", cause="cancelled")
 @pytest.mark.parametrize(("name", "phase"), list(itertools.product(TRANSITIONS, JobPhase)))
 def test_a_job_moves_where_its_phase_leads_and_stays_otherwise(name: str, phase: JobPhase) -> None:
     transition, target = TRANSITIONS[name]
-    job = JobLife(phase=phase)
+    job = JobAtSite("a", phase=phase)
     transition(job)
     assert job.phase is (target if target in FOLLOWING[phase] else phase)
 
 
 @pytest.mark.parametrize("phase", JobPhase)
 def test_only_an_end_and_a_return_are_stored(phase: JobPhase) -> None:
-    job = JobLife(phase=phase)
+    job = JobAtSite("a", phase=phase)
     job.store()
     stored = {JobPhase.ENDED: JobPhase.STORED, JobPhase.RETURNED: JobPhase.RELEASED}
     assert job.phase is stored.get(phase, phase)
@@ -57,11 +57,11 @@ def test_what_has_begun_is_never_given_to_a_site_again_and_what_has_ended_never_
         return reached
 
     for phase in JobPhase:
-        job = JobLife(phase=phase)
+        job = JobAtSite("a", phase=phase)
         if job.started:
             assert not later(phase) & {JobPhase.WAITING, JobPhase.SUBMITTED}
         if job.ended:
-            assert all(JobLife(phase=each).ended for each in later(phase))
+            assert all(JobAtSite("a", phase=each).ended for each in later(phase))
     assert not FOLLOWING[JobPhase.STORED] | FOLLOWING[JobPhase.RELEASED]
 
 

@@ -138,8 +138,8 @@ def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
     fleet.poller = fleet.controller()
     assert fleet.go() == []
     assert fleet.poller.known() == {"a", "b", "c"}
-    assert fleet.poller.tracker.jobs["a"].task.log_path == "dag/a.log"
-    assert fleet.poller.tracker.jobs["c"].task.log_path == "dag/c.log"
+    assert fleet.poller.tracker.jobs["a"].log_path == "dag/a.log"
+    assert fleet.poller.tracker.jobs["c"].log_path == "dag/c.log"
     fleet.end(name, "a")
     assert only(fleet.go(), "finished")["token"] == "a"
     assert len(fleet.read("submissions").split()) == 2

@@ -21,7 +21,7 @@ from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.checks.early_request import MARK, URL, NoAnswerError, ask
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.layout import ClusterFolder, Task
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.deployment import current
@@ -144,7 +144,7 @@ def test_it_is_a_command_without_airflow() -> None:
 
 
 def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> TrialSighting:
-    job = TrackedBatchJob(Task("t"), submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
+    job = TrackedBatchJob("t", submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
     return TrialSighting(job, "17", output)
 
 
