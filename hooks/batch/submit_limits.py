@@ -83,6 +83,16 @@ class BackPressure:
             return free
         return 1 if now >= self._next_probe else 0
 
+    def allow(self, system: str, profile: Profile, submitted: int) -> tuple[int, Reason]:
+        """How many more jobs may be submitted now beside so many, and why no more.
+
+        :param system: the name of the batch system
+        """
+        room, learned = profile.room(submitted), self.room(submitted)
+        if learned < room:
+            return learned, self.reason(system, submitted)
+        return room, because("max_submitted", most=profile.max_submitted)
+
     def reason(self, system: str, submitted: int) -> Reason:
         """Why no more are submitted, where there is no room.
 

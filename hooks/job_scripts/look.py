@@ -34,6 +34,8 @@ from lading.hooks.ssh.transport import TIMEOUT, Transport
 
 # The most submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
+# What is said of a run for which a limit has left no room, before why.
+HELD = "it waits to be submitted"
 # Bytes of the outputs of all runs in one exchange.
 MOST_OUTPUT = 2**24
 
@@ -98,14 +100,16 @@ class RunLook:
         self.shown = [each for each in records if each.token in offsets and each.output]
         ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
         starting = [each for each in due if not each.cancelling]
-        room = self._room(starting)
+        submitted = len(self.known) + sum(map(len, self.arrays.values()))
+        allowed, why = site.pressure.allow(site.system.name, site.profile.profile, submitted)
+        room = sum(jobs <= allowed for jobs in accumulate(each.jobs for each in starting))
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
-        self.held = starting[room:]
+        self.held = [replace(each, reason=f"{HELD}: {why.sentence}") for each in starting[room:]]
         # One of them at a time: a round ends at the first refusal.
         self.arrays = {} if starting[:room] else dict(islice(self.arrays.items(), 1))
 
     def done(self) -> list[RunSighting]:
-        new = {each.token: replace(each, reason=held(self.site, len(self.known))) for each in self.held}
+        new = {each.token: each for each in self.held}
         steps = self._steps()
         if not steps:
             return [RunSighting(new.get(each.token, each)) for each in self.records]
@@ -131,12 +135,6 @@ class RunLook:
         outputs = self._outputs(answers.get(("outputs", "")))
         seen = [outputs.get(each.token, RunSighting(each)) for each in self.records]
         return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
-
-    def _room(self, starting: Sequence[RunRecord]) -> int:
-        """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
-        submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        room = min(self.site.profile.profile.room(submitted), self.site.pressure.room(submitted))
-        return sum(jobs <= room for jobs in accumulate(each.jobs for each in starting))
 
     def _steps(self) -> dict[tuple[str, str], RemoteStep]:
         system = self.site.system
@@ -274,17 +272,6 @@ class RunLook:
         self.site.trouble.end(what)
         read = zip(self.shown, contents, strict=True)
         return {each.token: RunSighting(each, content, len(content) >= parts.most) for each, content in read}
-
-
-def held(site: ReachedSite, submitted: int) -> str:
-    """Why a run is not submitted yet, where a site's limit is reached.
-
-    :param submitted: how many are
-    """
-    if site.pressure.most is not None:
-        return f"it waits to be submitted: {site.pressure.reason(site.system.name, submitted).sentence}"
-    most = site.profile.profile.max_submitted
-    return f"it waits to be submitted: as many jobs are submitted as may be, {most} (max_submitted)"
 
 
 def _ids(records: Sequence[RunRecord]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -371,9 +370,7 @@ class AllocationStates(ClusterPart):
         batch = allocation.batch
         # Until its agent was to end, that may still run.
         may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
-        strange_for = math.inf if may_run else self.config.lost_after
-        if batch.see(native, asked_at, blocked_for=self.config.cancel_unrunnable_after, strange_for=strange_for):
-            self.interval.changed(asked_at)
+        self.see(batch, native, asked_at, may_run=may_run)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
             self.fleet.tracker.press(batch, self.system)

@@ -85,11 +85,11 @@ class AllocationPostMortem(ClusterPart):
             if allocation.batch.is_held(known):
                 continue
             native = _native(allocation.batch, accounts)
-            seconds = time.monotonic() - allocation.batch.gone_since
+            gone_since = allocation.batch.gone_since
             for job in jobs:
                 if not job.ended:
-                    self._judge_job(job, allocation, native, seconds, remains[job.token], output)
-            if (native is not None and native.succeeded) or decide(self._facts(native, None, seconds, output)):
+                    self._judge_job(job, allocation, native, gone_since, remains[job.token], output)
+            if (native is not None and native.succeeded) or decide(self.evidence(native, None, gone_since, output)):
                 self._end(allocation, native, output)
 
     def _remains(self, gone: Mapping[str, Sequence[TrackedBatchJob]]) -> Iterable[FilePart]:
@@ -105,7 +105,7 @@ class AllocationPostMortem(ClusterPart):
         job: TrackedBatchJob,
         allocation: Allocation,
         native: NativeJob | None,
-        gone: float,
+        gone_since: float,
         remains: Sequence[dict[str, Any] | None],
         output: str,
     ) -> None:
@@ -114,19 +114,10 @@ class AllocationPostMortem(ClusterPart):
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # it was over before its allocation was: how that has ended is not how it has
-        facts = replace(self._facts(native, own, gone, output), cancelled=job.cancelled_at is not None)
+        facts = replace(self.evidence(native, own, gone_since, output), cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, own, allocation=allocation.name)
         if event is not None:
             self.conclude(job, event, job.own_file)
-
-    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float, output: str) -> Evidence:
-        return Evidence(
-            native=native,
-            says_memory=self.system.wording.says_memory(output),
-            gone=gone,
-            patience=end_event.patience(native, own, self.config.min_poll_interval),
-            deadline=self.config.lost_after,
-        )
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
         """An allocation is over, and all that can be known of that is known."""
@@ -147,7 +138,7 @@ class AllocationPostMortem(ClusterPart):
         if failed and not (allocation.worked or allocation.release is ReleaseState.ASKED):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
-            facts = self._facts(native, None, math.inf, output)
+            facts = self.evidence(native, None, -math.inf, output)
             event = end_event.judged(allocation.name, facts, None, output, started=False)
             assert event is not None
             allocation.end = str(event["cause"]), event["reason"]

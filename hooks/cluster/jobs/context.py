@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from lading.hooks.batch.system import BatchSystem
+from lading.hooks.batch.outcome import Evidence
+from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.tracker import BatchJobTracker
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker, TrackedBatchJob
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import PollInterval
 
@@ -39,3 +45,30 @@ class ClusterPart:
         self.config, self.system, self.folder = context.config, context.system, context.folder
         self.tracker, self.nodes = context.tracker, context.nodes
         self.event_buffer, self.interval = context.event_buffer, context.interval
+
+    def see(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float, *, may_run: bool = False) -> None:
+        """Take in what the batch system says of a batch job now.
+
+        :param may_run: whether it may still run in a state that Lading does not know, for however long
+        """
+        blocked_for = self.config.cancel_unrunnable_after
+        strange_for = math.inf if may_run else self.config.lost_after
+        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=strange_for):
+            self.interval.changed(asked_at)
+
+    def evidence(
+        self, native: NativeJob | None, own: Mapping[str, Any] | None, gone_since: float, output: str
+    ) -> Evidence:
+        """What is known of a job that has gone, but for its sentinel.
+
+        :param native: what the batch system or its accounting says; None: nothing
+        :param own: what the job has said of its end; None: nothing
+        :param output: the end of what its batch job has printed
+        """
+        return Evidence(
+            native=native,
+            says_memory=self.system.wording.says_memory(output),
+            gone=time.monotonic() - gone_since,
+            patience=end_event.patience(native, own, self.config.min_poll_interval),
+            deadline=self.config.lost_after,
+        )

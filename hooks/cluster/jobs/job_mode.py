@@ -208,9 +208,8 @@ class JobMode(ClusterPoller):
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        node, blocked_for = job.node, self.config.cancel_unrunnable_after
-        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=self.config.lost_after):
-            self.interval.changed(asked_at)
+        node = job.node
+        self.see(job, native, asked_at)
         if native is None:
             return
         if job.node != node and job.phase is JobPhase.STARTED:  # what is reported of it next is its end
@@ -228,7 +227,7 @@ class JobMode(ClusterPoller):
         waits = native.state == "pending" and not (job.is_hopeless and native.cause in (None, "error"))
         if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
-            given_up_at = job.given_up_at(blocked_for)
+            given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)
             reason = job.submission.waits(queue, native, given_up_at=given_up_at)
             self.event_buffer.add_reason(job, reason, **self._location_of(job))
             if job.expects(native, time.time()):

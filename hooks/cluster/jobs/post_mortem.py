@@ -11,12 +11,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import MOST_ATTEMPTS, REASONS, TAIL_BYTES, Evidence
+from lading.hooks.batch.outcome import MOST_ATTEMPTS, REASONS, TAIL_BYTES
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
@@ -84,13 +83,21 @@ class PostMortem(ClusterPart):
         return [*(FilePart(f"{folder}/{name}") for name in REMAINS), FilePart(output, -TAIL_BYTES)]
 
     def _judge(self, job: TrackedBatchJob, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
+        assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         message = (output or b"").decode(errors="replace")
-        facts = self._facts(job, account, own, begun=supervisor is not None)
-        facts = replace(facts, says_memory=self.system.wording.says_memory(message))
+        waited = job.native is not None and job.native.state == "pending"
+        facts = replace(
+            self.evidence(job.end_seen or account, own, job.gone_since, message),
+            native=job.end_seen,
+            account=account,
+            accounting=self.config.accounting == "auto",
+            cancelled=job.cancelled_at is not None,
+            waited=waited and not (supervisor is not None or job.started),
+        )
         event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
             return
@@ -105,23 +112,6 @@ class PostMortem(ClusterPart):
             self.tracker.cancel_natively(job, self.system)
             event["reason"] = event["reason"].with_also(because("batch_says", text=job.native.reason))
         self.conclude(job, event, job.own_file)
-
-    def _facts(
-        self, job: TrackedBatchJob, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
-    ) -> Evidence:
-        assert job.gone_since is not None
-        native = job.end_seen
-        waited = job.native is not None and job.native.state == "pending"
-        return Evidence(
-            native=native,
-            account=account,
-            accounting=self.config.accounting == "auto",
-            cancelled=job.cancelled_at is not None,
-            waited=waited and not (begun or job.started),
-            gone=time.monotonic() - job.gone_since,
-            patience=end_event.patience(native or account, own, self.config.min_poll_interval),
-            deadline=self.config.lost_after,
-        )
 
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not begun: nothing that it can help has ended it."""

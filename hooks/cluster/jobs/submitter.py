@@ -263,12 +263,7 @@ class Submitter(ClusterPart):
         """The jobs for which the site has room, in groups that can share an array: each of one rule, where they have
         one, so that who cancels an array cancels no other.
         """
-        submitted = self._count_submitted()
-        room, learned = self.config.room(submitted), self.pressure.room(submitted)
-        if learned < room:
-            room, why = learned, self.pressure.reason(self.system.name, submitted)
-        else:
-            why = because("max_submitted", most=self.config.max_submitted)
+        room, why = self.pressure.allow(self.system.name, self.config, self._count_submitted())
         self._explain_all(waiting[room:], why)
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
