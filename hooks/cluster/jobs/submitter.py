@@ -293,11 +293,11 @@ class Submitter(ClusterPart):
         if refusal is None or refusal.kind == "transient":
             return len(jobs)
         self.tracker.take_back(submission)
-        if len(jobs) > 1 and refusal.is_of_arrays:
-            pass  # they are submitted again in smaller ones
-        elif refusal.kind == "permanent" and not (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
+        is_divided = len(jobs) > 1 and refusal.is_of_arrays  # into smaller arrays, which are submitted next
+        for_good = refusal.kind == "permanent" and not (is_divided or submission.excluded)
+        if for_good and not self._is_barred(refusal, jobs[0].shape):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
-        elif refusal.kind == "limit":
+        elif refusal.kind == "limit" and not is_divided:
             self._explain_all(jobs, self.pressure.held() or self.pressure.reason(self.system.name, submitted))
         self.interval.at_once()
         return 0
