@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from lading.hooks.batch.submit_limits import chunks
 from lading.hooks.job_scripts.array import RunArray, form, key
-from lading.hooks.job_scripts.look import HELD, RunSighting
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, jobname
+from lading.hooks.job_scripts.run_site import HELD, RunSighting, RunSite, jobname
 from lading.hooks.ssh.answer import TransportError
 
 log = logging.getLogger(__name__)
