@@ -104,6 +104,10 @@ class AllocationFleet:
         """The allocation that a job was given to."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
+    def living(self) -> list[TrackedBatchJob]:
+        """The batch jobs of the allocations that are not over."""
+        return [each.batch for each in self.allocations.values() if not each.over]
+
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
         """The jobs in allocations whose end was not reported."""
         for job in list(self.tracker.live()):

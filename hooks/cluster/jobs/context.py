@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.tracker import BatchJobTracker, TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import PollInterval
 
@@ -45,16 +44,6 @@ class ClusterPart:
         self.config, self.system, self.folder = context.config, context.system, context.folder
         self.tracker, self.nodes = context.tracker, context.nodes
         self.event_buffer, self.interval = context.event_buffer, context.interval
-
-    def see(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float, *, may_run: bool = False) -> None:
-        """Take in what the batch system says of a batch job now.
-
-        :param may_run: whether it may still run in a state that Lading does not know, for however long
-        """
-        blocked_for = self.config.cancel_unrunnable_after
-        strange_for = math.inf if may_run else self.config.lost_after
-        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=strange_for):
-            self.interval.changed(asked_at)
 
     def evidence(
         self, native: NativeJob | None, own: Mapping[str, Any] | None, gone_since: float, output: str

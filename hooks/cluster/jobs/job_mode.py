@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch import outcome
-from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
@@ -136,7 +135,7 @@ class JobMode(ClusterPoller):
             self._events_read_at = look.asked_at
         known = self._statuses(look)
         if known is not None:
-            self._read_status(known, look.live, look.asked_at)
+            self._read_states(known, look.live, look.asked_at)
         self._settle()
         self._read_logs(look)
         if "remains" in answers and known is not None:
@@ -188,17 +187,7 @@ class JobMode(ClusterPoller):
                 assert event is not None
                 self._conclude(job, event, job.own_file)
 
-    def _read_status(self, found: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
-        """Take in what the batch system says now."""
-        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
-            if not submission.is_found(found) and found.is_whole:
-                self._doubt(submission, asked_at)
-        for job in live:
-            if not job.ended and (key := job.key) is not None and not found.is_silent(key):
-                self._compare(job, job.found_in(found), asked_at)
-
     def _doubt(self, submission: Submission, asked_at: float) -> None:
-        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
         if any(job.started or job.ended for job in jobs):
             for job in jobs:
@@ -209,7 +198,7 @@ class JobMode(ClusterPoller):
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
         node = job.node
-        self.see(job, native, asked_at)
+        self._see(job, native, asked_at)
         if native is None:
             return
         if job.node != node and job.phase is JobPhase.STARTED:  # what is reported of it next is its end

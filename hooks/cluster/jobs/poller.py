@@ -16,6 +16,7 @@ submission of which it is not known whether it was accepted is looked up by its 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +27,13 @@ from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import QUESTION_LIMIT, Statuses, StatusQuery, accounts, ask
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
 from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import PendingActions, TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, to_epoch
@@ -449,6 +450,39 @@ class ClusterPoller(ClusterPart, ABC):
         self._troubles.note("the states of jobs", found.gap)
         self._press_scripts(look.cancelled, found)
         return found
+
+    def _read_states(self, known: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
+        """Take in what the batch system says of batch jobs now.
+
+        :param asked_at: on the monotonic clock
+        """
+        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
+            if not submission.is_found(known) and known.is_whole:
+                self._doubt(submission, asked_at)
+        for job in live:
+            if not job.ended and (key := job.key) is not None and not known.is_silent(key):
+                self._compare(job, job.found_in(known), asked_at)
+
+    @abstractmethod
+    def _doubt(self, submission: Submission, asked_at: float) -> None:
+        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
+
+    @abstractmethod
+    def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
+        """See what is new in what the batch system says of a job.
+
+        :param native: None: it does not know it
+        """
+
+    def _see(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float, *, may_run: bool = False) -> None:
+        """Take in what the batch system says of a batch job now.
+
+        :param may_run: whether it may still run in a state that Lading does not know, for however long
+        """
+        blocked_for = self.config.cancel_unrunnable_after
+        strange_for = math.inf if may_run else self.config.lost_after
+        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=strange_for):
+            self.interval.changed(asked_at)
 
     def _logs_to_copy(self) -> list[TrackedBatchJob]:
         """The jobs whose logs are looked at now; the others come before them in the next look."""
