@@ -28,6 +28,8 @@ from lading.scheduling.provisioning import launch
 from lading.scheduling.reasons import free_text
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
+from tests.recordings import FOLDER
+from tests.services.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +185,17 @@ def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, stat
     for _ in range(2):
         fleet.go()
     assert fleet.inbox(fleet.names[1]) == ["waits"], "the job that had not begun uses up no try"
+
+
+def test_an_allocation_whose_output_says_that_it_was_killed_for_its_memory(fleet: Fleet) -> None:
+    """As slurmstepd writes it without cgroups, where accounting has no record of memory."""
+    name = fleet.running("runs")
+    log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log of the job:\n")[2]
+    Path(fleet.folder_of(name).output).write_text(log)
+    fleet.state("FAILED", name)
+    events: list[dict[str, Any]] = []
+    assert wait_until(lambda: events.extend(fleet.go()) or any(each["event"] == "finished" for each in events), 120)
+    assert only(events, "finished")["cause"] == "out_of_memory"
 
 
 def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
