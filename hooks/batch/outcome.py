@@ -21,7 +21,7 @@ UNCERTAIN = frozenset({"lost", "terminated"})
 # Bytes that are read of the end of what a job has printed.
 TAIL_BYTES = 2000
 # A job that nodes could not launch, or that was ended before it began, is submitted so often, the first included.
-MOST_ATTEMPTS = 4
+MOST_TRIES = 4
 # Where it is the batch system that ends a job, or that knows better, by cause.
 REASONS = {
     "out_of_memory": because("batch_out_of_memory"),

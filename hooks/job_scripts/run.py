@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from lading.hooks.batch import outcome
 from lading.hooks.batch.canceller import Cancellation
-from lading.hooks.batch.outcome import MOST_ATTEMPTS, REASONS, Outcome, decide
+from lading.hooks.batch.outcome import MOST_TRIES, REASONS, Outcome, decide
 from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
@@ -129,7 +129,7 @@ class RunRecord:
         An element of the script's own array cannot be submitted without the others.
         """
         is_alone = self.elements is None and "/" not in self.token
-        return is_alone and self.hopeless and self.cause == "node_failure" and self.not_launched < MOST_ATTEMPTS - 1
+        return is_alone and self.hopeless and self.cause == "node_failure" and self.not_launched < MOST_TRIES - 1
 
     @property
     def is_shown_although_cancelled(self) -> bool:

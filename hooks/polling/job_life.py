@@ -45,7 +45,11 @@ class JobPhase(str, Enum):
     """That is stored: it may be given to any site again."""
 
 
-_LATER = frozenset({JobPhase.STARTED, JobPhase.CLOSING, JobPhase.ENDED, JobPhase.RETURNED})
+# Asked of every job in each look, so they are not made anew.
+_BEGUN = (JobPhase.STARTED, JobPhase.CLOSING)
+_STORED = (JobPhase.STORED, JobPhase.RELEASED)
+_OVER = (JobPhase.ENDED, JobPhase.RETURNED, *_STORED)
+_LATER = frozenset({*_BEGUN, JobPhase.ENDED, JobPhase.RETURNED})
 # What may follow each phase; anything else is news that comes late.
 FOLLOWING: Mapping[JobPhase, frozenset[JobPhase]] = {
     JobPhase.WAITING: _LATER | {JobPhase.SUBMITTED},
@@ -81,17 +85,17 @@ class JobAtSite:
     @property
     def started(self) -> bool:
         """Whether it has begun, and its end is not known."""
-        return self.phase in (JobPhase.STARTED, JobPhase.CLOSING)
+        return self.phase in _BEGUN
 
     @property
     def ended(self) -> bool:
         """Whether nothing of it will ever run at this site."""
-        return self.phase in (JobPhase.ENDED, JobPhase.RETURNED) or self.stored
+        return self.phase in _OVER
 
     @property
     def stored(self) -> bool:
         """Whether its end, or that it was taken back, is stored."""
-        return self.phase in (JobPhase.STORED, JobPhase.RELEASED)
+        return self.phase in _STORED
 
     def _move(self, phase: JobPhase) -> None:
         if phase in FOLLOWING[self.phase]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import MOST_ATTEMPTS, REASONS, TAIL_BYTES
+from lading.hooks.batch.outcome import MOST_TRIES, REASONS, TAIL_BYTES
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
@@ -102,7 +102,7 @@ class PostMortem(ClusterPart):
         if event is None:
             return
         if supervisor is None and own is None and not (job.started or facts.cancelled):
-            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_ATTEMPTS:
+            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_TRIES:
                 self._submit_again(job, event["cause"])
                 return
             if event["cause"] == "error" and event["exit_code"]:
