@@ -25,8 +25,8 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import Objective, Placement, Wait
-from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
-from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
+from lading.scheduling.provisioning.machines import as_planned, left_of, with_kept
 
 # What has come so lately waits for the fleet that is being chosen, seconds; what waits longer is decided about by the
 # last one.
@@ -193,6 +193,7 @@ class SitePlan:
             is_of_now,
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
+            frozenset(tokens[name] for name in planned & withheld),
             {tokens[name]: place for name, place in homes.items()},
             {tokens[name]: place for name, place in prefetch_to.items()},
             not_ahead=not_ahead,

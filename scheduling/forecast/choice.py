@@ -25,10 +25,10 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # Fleets are of machines with so many cpus at most; of each type so many are tried, and parts of as many as it takes.
 MOST_CPUS = 64
 FEW_SIZES = (1, 2, 3, 4, 6, 8)
-# Fleets of many types: those of the cheapest for each step, with these stretches, and of those with so many cpus.
+# Fleets of many types: those of the cheapest for each step, with these stretches, and of that for so many.
 MIXED = (
     *(Fleet(None, stretch=each) for each in (0.0, 1.0, 1.05, 1.25)),
-    *(Fleet(None, cpus=each) for each in (4, 8, 16)),
+    *(Fleet(None, copies=each) for each in (2, 4, 8)),
 )
 # Fleets are tried until so many events have been gone through, but so many fleets at least.
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
@@ -99,6 +99,7 @@ class FleetSearch:
         self.late: list[tuple[float, int, Fleet]] = []
         self.peak: float | None = None
         self.tried: dict[int, set[int]] = {}
+        self.is_limited = False
         self.are_alone = all(number == 1 for number in Counter(step.job.run for step in steps.values()).values())
         self.events = self.runs = 0
         most = next((number for steps_at_most, number in CASES if len(work.names) <= steps_at_most), 0)
@@ -156,8 +157,12 @@ class FleetSearch:
     def try_all(self) -> None:
         """Try fleets of each type, those first that may be the best ones."""
         some = offers(self.work, MOST_CPUS)
-        # Jobs that are runs by themselves need not end together: no type is the best for all of them.
-        for offer in () if self.are_alone else some:
+        if self.are_alone:
+            # They need not end together: where no limit has them share machines, no type is the best for all of them.
+            self._try_mixed(some)
+            if not self.is_limited:
+                return
+        for offer in some:
             self.add(offer)
         self._try_some(self.todo)
         while self.best is not None and self.best[1].bin is not None and self.best[1].size < math.inf:
@@ -170,9 +175,14 @@ class FleetSearch:
             for size in between:
                 if self.bounds[id(fleet.bin)](size) < self.best[0]:
                     self.try_one(replace(fleet, size=size))
-        for fleet in MIXED if some else ():
-            self.try_one(fleet)
+        if not self.are_alone:
+            self._try_mixed(some)
         self._try_some(self.late)
+
+    def _try_mixed(self, some: Sequence[Bin]) -> None:
+        for fleet in MIXED if some else ():
+            if self.best is None or self.events <= MOST_EVENTS:
+                self.try_one(fleet)
 
     def _try_some(self, fleets: Sequence[tuple[float, int, Fleet]]) -> None:
         for bound, _, fleet in sorted(fleets, key=lambda each: each[:2]):
@@ -186,6 +196,7 @@ class FleetSearch:
     def try_one(self, fleet: Fleet) -> list[FleetMachine]:
         """Try a fleet, and take it if it is the best one; the machines of the case in which it has most."""
         runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
+        self.is_limited |= any(each.is_limited for each in runs)
         self.events += sum(each.count + len(each.machines) for each in runs)
         self.runs += 1
         found = NOT_WHOLE

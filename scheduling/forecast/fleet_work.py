@@ -28,13 +28,13 @@ class Fleet:
     :param size: so many machines at most, those that are there included, but where nothing else fits a step
     :param stretch: a machine more is launched only for a step without which its run would end later than after so many
         times its critical path; 0: for each step that waits
-    :param cpus: of many types: those with so many cpus at least
+    :param copies: of many types: for each step that which is cheapest for so many like it
     """
 
     bin: Bin | None
     size: float = math.inf
     stretch: float = 0.0
-    cpus: int = 0
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class FleetWork:
         }
         self.critical = longest_of_runs(forecast, self.rests)
         """Seconds of the longest way from now to the end of each run."""
-        self._menus: dict[Fleet | None, Sequence[Bin | None]] = {}
+        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
 
     def class_like(self, step: WorkflowStep) -> StepClass:
@@ -166,13 +166,13 @@ class FleetWork:
             return [None] * len(self.classes)
         key = replace(fleet, size=0, stretch=0.0)
         if key not in self._menus:
-            bin = fleet.bin
-            if bin is None:
-                self._menus[key] = [self.cheapest(each, fleet.cpus) or self.cheapest(each) for each in self.classes]
+            preferred = fleet.bin
+            if preferred is None:
+                self._menus[key] = [self.cheapest(each, fleet.copies) or self.cheapest(each) for each in self.classes]
             else:
-                suits = self.suits(bin.capacity, bin.kind)
+                suits = self.suits(preferred.capacity, preferred.kind)
                 self._menus[key] = [
-                    bin if suits[number] else self.cheapest(each) for number, each in enumerate(self.classes)
+                    preferred if suits[number] else self.cheapest(each) for number, each in enumerate(self.classes)
                 ]
         return self._menus[key]
 
@@ -188,16 +188,14 @@ class FleetWork:
             for run, seconds in self.critical.items()
         }
 
-    def cheapest(self, its_class: StepClass, cpus: int = 0) -> Bin | None:
-        """The cheapest that can be launched for a class of steps; None: it needs none, or fits none.
-
-        :param cpus: which it has at least
-        """
+    def cheapest(self, its_class: StepClass, number: int = 1) -> Bin | None:
+        """The cheapest that can be launched for so many steps of a class; None: they need none, or fit none."""
         if its_class.elsewhere:
             return None
         able = self.problem.bins_granting(its_class.wish).bins
-        large = (each for each in able if each.type.capacity.cpus >= cpus) if cpus else able
-        return next((each for each in large if fits(its_class.need, each.capacity)), None)
+        n0, n1, n2, n3 = its_class.need
+        need = n0 * number, n1 * number, n2 * number, n3 * number
+        return next((each for each in able if fits(need, each.capacity)), None)
 
     def boot_of(self, kind: str | None) -> float:
         """Seconds from a launch of an instance type to its first job."""

@@ -20,7 +20,7 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass
 from lading.scheduling.forecast.forecast import WorkflowStep
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Bin
+from lading.scheduling.packing.problem import Bin, vector
 from lading.scheduling.quotas import quota, vcpus
 
 # Events closer than this are one, seconds.
@@ -41,6 +41,7 @@ class FleetMachine:
     :param paid: seconds that it costs until then
     :param location: the machine that is there; None: ``bin`` is launched
     :param spare: whether it only takes what fits no machine of the fleet
+    :param shared: whether jobs are on it that are no steps, so that it makes way for none
     """
 
     free: list[int]
@@ -57,6 +58,7 @@ class FleetMachine:
     closes: float = math.inf
     until: float = 0.0
     spare: bool = False
+    shared: bool = False
     number: int = 0
     is_open: bool = True
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class FleetRun:
         self.home_of: dict[int, FleetMachine] = {}
         """By class a machine of the fleet that suits it."""
         self.open, self.has_spares = 0, False
-        self.is_starved = False
+        self.is_starved = self.is_limited = False
         self._begin()
         self._run()
         self.usd = math.fsum(each.paid * each.price for each in self.machines)
@@ -175,6 +177,7 @@ class FleetRun:
                 location,
                 idle_since=up,
                 closes=math.inf if location.ends_at is None else location.ends_at,
+                shared=capacity != vector(location.capacity),
             )
             if up > now:
                 self._wake(up)
@@ -546,18 +549,20 @@ class FleetRun:
         """Whether the limits of the site allow one machine more, for which an idle one may make way."""
         if self._is_within(launched):
             return True
+        self.is_limited = True
         if has_home:
             return False
         self.is_starved = True
-        for machine in self.machines:
+        idle = [each for each in self.machines if each.is_open and not (each.running or each.shared)]
+        for machine in idle:
             since = machine.idle_since if machine.idle_since is not None else math.inf
-            if machine.is_open and not machine.running and max(since, machine.up) <= time - boot + MOMENT:
+            if max(since, machine.up) <= time - boot + MOMENT:
                 machine.is_open, machine.closes = False, time - boot
                 self.open -= 1
                 if self._is_within(launched):
                     return True
-        for machine in self.machines:
-            if machine.is_open and not machine.running and machine.idle_since is not None:
+        for machine in idle:
+            if machine.is_open and machine.idle_since is not None:
                 self._wake(max(machine.idle_since, machine.up) + boot)
         return False
 

@@ -88,6 +88,7 @@ class Planner:
         problem: Problem,
         *,
         spent: float = 0.0,
+        kept: Collection[str] = (),
         now: float,
     ) -> Actions:
         """What is done now.
@@ -96,6 +97,7 @@ class Planner:
         :param locations: the machines that take jobs or boot, oldest first
         :param problem: what can be launched
         :param spent: USD that the live runs have cost until now
+        :param kept: the names of machines that stay in any case
         :param now: epoch seconds
         """
         if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
@@ -104,7 +106,7 @@ class Planner:
             self.adopt(choose(work, medians, self.hurry, spent, self.fleets(forecast)), forecast)
             self.follow(work)
         self.not_ahead = forecast.launched_when_waiting().difference(waiting)
-        return self.act(forecast, waiting, problem, now)
+        return self.act(forecast, waiting, problem, now, kept)
 
     def fleets(self, forecast: Forecast) -> list[Fleet]:
         """Those beside the last one, which are tried as long as nothing has come but jobs that are runs by themselves;
