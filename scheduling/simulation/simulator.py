@@ -139,8 +139,9 @@ class Simulation:
         has_own_sizes = self.tries is not None
         self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing) or has_own_sizes
         for place, arrival in enumerate(trace):
-            # In a forecast a job that is of no run is one by itself.
-            run = f"job {place}" if self.policy == FORECAST and arrival.job.run is None else arrival.job.run
+            # In a forecast a job that is of no run is one by itself, where none waits for another.
+            is_alone = self.policy == FORECAST and arrival.job.run is None and not self.dependencies.missing
+            run = f"job {place}" if is_alone else arrival.job.run
             name = str(place) if self.is_workflow else ""
             alike = replace(arrival.job, name=name, count=1, queued_at=0.0, run=run)
             number = numbers.setdefault(alike, len(numbers))
