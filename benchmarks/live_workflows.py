@@ -50,7 +50,7 @@ from tests.services.sqlite import open_sqlite
 MOST = 1_000
 # A node of a cluster, and the longest walltime there, seconds.
 NODE, SECONDS = Resources(64, 256 * 1024, 1_000_000), 86_400.0
-POLICIES = ("hours", "greedy", FORECAST)
+POLICIES = ("greedy", FORECAST)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

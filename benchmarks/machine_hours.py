@@ -2,10 +2,9 @@
 
     python -m benchmarks.machine_hours                      all traces, one seed
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
-    python -m benchmarks.machine_hours --compare alone,hours --modern
-    python -m benchmarks.machine_hours --compare hours,forecast --modern thin     each job is a run of its own
+    python -m benchmarks.machine_hours --compare alone,forecast --modern
     python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
-    python -m benchmarks.machine_hours --losses --compare hours known         what is lost, and by what
+    python -m benchmarks.machine_hours --losses --compare forecast known        what is lost, and by what
 
 Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
 prices of the others; jobs that lose their machine begin again, so what they had run is paid for and not in the bound.
@@ -33,7 +32,7 @@ from lading.scheduling.simulation.trace import Arrival
 
 # The tenth part of the seconds for which one instance per job lets the jobs of a burst wait.
 LATE = 6.3
-# What each trace is to reach over the bound with the policy "hours"; None: one instance per job.
+# What each trace is to reach over the bound with the policy "forecast"; None: one instance per job.
 TRACES: dict[str, tuple[str, float | None, Callable[[int], list[Arrival]]]] = {
     "known": ("2,000 a day, times known", 1.10, lambda seed: poisson(seed=seed)),
     "estimated": ("2,000 a day, estimates off by 0.5", 1.13, lambda seed: poisson(error=0.5, seed=seed)),
@@ -92,7 +91,7 @@ def least_at_once(trace: Sequence[Arrival], goods: Catalogue, boot: float, late:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help=f"of {', '.join(TRACES)} (all)")
-    parser.add_argument("--compare", default="alone,greedy,priced,hours", help="policies")
+    parser.add_argument("--compare", default="alone,greedy,priced,forecast", help="policies")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--modern", action="store_true", help="c7i, m7i and r7i instead of five generations")
     parser.add_argument("--reclaims", type=float, default=0.0, help="how often an hour a machine is reclaimed")
@@ -123,14 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if args.losses:
                     report, losses = watched(trace, goods, policy, args.effort)
                 else:
-                    its = [replace(each, job=replace(each.job, run=each.job.name)) for each in trace]
-                    jobs = its if policy == FORECAST else trace
-                    report = simulate(jobs, goods, policy=policy, effort=args.effort, conditions=conditions)
+                    report = simulate(trace, goods, policy=policy, effort=args.effort, conditions=conditions)
                 print(
                     f"{words}, seed {seed}, {policy}: {1 + (report.gap or 0.0):.4f} × bound, mean wait "
                     f"{report.wait_mean:.1f} s, {report.launches:,} launches, {report.reclaims} reclaims, "
                     f"{report.restarts} restarts, {report.capacity_errors} capacity errors, simulated in "
-                    f"{time.perf_counter() - begin:.0f} s (hours to reach: {limit or 'alone'})",
+                    f"{time.perf_counter() - begin:.0f} s ({FORECAST} to reach: {limit or 'alone'})",
                     flush=True,
                 )
                 if args.losses:

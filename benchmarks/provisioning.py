@@ -79,7 +79,7 @@ def main() -> None:
     number, shapes, machines = (int(word) for word in [*sys.argv[1:], *("5000", "50", "300")[len(sys.argv) - 1 :]])
     for alike in False, True:
         what = f"{number:,} jobs of {shapes} shapes on {machines} machines, lengths {'alike' if alike else 'differ'}"
-        for policy in "hours", "greedy":
+        for policy in "forecast", "greedy":
             measure(what, jobs(number, shapes, alike=alike), there(machines), policy)
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.workflows                          all runs, lengths known, by task and unknown, as recorded
     python -m benchmarks.workflows --scale 20 --lengths task
-    python -m benchmarks.workflows --compare greedy,hours,forecast rnaseq hic
+    python -m benchmarks.workflows --compare greedy,forecast rnaseq hic
     python -m benchmarks.workflows --hurry 0                beside the cheapest fleet without a bound on time
     python -m benchmarks.workflows --starts 0 300 600 900   four runs, beside four times one
     python -m benchmarks.workflows --machine 16             on one machine of so many cpus, by each order of jobs

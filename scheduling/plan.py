@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lading.scheduling.reasons import Reason
 
 # The policies that come with Lading, and how hard they try.
-POLICY_NAMES = ("greedy", "priced", "alone", "hours")
+POLICY_NAMES = ("greedy", "priced", "alone")
 EFFORTS = ("fast", "best")
 # The one that knows what is still to come, where a workflow is simulated.
 FORECAST = "forecast"
@@ -52,19 +52,10 @@ class Objective:
 
     :param per_instance: USD that a launched instance costs once: its boot time and its billing minimum
     :param horizon_hours: hours over which that is spread, above zero
-    :param boot_seconds: from a launch until its first job starts; paid for. Where durations count (policy ``hours``)
-    :param billing_seconds: whole periods of this length are billed; 1: by the second
     """
 
     per_instance: float = 0.0
     horizon_hours: float = 1.0
-    boot_seconds: float = 60.0
-    billing_seconds: float = 1.0
-
-    @property
-    def room_seconds(self) -> float:
-        """Seconds after it came until which a job may wait for room that is cheaper than a new machine (``hours``)."""
-        return 16 * self.boot_seconds
 
     @property
     def per_launch(self) -> float:
@@ -146,7 +137,6 @@ class Plan:
     :param objective: USD per hour with the one-off cost of every launch spread over the horizon
     :param bound: USD per hour below which no plan can place the jobs that this one places; None: not asked for
     :param gap: cost / bound - 1; None where nothing is placed or the bound is zero and the cost is not
-    :param why: of a policy that compares several ways: which won, and by how much; else empty
     """
 
     policy: str
@@ -161,4 +151,3 @@ class Plan:
     objective: float
     bound: float | None
     gap: float | None
-    why: str = ""

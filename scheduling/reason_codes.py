@@ -891,14 +891,6 @@ _TABLE = (
         _AUTHOR,
     ),
     Code(
-        "room_expected",
-        "launching",
-        "Waiting for capacity that frees up soon",
-        "{location} is expected to have room in {seconds:.0f} s, cheaper than a new one",
-        "Nothing: it starts there. Another hurry of the Dag weighs time against money otherwise.",
-        _AUTHOR,
-    ),
-    Code(
         "inputs",
         "inputs",
         "Examining its inputs",

@@ -96,7 +96,6 @@ LONGEST = (
     "tests/unit/plugin/offline/test_plan.py",
     "tests/unit/executors/controller/test_simulated.py",
     "tests/unit/scheduling/simulation/test_simulator.py",
-    "tests/unit/scheduling/machine_hours/test_hours.py",
 )
 
 

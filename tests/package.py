@@ -197,7 +197,7 @@ def try_extra(wheel: Path, extra: str, version: str, python: Path, constraints: 
     fixed = constraints and constraints.format(python=version)
     environment.install([f"airflow-lading[{extra}] @ {wheel.as_uri()}"], constraints=fixed)
     mib = environment.mib  # before anything is compiled
-    environment.run("-c", "import lading.scheduling.packing.priced, lading.scheduling.machine_hours.policy")
+    environment.run("-c", "import lading.scheduling.packing.priced")
     print(f"Python {version} with [{extra}]: {mib} MiB", flush=True)
 
 

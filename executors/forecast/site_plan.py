@@ -25,8 +25,8 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import Objective, Placement, Wait
-from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
-from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
+from lading.scheduling.provisioning.machines import as_planned, left_of, with_kept
 
 # What has come so lately waits for the fleet that is being chosen, seconds; what waits longer is decided about by the
 # last one.
@@ -193,6 +193,7 @@ class SitePlan:
             is_of_now,
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
+            frozenset(tokens[name] for name in planned & withheld),
             {tokens[name]: place for name, place in homes.items()},
             {tokens[name]: place for name, place in prefetch_to.items()},
             not_ahead=not_ahead,
@@ -233,10 +234,13 @@ class SitePlan:
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
     def _is_chosen_for(self, here: PlanningInput) -> bool:
-        """Whether the fleet was chosen for all that is to come, and nothing is on sale, or within the limits, that was
-        not then; and the fleet still is."""
+        """Whether the fleet was chosen for all that is to come, and for what is on sale."""
+        return self.planner.is_chosen_for(here.forecast) and self._is_as_before(here)
+
+    def _is_as_before(self, here: PlanningInput) -> bool:
+        """Whether nothing is on sale, or within the limits, that was not when the fleet was chosen, and it still is."""
         before, fleet = self.chosen_of, self.planner.fleet
-        if before is None or not self.planner.is_chosen_for(here.forecast) or not here.on_sale <= before.on_sale:
+        if before is None or not here.on_sale <= before.on_sale:
             return False
         if fleet is not None and on_sale(fleet, here.problem) is None:
             return False
@@ -254,7 +258,7 @@ class SitePlan:
             self.planner.schedule = None
         is_for_all = self._is_chosen_for(here)
         if self.choosing is None and (self.is_changed or not is_for_all):
-            fleets = self.planner.fleets(here.forecast) if is_for_all else []
+            fleets = self.planner.fleets(here.forecast) if self._is_as_before(here) else []
             self.chosen_of, self.is_changed = here, False
             self.choosing = self.start(here, fleets)
             if self.choosing.done():

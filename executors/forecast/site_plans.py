@@ -199,7 +199,7 @@ class SitePlans:
                 actions = plan.next_actions(
                     its, site, market, now, is_blind=is_blind, held=held, barred=its_barred, unsure=late
                 )
-            except Exception as error:  # without a plan jobs are decided about as by machine-hours
+            except Exception as error:  # without it jobs are planned when they wait
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue

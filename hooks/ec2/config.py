@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Hurry, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
 from lading.scheduling.machine_traits import ON_DEMAND, SPOT
-from lading.scheduling.placing.policies import GREEDY, HOURS, OF_BUYERS
+from lading.scheduling.placing.policies import GREEDY, OF_BUYERS
 from lading.scheduling.plan import FORECAST
 
 # What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
@@ -92,12 +92,12 @@ class EC2Config(MachinesConfig):
         FORECAST,
         description="By what machines are launched: `forecast`, "
         "[all that is still to come of runs](packing.md#forecast), or `greedy`, what waits. "
-        "Any other [policy](placement.md#policies) chooses among the machines that are there; those launched are "
-        "[the least machine-hours](packing.md#hours) for what waits.",
+        "Any other [policy](placement.md#policies) chooses among the machines that are there, which are launched as by "
+        "`forecast`.",
     )
     hurry: Hurry = Field(
         1.0,
-        description="With the policy `forecast`: [what an early end is worth](hurry.md) to runs without the hint "
+        description="But for the policy `greedy`: [what an early end is worth](hurry.md) to runs without the hint "
         '`hurry`, 0 to 100, `"cheap"` (0), `"balanced"` (1) or `"fast"` (10).',
     )
     expected_boot_time: Duration = Field(
@@ -175,7 +175,7 @@ class EC2Config(MachinesConfig):
             raise ValueError(
                 f"min_instances = {self.min_instances} is more than max_instances = {self.max_instances}; lower it"
             )
-        if "hurry" in self.model_fields_set and self.policy != FORECAST:
+        if "hurry" in self.model_fields_set and self.buying != FORECAST:
             raise ValueError(
                 f'hurry = {self.hurry:g} says nothing with policy = "{self.policy}"; leave one of them out: without '
                 f'a policy it is "{FORECAST}"'
@@ -231,17 +231,13 @@ class EC2Config(MachinesConfig):
         )
 
     @property
-    def needs_planning(self) -> str | None:
-        return None if self.policy == GREEDY else f'policy = "{self.policy}"'
-
-    @property
     def agent_idle_seconds(self) -> float:
         return self.orphan_after
 
     @property
     def buying(self) -> str:
         """The policy by which machines are launched."""
-        return self.policy if self.policy in (GREEDY, FORECAST) else HOURS
+        return GREEDY if self.policy == GREEDY else FORECAST
 
     @property
     def switch_off(self) -> str:

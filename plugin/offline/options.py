@@ -224,7 +224,7 @@ SIMULATE_OPTIONS = (
         "--compare",
         type=policies,
         metavar="POLICIES",
-        help=f"such as alone,greedy,hours (hours; with --workflow or --dag greedy,hours,{FORECAST}, with --sizes "
+        help=f"such as alone,greedy,{FORECAST} ({FORECAST}; with --workflow or --dag greedy,{FORECAST}, with --sizes "
         f"{FORECAST})",
     ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),

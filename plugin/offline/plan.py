@@ -176,8 +176,6 @@ def print_json(
         "gap": result.gap,
         "plan_seconds": seconds,
     }
-    if result.why:
-        answer["why"] = result.why
     names = JobNames(jobs)
     waiting = (
         json.dumps({"job": each.job, "count": each.count, "reason": text_of(each.reason), "code": each.reason.code})
@@ -242,11 +240,9 @@ def summary(result: Plan, seconds: float, offered: Catalogue) -> list[str]:
     gap = "" if result.gap is None else f", gap {result.gap:.2%}"
     once = "" if result.objective == result.cost else f" ({result.objective:.4f} with what launches cost once)"
     effort = f", {result.effort}" if result.policy != "greedy" else ""
-    why = [f"Why: {result.why}."] if result.why else []
     number = len(result.launches)
     return [
         f"{number} instance{'s' * (number != 1)} to launch, {result.cost:.4f} USD/h{once}",
         f"No plan costs less than {result.bound or 0.0:.4f} USD/h{gap}.",
-        *why,
         f"Planned by {result.policy}{effort} in {seconds:.2f} s. Prices: {'; '.join(offered.sources)}",
     ]

@@ -243,9 +243,7 @@ def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> Simula
     """
     refuse_options(args, ("starts", "scale", "lengths"), "--workflow FILE or --dag DAG")
     refuse_options(args, ("sizes", "runs", "requests"), "--workflow FILE")
-    policies = args.compare or ("hours",)
-    if FORECAST in policies:
-        raise UsageError(f"--compare {FORECAST} is for workflows; give --workflow FILE or --dag DAG, or leave it out")
+    policies = args.compare or (FORECAST,)
     if args.jobs is None:
         raise UsageError("nothing is given to simulate; give --jobs FILE, --workflow FILE or --dag DAG")
     lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
@@ -304,7 +302,7 @@ def runs_of(
     return SimulationInputs(
         arrivals,
         limits,
-        args.compare or ((FORECAST,) if args.sizes else ("greedy", "hours", FORECAST)),
+        args.compare or ((FORECAST,) if args.sizes else ("greedy", FORECAST)),
         args.tick_seconds or TICK,
         boot,
         expected_lengths(arrivals, args.lengths or "task"),
@@ -324,10 +322,8 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
     """
     if args.hurry is not None and FORECAST not in policies:
         raise UsageError(f"--hurry is for the policy {FORECAST}; compare it, or leave it out")
-    unused = {"--min-instances": args.min_instances, "--per-instance-cost": args.per_instance_cost}
-    for name, value in unused.items():
-        if value and FORECAST in policies:
-            raise UsageError(f"{name} means nothing to the policy {FORECAST}; compare others, or leave it out")
+    if args.per_instance_cost and FORECAST in policies:
+        raise UsageError(f"--per-instance-cost means nothing to the policy {FORECAST}; compare others, or leave it out")
 
 
 def show(watch: ProgressWatch, policy: str, total: int, ended: int) -> None:

@@ -8,6 +8,7 @@ a ``hurry`` of its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,11 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # Fleets are of machines with so many cpus at most; of each type so many are tried, and parts of as many as it takes.
 MOST_CPUS = 64
 FEW_SIZES = (1, 2, 3, 4, 6, 8)
+# Fleets of many types: those of the cheapest for each step, with these stretches, and of that for so many.
+MIXED = (
+    *(Fleet(None, stretch=each) for each in (0.0, 1.0, 1.05, 1.25)),
+    *(Fleet(None, copies=each) for each in (2, 4, 8)),
+)
 # Fleets are tried until so many events have been gone through, but so many fleets at least.
 MOST_EVENTS, LEAST_FLEETS = 25_000, 8
 # Where lengths are not known fleets are compared in so many cases of as many steps at most.
@@ -62,12 +68,15 @@ def choose(
 
 def on_sale(fleet: Fleet, problem: Problem) -> Fleet | None:
     """The same of what is on sale now, by the prices of now; None: its type is not."""
+    its_bin = fleet.bin
+    if its_bin is None:
+        return fleet if problem.bins else None
 
     def kind(each: Bin) -> tuple[str, str, str | None]:
         return each.type.name, each.offering.capacity_type, each.offering.zone
 
-    alike = [each for each in problem.bins if kind(each)[:2] == kind(fleet.bin)[:2]]
-    its = next((each for each in alike if kind(each) == kind(fleet.bin)), next(iter(alike), None))
+    alike = [each for each in problem.bins if kind(each)[:2] == kind(its_bin)[:2]]
+    its = next((each for each in alike if kind(each) == kind(its_bin)), next(iter(alike), None))
     return None if its is None else replace(fleet, bin=its)
 
 
@@ -90,6 +99,8 @@ class FleetSearch:
         self.late: list[tuple[float, int, Fleet]] = []
         self.peak: float | None = None
         self.tried: dict[int, set[int]] = {}
+        self.is_limited = False
+        self.are_alone = all(number == 1 for number in Counter(step.job.run for step in steps.values()).values())
         self.events = self.runs = 0
         most = next((number for steps_at_most, number in CASES if len(work.names) <= steps_at_most), 0)
         self.cases = draws(work, medians, most) if most else []
@@ -107,7 +118,7 @@ class FleetSearch:
     def add(self, offer: Bin) -> None:
         """Try fleets of a type, too."""
         work = self.work
-        menu = work.menu(offer)
+        menu = work.menu(Fleet(offer))
         by_bin: dict[int, tuple[Bin, list[float]]] = {}
         for number, its in enumerate(menu):
             if its is not None:
@@ -145,10 +156,16 @@ class FleetSearch:
 
     def try_all(self) -> None:
         """Try fleets of each type, those first that may be the best ones."""
-        for offer in offers(self.work, MOST_CPUS):
+        some = offers(self.work, MOST_CPUS)
+        if self.are_alone:
+            # They need not end together: where no limit has them share machines, no type is the best for all of them.
+            self._try_mixed(some)
+            if not self.is_limited:
+                return
+        for offer in some:
             self.add(offer)
         self._try_some(self.todo)
-        while self.best is not None and self.best[1].size < math.inf:
+        while self.best is not None and self.best[1].bin is not None and self.best[1].size < math.inf:
             fleet = self.best[1]
             tried = self.tried[id(fleet.bin)]
             between = sizes_between(int(fleet.size), tried)
@@ -158,7 +175,14 @@ class FleetSearch:
             for size in between:
                 if self.bounds[id(fleet.bin)](size) < self.best[0]:
                     self.try_one(replace(fleet, size=size))
+        if not self.are_alone:
+            self._try_mixed(some)
         self._try_some(self.late)
+
+    def _try_mixed(self, some: Sequence[Bin]) -> None:
+        for fleet in MIXED if some else ():
+            if self.best is None or self.events <= MOST_EVENTS:
+                self.try_one(fleet)
 
     def _try_some(self, fleets: Sequence[tuple[float, int, Fleet]]) -> None:
         for bound, _, fleet in sorted(fleets, key=lambda each: each[:2]):
@@ -172,6 +196,7 @@ class FleetSearch:
     def try_one(self, fleet: Fleet) -> list[FleetMachine]:
         """Try a fleet, and take it if it is the best one; the machines of the case in which it has most."""
         runs = [FleetRun(self.work, fleet, case, self.pause) for case in self.cases or (None,)]
+        self.is_limited |= any(each.is_limited for each in runs)
         self.events += sum(each.count + len(each.machines) for each in runs)
         self.runs += 1
         found = NOT_WHOLE
@@ -229,10 +254,12 @@ def score(
 
 
 def beside(fleet: Fleet, machines: int) -> list[Fleet]:
-    """A fleet, and those beside it that are tried as long as nothing but time has passed.
+    """A fleet, and those beside it that are tried as long as nothing has come but jobs that are runs by themselves.
 
     :param machines: how many there are by the last plan
     """
+    if fleet.bin is None:
+        return [*MIXED]
     sizes = [each for each in (machines, machines - 1, machines + 1, machines // 2, 2 * machines) if each > 0]
     sized = (Fleet(fleet.bin, each) for each in sizes)
     return [*dict.fromkeys((fleet, *sized, *(Fleet(fleet.bin, stretch=each) for each in STRETCHES)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,17 +21,20 @@ LEAST_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines of one type, and others only for what does not fit it.
+    """Machines of one type, and others only for what does not fit it; or of many.
 
-    :param bin: what is launched
+    :param bin: what is launched; None: for each step that which is cheapest for it, and it begins where the bill grows
+        least
     :param size: so many machines at most, those that are there included, but where nothing else fits a step
     :param stretch: a machine more is launched only for a step without which its run would end later than after so many
         times its critical path; 0: for each step that waits
+    :param copies: of many types: for each step that which is cheapest for so many like it
     """
 
-    bin: Bin
+    bin: Bin | None
     size: float = math.inf
     stretch: float = 0.0
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class FleetWork:
         self.bucket_latest: list[float] = []
         """Of each group of equal steps the seconds before the end of its run at which it should begin."""
         self.bucket_run: list[str | None] = []
+        self.runs: list[str | None] = [steps[name].job.run for name in self.names]
+        of_run = Counter(step.job.run for step in steps.values())
         self.missing: list[int] = []
         numbers: dict[StepClass, int] = {}
         by_key: dict[object, int] = {}
@@ -105,7 +111,9 @@ class FleetWork:
                 self.classes.append(its_class)
             self.class_of.append(where)
             self.seconds.append(step.seconds)
-            like = where, step.seconds, self.rests[name], step.job.priority, step.job.run
+            # Jobs that are runs by themselves go together, too, those first that came first.
+            its_run = step.job.run if of_run[step.job.run] > 1 else self.longest_rests[name]
+            like = where, step.seconds, self.rests[name], step.job.priority, its_run
             bucket = by_key.setdefault(like, len(self.bucket_seconds))
             if bucket == len(self.bucket_seconds):
                 self.bucket_seconds.append(step.seconds)
@@ -120,7 +128,7 @@ class FleetWork:
         }
         self.critical = longest_of_runs(forecast, self.rests)
         """Seconds of the longest way from now to the end of each run."""
-        self._menus: dict[int, Sequence[Bin | None]] = {}
+        self._menus: dict[Fleet, Sequence[Bin | None]] = {}
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
 
     def class_like(self, step: WorkflowStep) -> StepClass:
@@ -149,19 +157,24 @@ class FleetWork:
             ]
         return self._suits[key]
 
-    def menu(self, preferred: Bin | None) -> Sequence[Bin | None]:
-        """What is launched for each class: such a machine, or the cheapest that it fits where it does not fit that.
+    def menu(self, fleet: Fleet | None) -> Sequence[Bin | None]:
+        """What is launched for each class by a fleet; None: nothing.
 
-        :param preferred: None: nothing is launched
+        Where a step does not fit that, it is the cheapest that it fits.
         """
-        if preferred is None:
+        if fleet is None:
             return [None] * len(self.classes)
-        if id(preferred) not in self._menus:
-            suits = self.suits(preferred.capacity, preferred.kind)
-            self._menus[id(preferred)] = [
-                preferred if suits[number] else self.cheapest(each) for number, each in enumerate(self.classes)
-            ]
-        return self._menus[id(preferred)]
+        key = replace(fleet, size=0, stretch=0.0)
+        if key not in self._menus:
+            preferred = fleet.bin
+            if preferred is None:
+                self._menus[key] = [self.cheapest(each, fleet.copies) or self.cheapest(each) for each in self.classes]
+            else:
+                suits = self.suits(preferred.capacity, preferred.kind)
+                self._menus[key] = [
+                    preferred if suits[number] else self.cheapest(each) for number, each in enumerate(self.classes)
+                ]
+        return self._menus[key]
 
     def deadlines(self, stretch: float) -> dict[str | None, float]:
         """Epoch seconds until which each run should have ended, so many times as long as its critical path.
@@ -175,12 +188,14 @@ class FleetWork:
             for run, seconds in self.critical.items()
         }
 
-    def cheapest(self, its_class: StepClass) -> Bin | None:
-        """The cheapest that can be launched for a class of steps; None: it needs none, or fits none."""
+    def cheapest(self, its_class: StepClass, number: int = 1) -> Bin | None:
+        """The cheapest that can be launched for so many steps of a class; None: they need none, or fit none."""
         if its_class.elsewhere:
             return None
         able = self.problem.bins_granting(its_class.wish).bins
-        return next((each for each in able if fits(its_class.need, each.capacity)), None)
+        n0, n1, n2, n3 = its_class.need
+        need = n0 * number, n1 * number, n2 * number, n3 * number
+        return next((each for each in able if fits(need, each.capacity)), None)
 
     def boot_of(self, kind: str | None) -> float:
         """Seconds from a launch of an instance type to its first job."""

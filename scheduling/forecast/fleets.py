@@ -20,7 +20,7 @@ from lading.scheduling.forecast.fleet_work import Fleet, FleetWork, StepClass
 from lading.scheduling.forecast.forecast import WorkflowStep
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Bin
+from lading.scheduling.packing.problem import Bin, vector
 from lading.scheduling.quotas import quota, vcpus
 
 # Events closer than this are one, seconds.
@@ -36,11 +36,12 @@ class FleetMachine:
     """A machine of a run by a fleet.
 
     :param suits: of each class of steps whether it can ever run there
-    :param up: epoch seconds from which on it takes steps
+    :param up: epoch seconds from which on it takes steps; ``until``: when its last step should end
     :param idle_since: when its last step has ended; None: it has none yet, and was not there before
     :param paid: seconds that it costs until then
     :param location: the machine that is there; None: ``bin`` is launched
     :param spare: whether it only takes what fits no machine of the fleet
+    :param shared: whether jobs are on it that are no steps, so that it makes way for none
     """
 
     free: list[int]
@@ -55,7 +56,9 @@ class FleetMachine:
     running: int = 0
     since: float = 0.0
     closes: float = math.inf
+    until: float = 0.0
     spare: bool = False
+    shared: bool = False
     number: int = 0
     is_open: bool = True
     labels: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -99,7 +102,8 @@ class FleetRun:
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self.work, self.draw = work, draw
-        self.menu = work.menu(None if fleet is None else fleet.bin)
+        self.menu = work.menu(fleet)
+        self.is_mixed = fleet is not None and fleet.bin is None
         self.size = math.inf if fleet is None else fleet.size
         self.deadlines = work.deadlines(fleet.stretch) if fleet is not None and fleet.stretch else None
         self.lengths = None if draw is None else draw.seconds
@@ -125,7 +129,7 @@ class FleetRun:
         self.home_of: dict[int, FleetMachine] = {}
         """By class a machine of the fleet that suits it."""
         self.open, self.has_spares = 0, False
-        self.is_starved = False
+        self.is_starved = self.is_limited = False
         self._begin()
         self._run()
         self.usd = math.fsum(each.paid * each.price for each in self.machines)
@@ -144,6 +148,7 @@ class FleetRun:
                 if not home.running:
                     home.since = home.up
                 home.running += 1
+                home.until = max(home.until, now + step.left(now))
                 home.free = [have - need for have, need in zip(home.free, its_class.need, strict=True)]
             self.begun.append((name, home, its_class))
             self._push(now + left, BEGUN, 0, (len(self.begun) - 1,))
@@ -172,6 +177,7 @@ class FleetRun:
                 location,
                 idle_since=up,
                 closes=math.inf if location.ends_at is None else location.ends_at,
+                shared=capacity != vector(location.capacity),
             )
             if up > now:
                 self._wake(up)
@@ -244,7 +250,7 @@ class FleetRun:
             queue.append(number)
 
     def _note_end(self, number: int, time: float) -> None:
-        run = self.work.bucket_run[self.work.bucket_of[number]]
+        run = self.work.runs[number]
         if time > self.ends.get(run, 0.0):
             self.ends[run] = time
 
@@ -286,9 +292,9 @@ class FleetRun:
             self._free(home, each, len(steps), time)
         if each.slots or each.labels:
             self._count(each, home, -len(steps))
-        self._note_end(steps[0], time)
         missing, children = self.missing, self.work.children
         for step in steps:
+            self._note_end(step, time)
             for child in children[step]:
                 missing[child] -= 1
                 if not missing[child]:
@@ -353,7 +359,7 @@ class FleetRun:
             elif is_fresh or its_class not in self.blocked:
                 some = islice(self.machines, self.first[its_class], None)
                 last = self._place(its_class, bucket, queue, some, time)
-                if not (each.slots or each.labels):
+                if not (each.slots or each.labels or self.is_mixed):
                     self.first[its_class] = len(self.machines) if last is None else last
             else:
                 self._place(its_class, bucket, queue, [*changed, *self.machines[opened:]], time)
@@ -383,16 +389,48 @@ class FleetRun:
             self._count(each, None, 1)
             self._push(time + seconds, ELSEWHERE, its_class, (number,))
 
+    def _by_growth(
+        self, its_class: int, bucket: int, machines: Iterable[FleetMachine], time: float
+    ) -> list[FleetMachine]:
+        """The machines on which equal steps cost no more than on a new one, the cheapest first."""
+        seconds, launched = self.work.bucket_seconds[bucket], self.menu[its_class]
+        n0, n1, n2, n3 = self.work.classes[its_class].need
+        most, until = math.inf, time + seconds
+        if launched is not None:
+            most = launched.price / 3600 * (self.work.boot_of(launched.type.name) + seconds)
+        found = []
+        for machine in machines:
+            free = machine.free
+            if free[0] < n0 or free[1] < n1 or free[2] < n2 or free[3] < n3:
+                continue
+            usd = machine.price * (until - max(time, machine.until)) if machine.until < until else 0.0
+            if usd <= most:
+                found.append((usd, free[0], machine.number, machine))
+        found.sort(key=lambda each: each[:3])
+        return [machine for *_, machine in found]
+
     def _place(
-        self, its_class: int, bucket: int, queue: deque[int], machines: Iterable[FleetMachine], time: float
+        self,
+        its_class: int,
+        bucket: int,
+        queue: deque[int],
+        machines: Iterable[FleetMachine],
+        time: float,
+        *,
+        anywhere: bool = False,
     ) -> int | None:
-        """Let steps begin on machines; the number of the last one, None: they have no room for all."""
+        """Let steps begin on machines; the number of the last one, None: they have no room for all.
+
+        :param anywhere: whatever the bill grows by
+        """
         each = self.work.classes[its_class]
         number = self._allowed(each, len(queue)) if each.slots else len(queue)
         if not number:
             return None
         n0, n1, n2, n3 = each.need
         may_use_spare = self.menu[its_class] is None or (self.has_spares and self._home(its_class, time) is None)
+        if self.is_mixed and not anywhere:
+            machines = self._by_growth(its_class, bucket, machines, time)
         for machine in machines:
             free = machine.free
             if free[0] < n0 or free[1] < n1 or free[2] < n2 or free[3] < n3 or not machine.suits[its_class]:
@@ -416,7 +454,7 @@ class FleetRun:
                 count = min(count, free[2] // n2)
             if n3:
                 count = min(count, free[3] // n3)
-            self._start(machine, its_class, queue, count, time)
+            self._start(machine, its_class, queue, count, time, self.work.bucket_seconds[bucket])
             number -= count
             if not number:
                 return machine.number
@@ -429,7 +467,9 @@ class FleetRun:
             for label in its_class.labels
         )
 
-    def _start(self, machine: FleetMachine, its_class: int, queue: deque[int], count: int, time: float) -> None:
+    def _start(
+        self, machine: FleetMachine, its_class: int, queue: deque[int], count: int, time: float, seconds: float
+    ) -> None:
         each = self.work.classes[its_class]
         free, need = machine.free, each.need
         free[0] -= need[0] * count
@@ -443,6 +483,7 @@ class FleetRun:
                 machine.paid += min(time - machine.idle_since, machine.boot)
             machine.since = time
         machine.running += count
+        machine.until = max(machine.until, time + seconds)
         if each.slots or each.labels:
             self._count(each, machine, count)
         steps = [queue.popleft() for _ in range(count)]
@@ -480,7 +521,7 @@ class FleetRun:
             return
         while queue and self._may_begin_elsewhere(each) and not (has_home and self.open >= self.size):
             if not self._may_open(launched, time, boot, has_home=has_home):
-                return
+                break
             machine = FleetMachine(
                 list(launched.capacity),
                 work.suits(launched.capacity, launched.kind),
@@ -493,8 +534,10 @@ class FleetRun:
             self.machines.append(machine)
             self.open += 1
             has_home = True
-            if self._place(its_class, bucket, queue, (machine,), time) is None and not machine.running:
+            if self._place(its_class, bucket, queue, (machine,), time, anywhere=True) is None and not machine.running:
                 return
+        if queue and self.is_mixed:
+            self._place(its_class, bucket, queue, self.machines, time, anywhere=True)
 
     def _may_begin_elsewhere(self, its_class: StepClass) -> bool:
         """Whether a step may begin on a machine on which none of its class is."""
@@ -506,18 +549,20 @@ class FleetRun:
         """Whether the limits of the site allow one machine more, for which an idle one may make way."""
         if self._is_within(launched):
             return True
+        self.is_limited = True
         if has_home:
             return False
         self.is_starved = True
-        for machine in self.machines:
+        idle = [each for each in self.machines if each.is_open and not (each.running or each.shared)]
+        for machine in idle:
             since = machine.idle_since if machine.idle_since is not None else math.inf
-            if machine.is_open and not machine.running and max(since, machine.up) <= time - boot + MOMENT:
+            if max(since, machine.up) <= time - boot + MOMENT:
                 machine.is_open, machine.closes = False, time - boot
                 self.open -= 1
                 if self._is_within(launched):
                     return True
-        for machine in self.machines:
-            if machine.is_open and not machine.running and machine.idle_since is not None:
+        for machine in idle:
+            if machine.is_open and machine.idle_since is not None:
                 self._wake(max(machine.idle_since, machine.up) + boot)
         return False
 

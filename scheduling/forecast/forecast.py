@@ -293,7 +293,7 @@ class Forecast:
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
-        the longest rest, then what can begin now.
+        the longest rest, then what can begin now, then those of the run that began first.
 
         Those for which nothing is launched before they wait come after the others of their priority until they do: what
         may come late, and for a time that is not known, takes no room from what waits.
@@ -306,10 +306,11 @@ class Forecast:
 
         launched_late = self.launched_when_waiting()
 
-        def place(name: str) -> tuple[int, bool, float, bool, str]:
+        def place(name: str) -> tuple[int, bool, float, bool, float, str]:
             step = self.steps[name]
             is_to_come = any(each in self.steps for each in step.parents)
-            return -step.job.priority, is_to_come and name in launched_late, -rests[name], is_to_come, name
+            is_late, began = is_to_come and name in launched_late, self.began.get(step.job.run or "", math.inf)
+            return -step.job.priority, is_late, -rests[name], is_to_come, began, name
 
         ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)

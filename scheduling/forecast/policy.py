@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Planner:
         problem: Problem,
         *,
         spent: float = 0.0,
+        kept: Collection[str] = (),
         now: float,
     ) -> Actions:
         """What is done now.
@@ -95,6 +97,7 @@ class Planner:
         :param locations: the machines that take jobs or boot, oldest first
         :param problem: what can be launched
         :param spent: USD that the live runs have cost until now
+        :param kept: the names of machines that stay in any case
         :param now: epoch seconds
         """
         if not (self.is_chosen_for(forecast) and self.holds(forecast, locations, problem, now)):
@@ -103,19 +106,23 @@ class Planner:
             self.adopt(choose(work, medians, self.hurry, spent, self.fleets(forecast)), forecast)
             self.follow(work)
         self.not_ahead = forecast.launched_when_waiting().difference(waiting)
-        return self.act(forecast, waiting, problem, now)
+        return self.act(forecast, waiting, problem, now, kept)
 
     def fleets(self, forecast: Forecast) -> list[Fleet]:
-        """Those beside the last one, which are tried as long as nothing has come; none: all are."""
-        if self.fleet is None or not self.is_chosen_for(forecast) or not self.plans % PLANS_BESIDE_ONE_FLEET:
+        """Those beside the last one, which are tried as long as nothing has come but jobs that are runs by themselves;
+        none: all are."""
+        if self.fleet is None or not self.plans % PLANS_BESIDE_ONE_FLEET or not self._is_worth_the_same(forecast):
             return []
-        return beside(self.fleet, self.machines)
+        of_run = Counter(step.job.run for step in forecast.steps.values())
+        new = (step for name, step in forecast.steps.items() if name not in self.chosen_for)
+        return [] if any(of_run[step.job.run] > 1 for step in new) else beside(self.fleet, self.machines)
 
     def is_chosen_for(self, forecast: Forecast) -> bool:
         """Whether the fleet was chosen for all these steps, and the ends of their runs are worth what they were."""
-        return self.chosen_for >= forecast.steps.keys() and all(
-            self.worth.get(run, its) == its for run, its in worth(forecast).items()
-        )
+        return self.chosen_for >= forecast.steps.keys() and self._is_worth_the_same(forecast)
+
+    def _is_worth_the_same(self, forecast: Forecast) -> bool:
+        return all(self.worth.get(run, its) == its for run, its in worth(forecast).items())
 
     def adopt(self, fleet: Fleet | None, forecast: Forecast) -> None:
         """Go by a fleet from now on.

@@ -26,14 +26,10 @@ class MachineGroup:
 
 @dataclass(slots=True)
 class Packing:
-    """Groups in the order of their age, and what was left over: (shape, first position, how many, reason).
-
-    :param why: the name of the method that won
-    """
+    """Groups in the order of their age, and what was left over: (shape, first position, how many, reason)."""
 
     groups: list[MachineGroup]
     left: list[tuple[int, int, int, Reason]]
-    why: str = ""
 
     @property
     def launches(self) -> int:

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.placing import hours
 from lading.scheduling.placing.backlog import fill
 from lading.scheduling.placing.filling import in_planned_order, machines, run_now
 from lading.scheduling.placing.locality import DataLocality
@@ -26,10 +26,11 @@ from lading.scheduling.placing.policies import (
     PolicyContext,
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.prediction import is_short
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.machines import MachinePlan
+from lading.scheduling.provisioning.machines import promised
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -42,7 +43,6 @@ class Choice:
     :param policies: those of third parties, by their names
     :param allocations: where jobs are; what is placed is added
     :param trouble: by site, of the jobs for which its policy has failed: what it did
-    :param plans: by site, the plan by which its machines were filled last
     :param foreseen: by site, what the plan of all that is to come asks for
     :param coming: by site of allocations, what is to come there
     """
@@ -52,7 +52,6 @@ class Choice:
     files: Files = field(default_factory=Files)
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
-    plans: dict[str, MachinePlan] = field(default_factory=dict)
     foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
     coming: Mapping[str, ComingWork] = field(default_factory=dict)
 
@@ -68,11 +67,8 @@ class Choice:
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
             if site.name in self.foreseen:
-                return hours.begin_foreseen(site, jobs, filled, limits, self.foreseen[site.name])
-            taken, made = hours.begin(site, jobs, filled, limits, self.now)
-            if made is not None:
-                self.plans[site.name] = made
-            return taken
+                return begin_foreseen(site, jobs, filled, limits, self.foreseen[site.name])
+            return begin_promised(site, jobs, filled, self.now)
         context, rooms = PolicyContext(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]
@@ -96,10 +92,10 @@ class Choice:
         if (plan := self._planned(site)) is not None:
             planned, prefetch_to = plan
             given = fill_planned(site, jobs, prefetch_to, limits, self.now)
-            there = hours.with_jobs(there, jobs, given)
+            there = with_jobs(there, jobs, given)
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
             jobs = [job for job in jobs if job.name not in planned]
-        return given | fill(hours.may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
+        return given | fill(may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
 
     def _in_order(self, site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
         """The jobs as they go into allocations where these are asked for by a plan."""
@@ -160,3 +156,69 @@ def each_by(rooms: Rooms, jobs: Sequence[PlannedJob], choose: Callable[[PlannedJ
             rooms.put(job, name)
             placed[job.name] = name
     return placed
+
+
+def begin_foreseen(
+    site: SiteView,
+    jobs: Sequence[PlannedJob],
+    fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    limits: InstanceLimits,
+    foreseen: ForeseenActions,
+) -> dict[str, str]:
+    """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
+
+    Those that are not in the plan fill what is left, and those for which it may launch nothing now.
+
+    :param fill: fills locations with jobs; where it finds room for none, there is none
+    """
+    up, waiting = {each.name for each in site.locations}, {job.name: job for job in jobs}
+    taken: dict[str, str] = {}
+    allowed = Allowance(limits, site.locations)  # a plan that is not quite of now may have jobs on more machines
+    for each in foreseen.actions.placements:
+        if each.location in up and (job := waiting.get(each.job)) is not None and allowed.admits(job, each.location):
+            allowed.put(job, each.location)
+            taken[each.job] = each.location
+    by_plan = foreseen.planned - foreseen.withheld
+    others = [job for job in jobs if job.name not in by_plan and job.name not in taken]
+    return taken | fill(others, with_jobs(site.locations, jobs, taken)) if others else taken
+
+
+def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:
+    """Machines when jobs are on them that they have taken."""
+    theirs: dict[str, list[PlannedJob]] = {}
+    for job in jobs:
+        if job.name in taken:
+            theirs.setdefault(taken[job.name], []).append(job)
+    return [each.given(theirs[each.name]) if each.name in theirs else each for each in there]
+
+
+def begin_promised(
+    site: SiteView,
+    jobs: Sequence[PlannedJob],
+    fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    now: float,
+) -> dict[str, str]:
+    """The location of each job that begins now, by the job's name: first of those that were promised a place.
+
+    :param fill: see :func:`begin_foreseen`
+    :param now: epoch seconds
+    """
+    if not isinstance(site.market, MachineMarket):
+        return fill(jobs, site.locations)
+    up = {each.name for each in site.locations}
+    there, homes = promised(jobs, [each for each in site.launched if not each.draining], now)
+    rest = [job for job in jobs if job.name not in homes]
+    taken = fill(rest, [each for each in there if each.name in up])
+    return {job: name for job, name in homes.items() if name in up} | taken
+
+
+def may_be_prefetched(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
+    """Those that may wait on a machine: short ones, and where no forecast buys all for which none boots.
+
+    The rest is worth a question when there is room.
+    """
+    market = site.market
+    if isinstance(market, MachineMarket) and market.policy == FORECAST and market.held is None:
+        return [job for job in jobs if is_short(job)]
+    awaited = frozenset().union(*(each.promised for each in site.launched if each.booting))
+    return [job for job in jobs if job.name not in awaited or is_short(job)] if awaited else jobs

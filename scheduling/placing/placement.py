@@ -94,7 +94,7 @@ def assign(
     by_name = {site.name: site for site in sites}
     used = used_by_groups([*jobs, *(job for some in wanted.values() for job in some)], at_work, by_name)
     this_pass = PlacementPass(
-        jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.foreseen, choice.coming
+        jobs, kinds, by_name, assignment, used, choice.trouble, wanted, choice.foreseen, choice.coming
     )
     this_pass.bounds = bounds
     this_pass.visit(choice.run, now)

@@ -19,7 +19,6 @@ from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.shares.bounds import ShareBounds
 
@@ -37,7 +36,6 @@ class PlacementPass:
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
     :param failures: by site, of the jobs for which its policy has failed: what it did
-    :param plans: by site, the plan by which its machines were filled last
     :param wanted: by site, further jobs for which it is to launch what they need
     :param foreseen: by site, what the plan of all that is to come asks for
     :param coming: by site of allocations, what is to come there
@@ -58,7 +56,6 @@ class PlacementPass:
     found: Assignment
     groups: GroupMachines
     failures: Mapping[str, Mapping[str, Reason]]
-    plans: Mapping[str, MachinePlan]
     wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
     foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
     coming: Mapping[str, ComingWork] = field(default_factory=dict)
@@ -286,11 +283,8 @@ class PlacementPass:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-        made, foreseen = self.plans.get(site.name), self.foreseen.get(site.name)
-        coming = self.coming.get(site.name)
-        provision = decide(
-            waiting, launched, market, since, limits, now=now, made=made, foreseen=foreseen, coming=coming
-        )
+        foreseen, coming = self.foreseen.get(site.name), self.coming.get(site.name)
+        provision = decide(waiting, launched, market, since, limits, now=now, foreseen=foreseen, coming=coming)
         if spread:
             provision = replace(
                 provision,

@@ -11,12 +11,11 @@ from lading.scheduling.location import Location
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.resources import Resources
 
-GREEDY, PRICED, HOURS = "greedy", "priced", "hours"
+GREEDY, PRICED = "greedy", "priced"
 FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
 # Those that come with Lading, which see all jobs of a site at once. By the first ones machines are filled, and get more
-# than they can run now; ``hours`` is no policy of a site, but decides about what ``forecast`` has in no plan. By the
-# others a place is sought when something has come free.
-FILLING = (GREEDY, PRICED, HOURS, FORECAST)
+# than they can run now. By the others a place is sought when something has come free.
+FILLING = (GREEDY, PRICED, FORECAST)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
 # Those that a site may have whose machines are there, and one that buys them.
 OF_ANY_SITE = (GREEDY, PRICED, FIRST_COME, DATA_LOCALITY)

@@ -7,7 +7,7 @@ Pure; called by the controller alone, for all that no location has room for. Whi
 from __future__ import annotations
 
 from lading.scheduling.provisioning.allocation_plan import shaped
-from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN, worth_classifying
+from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN
 from lading.scheduling.provisioning.decision import decide, decide_apart
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Launch, Provision
 from lading.scheduling.provisioning.recall import recalls, suits, takes
@@ -24,5 +24,4 @@ __all__ = [
     "shaped",
     "suits",
     "takes",
-    "worth_classifying",
 ]

@@ -171,6 +171,6 @@ def allocation_plan(
         frozenset(needed),
         {each.location: each.reason for each in actions.releases if each.location not in needed},
         {each.job: each.reason for each in actions.waits if each.reason.code == "room_soon"},
-        {name: begins[name] for launch in launches for name in launch.jobs if name not in tokens},
+        {name: begins[name] for launch in launches for name in launch.jobs if name not in tokens and name in begins},
         {token: begins[name] for token, name in tokens.items() if name in begins},
     )

@@ -21,7 +21,6 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning import coming_work
 from lading.scheduling.provisioning.allocation_plan import shaped
 from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
@@ -32,10 +31,6 @@ from lading.scheduling.reasons import Reason, because
 
 # An allocation makes way for one that is at least so many times as large.
 WORTH_A_CHANGE = 2
-# Jobs of which the longest is expected to take more than so many times the shortest are packed by machine-hours, up to
-# so many of them: that takes some milliseconds for each.
-MIXED = 1.5
-MOST_CLASSIFIED = 60
 # What has waited for so long and is in no plan is decided about without it, seconds.
 SECONDS_UNTIL_PLANNED = 10.0
 
@@ -163,7 +158,6 @@ def _needed(
             groups.limits_left(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
             instances=market.most - (len(live) - len(open_ones)),
         ),
-        "hours" if worth_classifying(jobs) else "greedy",
         now=now,
         bound=False,
     )
@@ -187,17 +181,6 @@ def _needed(
     placed = {each.job for each in placements}
     left = {each.job: each.reason for each in planned.waits if each.job not in placed}
     return _Needs(launches, used, left, {each.job: each.reason for each in planned.refusals})
-
-
-def worth_classifying(jobs: Sequence[PlannedJob]) -> bool:
-    """Whether jobs of different lengths are kept apart: where they differ, and are too few to delay a tick."""
-    return differ(jobs) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
-
-
-def differ(jobs: Sequence[PlannedJob]) -> bool:
-    """Whether the lengths of jobs differ so much that it matters which of them share a machine."""
-    lengths = {predicted(job).seconds for job in jobs} or {0.0}
-    return max(lengths) > MIXED * min(lengths)
 
 
 def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:

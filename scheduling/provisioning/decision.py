@@ -16,7 +16,6 @@ from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
-from lading.scheduling.provisioning.machines import MachinePlan
 
 
 def decide(
@@ -27,7 +26,6 @@ def decide(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
-    made: MachinePlan | None = None,
     foreseen: ForeseenActions | None = None,
     coming: ComingWork | None = None,
 ) -> Provision:
@@ -39,15 +37,13 @@ def decide(
     :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
     :param limits: on how many of these locations, and of those to be launched, jobs of a task or a run may be
     :param now: epoch seconds
-    :param made: the plan by which machines have been filled in this tick; what is bought follows from it, too, where
-        it has left all of the jobs
     :param foreseen: what the plan of all that is to come asks for; None: there is none for the site
     :param coming: what is to come at a site of allocations; None: that is not known
     """
     if isinstance(market, MachineMarket) and foreseen is not None:
         return by_forecast.decide(jobs, live, market, since, limits, foreseen, now=now)
     if isinstance(market, MachineMarket):
-        return machines.decide(jobs, live, market, since, limits, now=now, made=made)
+        return machines.decide(jobs, live, market, since, limits, now=now)
     found = allocations.decide(jobs, live, market, since, limits, now=now, coming=coming)
     prefetched = (job for each in live for job in each.prefetched)
     launches, over = within(found.launches, [*jobs, *prefetched], {})

@@ -2,7 +2,8 @@
 
 What is needed again sooner than another machine would boot is kept, and what is not goes at once; ``idle_seconds``
 bounds what no plan says anything of. A plan that is not of now, for jobs or machines have changed since it was made,
-lets nothing go. What it cannot have within the limits, and jobs that are not in it, are decided about by machine-hours.
+lets nothing go. What it cannot have within the limits, and jobs that are not in it, are planned by themselves
+(:mod:`lading.scheduling.provisioning.waiting_jobs`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 NO_NEED = Resources()
-# An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
-# never later than a new machine of its kind, which would be bought in its place. Its launch deadline gives it up.
-MORE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class ForeseenActions:
     :param is_of_now: whether jobs and machines are as the plan has them
     :param planned: the waiting jobs that have a place in it
     :param pending: those for which a plan is being made, so that nothing is bought for them otherwise
+    :param withheld: those of them for which a budget or a limit does not allow a launch now
     :param homes: the machines that are there on which waiting jobs have their places, by the names of the jobs
     :param prefetch_to: those of these machines to which jobs may go before there is room on them, likewise
     :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
@@ -51,6 +50,7 @@ class ForeseenActions:
     is_of_now: bool
     planned: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
+    withheld: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
     prefetch_to: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, tuple[Budget, ...]] = field(default_factory=dict)
@@ -227,25 +227,3 @@ def within_least(
     spare = max(0, staying - least)
     names = [each.name for each in reversed(live) if each.name in asked and each.name not in others]
     return {name: asked[name] for name in names[:spare]}
-
-
-def as_planned(location: Location, market: MachineMarket, now: float) -> Location:
-    """A machine as the planner sees it: of one that boots it is known when it is up, and what it is then.
-
-    :param now: epoch seconds
-    """
-    if not location.booting:
-        return location
-    ready_at = now if location.ready_at is None else location.ready_at
-    if ready_at <= now:
-        more = min(MORE_SECONDS, market.boot_of(location.instance_type) or MORE_SECONDS)
-        ready_at += more * (1 + (now - ready_at) // more)
-    kind = market.catalogue.types.get(location.instance_type or "")
-    if kind is None:
-        return replace(location, ready_at=ready_at)
-    return replace(
-        location,
-        ready_at=ready_at,
-        arch=location.arch or kind.arch,
-        features=location.features or kind.features,
-    )

@@ -1,8 +1,8 @@
 """Which machines are bought, which are released, and what waits for that.
 
-Pure. A machine is bought by the hour and stays until it is released. Packing is the planner's: by machine-hours
-(policy ``hours``), of many jobs by classes of them, or by Seven Bridges' algorithm (``greedy``). Both fill what is
-there, machines that boot with their whole capacity, and buy within the limits of the market.
+Pure. A machine is bought by the hour and stays until it is released. Packing is the planner's: by the forecast, in
+which each of the jobs is a run by itself, or by Seven Bridges' algorithm (``greedy``). Both fill what is there, and
+machines that boot with their whole capacity, and buy within the limits of the market.
 """
 
 from __future__ import annotations
@@ -12,45 +12,32 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
-from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Plan
+from lading.scheduling.plan import FORECAST, InstanceLimits, Placement, Plan
 from lading.scheduling.prediction import is_short
-from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
-from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
-from lading.scheduling.provisioning.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
+from lading.scheduling.provisioning.launch import Launch, Provision, settled
+from lading.scheduling.provisioning.planner import plan
+from lading.scheduling.provisioning.waiting_jobs import plan_waiting
 from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.scale_in import ScaleIn, releases
 
-# Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
-# come, and only for so many seconds, for they may wait for hours where nothing can be bought.
-MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
 # Where jobs of several shares wait for machines of which there may be no more, those that come first are packed in so
 # many steps.
 MOST_TURNS = 32
+# An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
+# never later than a new machine of its kind, which would be bought in its place. Its launch deadline gives it up.
+MORE_SECONDS = 10.0
 MAKES_WAY = because("makes_way")
 LEARNING = because("first_gpu_machine")
 # The limits for which machines count that take no more jobs.
 COUNTED = ("group_instances", "site_instances", "type_instances")
 NEEDED = because("limit_needed")
-
-
-@dataclass(frozen=True, slots=True)
-class MachinePlan:
-    """The plan by which machines are filled and bought.
-
-    :param asked: all that it follows from; by another question it is planned again
-    :param plan: the planner's answer
-    """
-
-    asked: tuple[object, ...]
-    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +68,6 @@ def decide(
     limits: InstanceLimits,
     *,
     now: float,
-    made: MachinePlan | None = None,
 ) -> Provision:
     """See :func:`lading.scheduling.provisioning.decision.decide`.
 
@@ -89,10 +75,9 @@ def decide(
     where something else could then be bought for what waits. Where nothing that is there can ever run a job, and the
     limits allow no more, one machine takes no more jobs, and makes way when its jobs have ended.
     """
-    market = without_forecast(market)
     prefetched = [job for each in live for job in each.prefetched]
     waiting = [*jobs, *prefetched]
-    needs = _needed(waiting, live, market, limits, now, made) if waiting else _Needs((), frozenset(), {}, {})
+    needs = _needed(waiting, live, market, limits, now) if waiting else _Needs((), frozenset(), {}, {})
     spare = frozenset(each.name for each in live) - needs.used
     released = _idle(live, needs.used, market, now)
     if market.held is None and needs.left:
@@ -114,7 +99,6 @@ def _needed(
     market: MachineMarket,
     limits: InstanceLimits,
     now: float,
-    made: MachinePlan | None = None,
 ) -> _Needs:
     """What jobs need if none of them has a place."""
     there = [
@@ -130,8 +114,7 @@ def _needed(
         market,
         limits,
         now,
-        made=made,
-    ).plan
+    )
     launches, placements = bought(plan, market)
     by_name = {job.name: job for job in jobs}
     given = [each for each in live if each.prefetched and begins_all(each)]
@@ -226,52 +209,23 @@ def planned(
     market: MachineMarket,
     limits: InstanceLimits,
     now: float,
-    objective: Objective = Objective(),  # noqa: B008 (frozen)
-    effort: str = "fast",
-    made: MachinePlan | None = None,
-) -> MachinePlan:
-    """The plan for jobs by which machines are bought and filled, by the engine as by the simulator.
+) -> Plan:
+    """The plan for jobs by which machines are bought and filled.
 
     :param there: the machines that take jobs, now or when they have booted, oldest first
     :param closed: those that take no more
     :param limits: on how many of them jobs of a task or a run may be
-    :param objective: what a launch costs once; of the rest the market knows
-    :param effort: see :func:`lading.scheduling.provisioning.planner.plan`; with ``best`` many jobs are packed like few
-    :param made: the plan that was made before in this tick: it holds where the same is asked
     """
-    asked = (now, {job.name: job for job in jobs}, list(there), list(closed), limits, objective, effort, market)
-    if made is not None and made.asked == asked:
-        return made
-    return MachinePlan(asked, _planned(jobs, there, closed, market, limits, now, objective, effort))
-
-
-def _planned(
-    jobs: Sequence[PlannedJob],
-    there: Sequence[Location],
-    closed: Sequence[Location],
-    market: MachineMarket,
-    limits: InstanceLimits,
-    now: float,
-    objective: Objective,
-    effort: str,
-) -> Plan:
-    market = without_forecast(market)
     there, kept = with_kept(there, market.min_instances - len(closed))
     allowed = left_of(market.limits, groups.limits_left(limits, closed), closed)
     if allowed.usd_per_hour is not None:
         allowed = replace(allowed, usd_per_hour=max(0.0, allowed.usd_per_hour - kept))
-    made = partial(
-        plan,
-        locations=there,
-        catalogue=market.catalogue,
-        limits=allowed,
-        policy=market.policy,
-        now=now,
-        effort=effort,
-        objective=replace(objective, boot_seconds=market.boot_seconds),
-        bound=False,
-        policies={**POLICIES, "hours": by_number(jobs, now)} if effort == "fast" else POLICIES,
-    )
+
+    def made(some: Sequence[PlannedJob]) -> Plan:
+        if market.policy == FORECAST:
+            return plan_waiting(some, [as_planned(each, market, now) for each in there], market, allowed, now=now)
+        return plan(some, there, market.catalogue, allowed, market.policy, now=now, bound=False)
+
     found = made(jobs)
     first = by_turn(jobs, found)
     return found if first is None else made(first)
@@ -315,21 +269,6 @@ def _need(job: PlannedJob) -> tuple[float, float, float]:
     """What a job takes, with all that are equal to it: cpus, MiB and GPUs."""
     asked, number = job.resources, job.count * job.nodes
     return asked.cpus * number, float(asked.memory * number), asked.gpus * number
-
-
-def without_forecast(market: MachineMarket) -> MachineMarket:
-    """The market as what is in no forecast is decided about: by machine-hours."""
-    return replace(market, policy="hours") if market.policy == FORECAST else market
-
-
-def by_number(jobs: Sequence[PlannedJob], now: float) -> Policy:
-    """The policy ``hours`` as it is quick enough for so many jobs: what takes seconds waits until no more come."""
-    number = sum(job.count for job in jobs)
-    if number <= MOST_CLASSIFIED:
-        return POLICIES["hours"]
-    passed = now - max(job.queued_at for job in jobs)
-    have_come = number <= MOST_AT_ONCE and SECONDS_UNTIL_SETTLED < passed <= SOON_AFTER
-    return hours_at_once if have_come else hours_of_many
 
 
 def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location], float]:
@@ -431,3 +370,25 @@ def _waits(jobs: Sequence[PlannedJob], needs: _Needs, market: MachineMarket, clo
         for job in jobs
         if (reason := needs.left.get(job.name)) is not None
     }
+
+
+def as_planned(location: Location, market: MachineMarket, now: float) -> Location:
+    """A machine as the planner sees it: of one that boots it is known when it is up, and what it is then.
+
+    :param now: epoch seconds
+    """
+    if not location.booting:
+        return location
+    ready_at = now if location.ready_at is None else location.ready_at
+    if ready_at <= now:
+        more = min(MORE_SECONDS, market.boot_of(location.instance_type) or MORE_SECONDS)
+        ready_at += more * (1 + (now - ready_at) // more)
+    kind = market.catalogue.types.get(location.instance_type or "")
+    if kind is None:
+        return replace(location, ready_at=ready_at)
+    return replace(
+        location,
+        ready_at=ready_at,
+        arch=location.arch or kind.arch,
+        features=location.features or kind.features,
+    )

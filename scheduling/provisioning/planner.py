@@ -11,9 +11,10 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing import greedy
-from lading.scheduling.packing.answer import Packing
+from lading.scheduling.packing.answer import MachineGroup, Packing, take
 from lading.scheduling.packing.dealing import LazySequence, NamedMachines, ShapeJobs
-from lading.scheduling.packing.problem import Going, Problem, always, pose
+from lading.scheduling.packing.limits import too_many
+from lading.scheduling.packing.problem import Going, Problem, always, fits, pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
@@ -40,32 +41,27 @@ def priced(problem: Problem, effort: str) -> Packing:
     return pack(problem, effort)
 
 
-def hours(problem: Problem, effort: str) -> Packing:
-    """Pack for the least USD until the last job has ended; imported when it is used, as ``priced`` is."""
-    from lading.scheduling.machine_hours.policy import pack
-
-    return pack(problem, effort)
-
-
-def hours_of_many(problem: Problem, effort: str) -> Packing:
-    """The same within a fraction of a second for thousands of jobs."""
-    from lading.scheduling.machine_hours.policy import pack_many
-
-    return pack_many(problem)
-
-
-def hours_at_once(problem: Problem, effort: str) -> Packing:
-    """The same for hundreds of jobs when no more come: within seconds, and asked once."""
-    from lading.scheduling.machine_hours.burst import pack
-
-    return pack(problem)
-
-
 def alone(problem: Problem, effort: str) -> Packing:
-    """Give each job an instance of its own; imported when it is used, as ``priced`` is."""
-    from lading.scheduling.machine_hours.policy import one_per_instance
-
-    return one_per_instance(problem)
+    """Give each job an instance of its own, an empty one that is there before a new one."""
+    base = greedy.pack(problem)
+    if base.left or any(problem.labels(shape) for shape in problem.shapes):
+        return base
+    empty = [room for room in problem.rooms if room.free == room.capacity and room.location.ends_at is None]
+    groups: list[MachineGroup] = []
+    for number, (shape, count) in enumerate(zip(problem.shapes, problem.counts(), strict=True)):
+        new = problem.bins_granting(shape.wish).cheapest(shape.need)
+        able = [room for room in empty if room.kind.grants(shape.wish) and fits(shape.need, room.free)]
+        able = [room for room in able if new is None or room.location.usd_per_hour <= new.price][:count]
+        empty = [room for room in empty if room not in able]
+        for place, room in enumerate(able):
+            groups.append(MachineGroup(None, room, 1, take(room.free, shape.need, 1), [(number, 1, place)]))
+        if (left := count - len(able)) and new is None:
+            return base
+        if left and new is not None:
+            free = take(new.capacity, shape.need, 1)
+            groups.append(MachineGroup(new, None, left, free, [(number, 1, len(able))]))
+    found = Packing(groups, [])
+    return base if too_many(problem, found) is not None else found
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
@@ -77,7 +73,7 @@ def lower_bound(problem: Problem, counts: list[int]) -> float:
     return bound.lower_bound(problem, counts)
 
 
-POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced, "alone": alone, "hours": hours}
+POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced, "alone": alone}
 
 
 def plan(
@@ -135,7 +131,6 @@ def plan(
         objective=packing.objective(problem),
         bound=least,
         gap=gap(cost, least, any(placed)),
-        why=packing.why,
     )
 
 

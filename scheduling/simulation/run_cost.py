@@ -16,9 +16,9 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.placing.policies import GREEDY
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
-from lading.scheduling.provisioning.machines import without_forecast
 from lading.scheduling.reasons import Reason
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
@@ -137,7 +137,7 @@ def on_machines(
         trace,
         market.catalogue,
         market.limits,
-        market.policy if is_foreseen else without_forecast(market).policy,
+        market.policy if is_foreseen else GREEDY,
         scale_in=rules,
         conditions=conditions,
         **known,

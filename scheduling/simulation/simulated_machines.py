@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.packing.problem import UNIT, Vector, vector
 from lading.scheduling.plan import PlannedLaunch
-from lading.scheduling.prediction import History
 from lading.scheduling.resources import Resources
 
 
@@ -41,10 +39,6 @@ class SimulatedMachine:
     def takes(self, least: Vector) -> bool:
         """Whether so much is free."""
         return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
-
-    def ends_by(self, when: float) -> bool:
-        """Whether one of its jobs is expected to have ended by then."""
-        return any(each.begun + each.expected.seconds <= when for each in self.running.values())
 
     def seen(self, queues: Sequence[Queue]) -> Location:
         if self.location is None:
@@ -92,13 +86,3 @@ class Queue:
         if self.job.task is not None:
             task, size = self.job.task, self.job.resources
             self.levels = ((task, size), f"{task} of this size"), (task, task)
-
-
-def expect_anew(machines: Iterable[SimulatedMachine], queues: Sequence[Queue], history: History) -> None:
-    """Predict again how long all that runs will run, as a controller does when jobs have ended."""
-    predict = cache(lambda shape: history.predict(queues[shape].levels, queues[shape].job.time))
-    for machine in machines:
-        for job, running in machine.running.items():
-            machine.running[job] = running._replace(expected=predict(machine.jobs[job]))
-        if machine.running:
-            machine.location = None

@@ -1,6 +1,6 @@
 """A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
 
-Jobs arrive, are planned as by a controller (:func:`lading.scheduling.provisioning.machines.planned`) at fixed
+Jobs arrive, are planned as by a controller (:class:`lading.scheduling.forecast.policy.Planner`) at fixed
 intervals, wait until no more arrive and for instances to boot, run for their durations, and leave; instances fail to
 launch, are reclaimed, and are released when they have been idle. As in a controller, a place on an instance that boots
 is kept for a job, but for a short one, which begins wherever there is room first. Chance comes from the seed alone.
@@ -24,17 +24,16 @@ from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob
 from lading.scheduling.machine_traits import SPOT
-from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
-from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
 from lading.scheduling.prediction import ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN, History, Prediction, is_short
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
-from lading.scheduling.provisioning.machines import planned
+from lading.scheduling.provisioning.machines import with_kept
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report, Tally, least
-from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine, expect_anew
+from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine
 from lading.scheduling.simulation.sized_tries import SizedTries
 from lading.scheduling.simulation.supply import KnownSupply
 from lading.scheduling.simulation.trace import Arrival
@@ -44,9 +43,6 @@ from lading.scheduling.simulation.workflow import Dependencies
 # part of the trace's length.
 TICK = 1.0
 TICKS = 10_000
-# Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
-# seconds.
-HOPE = 5.0
 # How many plans in a row may have launches that fail or instances that are reclaimed, with no job arriving or ending,
 # before it is concluded that jobs never end.
 MOST_VAIN_PLANS = 1000
@@ -60,7 +56,7 @@ def simulate(
     trace: Sequence[Arrival],
     catalogue: Catalogue,
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
-    policy: str = "hours",
+    policy: str = FORECAST,
     *,
     effort: str = "fast",
     objective: Objective = Objective(),  # noqa: B008 (frozen)
@@ -104,9 +100,7 @@ class Simulation:
     ) -> None:
         self.catalogue, self.limits, self.supply = catalogue, limits, KnownSupply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
-        self.objective = replace(
-            objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
-        )
+        self.objective = objective
         self.random = random.Random(conditions.seed)
         self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
         self.spending, self.tries = Spending(), tries
@@ -126,21 +120,30 @@ class Simulation:
         self.order = count()
         self.awaited: set[str] = set()  # what boots with nothing but short jobs to come
         self.next_arrival = 0
+        self.next_forecast, self.live = 0, dict[int, None]()
+        """The jobs that have come or are to come in runs that have begun, and have not ended: in a forecast."""
+        self.began: dict[str, float] = {}
+        """When the first of those of a run came that have ended."""
         self.tally = Tally(last_end=first)
         self.history = History()
-        self.has_learnt = False  # since the last plan
         self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
         """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own."""
         numbers: dict[PlannedJob, int] = {}
         trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
+        if self.policy == FORECAST:
+            ones = (replace(arrival, job=replace(arrival.job, count=1)) for arrival in trace)
+            trace = [one for one, arrival in zip(ones, trace, strict=True) for _ in range(arrival.job.count)]
         self.dependencies = Dependencies.read(trace)
         has_own_sizes = self.tries is not None
         self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing) or has_own_sizes
-        for arrival in trace:
-            name = arrival.job.name if self.is_workflow else ""
-            alike = replace(arrival.job, name=name, count=1, queued_at=0.0)
+        for place, arrival in enumerate(trace):
+            # In a forecast a job that is of no run is one by itself, where none waits for another.
+            is_alone = self.policy == FORECAST and arrival.job.run is None and not self.dependencies.missing
+            run = f"job {place}" if is_alone else arrival.job.run
+            name = str(place) if self.is_workflow else ""
+            alike = replace(arrival.job, name=name, count=1, queued_at=0.0, run=run)
             number = numbers.setdefault(alike, len(numbers))
             if number == len(self.queues):
                 self.queues.append(Queue(replace(alike, name=str(number)), arrival.job.name, vector(alike.resources)))
@@ -234,7 +237,6 @@ class Simulation:
             self.come(job, time)
         else:
             self.history.add(queue.levels, self.durations[job], queue.job.time)
-            self.has_learnt = True
         for child in () if is_short else self.dependencies.end(job):
             if child < self.next_arrival:
                 if latency := self.conditions.latency_seconds:
@@ -287,9 +289,6 @@ class Simulation:
         idle = any(not machine.jobs for machine in self.machines.values())
         if not jobs and not idle:
             return
-        if self.has_learnt and self.policy == HOURS:
-            expect_anew(self.machines.values(), self.queues, self.history)
-            self.has_learnt = False
         machines = self.of_interest([self.queues[int(job.name)].need for job in jobs], now)
         full = len(self.machines) - len(machines)
         limits, scale_in = self.limits, self.scale_in
@@ -299,8 +298,17 @@ class Simulation:
             scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
         there = [machine.seen(self.queues) for machine in machines]
         on_sale = self.supply.available(now)
-        market = MachineMarket(on_sale, limits, self.policy, boot_seconds=self.conditions.boot_seconds)
-        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort).plan
+        decision = plan(
+            jobs,
+            there,
+            on_sale,
+            limits,
+            self.policy,
+            now=now,
+            effort=self.effort,
+            objective=self.objective,
+            bound=False,
+        )
         filled = {each.location for each in decision.placements}
         self.tally.plans += 1
         decision = replace(decision, releases=releases(there, filled, scale_in, now))
@@ -312,12 +320,14 @@ class Simulation:
         there = [machine.seen(self.queues) for machine in machines]
         forecast = self.forecast(now)
         self.spending.see({each.name: (each.launched_at, each.launch.usd_per_hour) for each in machines}, now)
+        seen, _ = with_kept(there, self.scale_in.min_instances)
         actions = self.planner.decide(
             forecast,
             [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
-            there,
+            seen,
             pose([], there, self.supply.available(now), self.limits, self.objective, now, None),
             spent=self.spending.usd(forecast, now),
+            kept=[each.name for each, before in zip(seen, there, strict=True) if each is not before],
             now=now,
         )
         self.tally.plans = self.planner.plans
@@ -342,11 +352,17 @@ class Simulation:
         steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
         changed = self.tries.take_changed() if self.tries is not None else ()
-        for job, queue in enumerate(self.queues):
+        while self.next_forecast < len(self.queues) and self.came[self.next_forecast] <= now:
+            self.live[self.next_forecast] = None
+            self.next_forecast += 1
+        for job in [job for job in self.live if job in self.dependencies.ended or self.queues[job].refused]:
+            run = self.queues[job].job.run or ""
+            self.began[run] = min(self.began.get(run, math.inf), self.came[job])
+            del self.live[job]
+        for job in self.live:
+            queue = self.queues[job]
             run = queue.job.run or ""
-            began[run] = min(began.get(run, math.inf), self.came[job])
-            if job in self.dependencies.ended or self.came[job] > now or queue.refused:
-                continue
+            began[run] = min(began.get(run, self.began.get(run, math.inf)), self.came[job])
             if queue.job.task in changed and job in self.dependencies.missing:
                 self.size(job)
             location, begun = at.get(job, (None, None))
@@ -366,19 +382,14 @@ class Simulation:
         return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[SimulatedMachine]:
-        """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
-        time; all of them where their types, tasks and runs count for limits."""
+        """The machines without those that are too full for any waiting job, which only take the planner's time; all of
+        them where their types, tasks and runs count for limits."""
         machines = list(self.machines.values())
         limits = self.limits
         if limits.types or limits.tasks or limits.runs or limits.usd_per_hour is not None or limits.vcpus:
             return machines
         least = tuple(min(amounts) for amounts in zip(*needs, strict=True)) if needs else (2**62,) * 4
-        soon = now + self.objective.room_seconds
-        return [
-            machine
-            for machine in machines
-            if not machine.jobs or machine.takes(least) or (self.policy == "hours" and machine.ends_by(soon))
-        ]
+        return [machine for machine in machines if not machine.jobs or machine.takes(least)]
 
     def act(self, decision: Plan, jobs: Mapping[str, PlannedJob], now: float) -> None:
         for released in decision.releases:
@@ -387,14 +398,6 @@ class Simulation:
         started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
         if len(due) < len(decision.launches):
             self.later(now + self.tick, "look")
-        elif (
-            self.policy == HOURS
-            and self.limits.instances is None
-            and len(decision.waits) > 0
-            and now - self.youngest <= self.objective.room_seconds
-        ):
-            # Room that comes free may be worth waiting for, but not forever; what waits for longer waits for an end.
-            self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         awaited: set[str] = set()
         for placement in decision.placements:

@@ -19,7 +19,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("scheduling/text",),
         ("scheduling",),
         ("scheduling/hints", "scheduling/packing", "scheduling/shares"),
-        ("scheduling/matching", "scheduling/machine_hours", "scheduling/insight", "scheduling/forecast"),
+        ("scheduling/matching", "scheduling/insight", "scheduling/forecast"),
         ("scheduling/gangs", "scheduling/provisioning"),
         ("scheduling/placing",),
         ("scheduling/simulation",),

@@ -226,11 +226,6 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         return SiteRules.from_table(self).admission
 
     @property
-    def needs_planning(self) -> str | None:
-        # Allocations are packed by machine-hours where their jobs are of different lengths.
-        return 'mode = "allocation"' if self.mode == "allocation" else super().needs_planning
-
-    @property
     def capacity(self) -> Resources:
         """What one job can have: that of one node."""
         return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)

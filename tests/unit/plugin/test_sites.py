@@ -447,13 +447,13 @@ def test_a_site_that_buys_nothing_buys_nothing_by_a_forecast(make: Make) -> None
         load_sites(make('[sites.local]\nkind = "local"\npolicy = "forecast"\n'))
 
 
-@pytest.mark.parametrize("policy", ["hours", "priced"])
-def test_policies_that_a_forecast_has_replaced_are_refused(make: Make, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "why"), [("hours", "is unknown"), ("priced", "is none of such a site")])
+def test_policies_that_a_forecast_has_replaced_are_refused(make: Make, policy: str, why: str) -> None:
     table = (
         '[sites.cloud]\nkind = "ec2"\nsubnets = ["subnet-0a1b2c3d"]\nami = {x86_64 = "ami-0a1b2c3d"}\n'
         f'work_dir = "/w"\npython = "/p"\npolicy = "{policy}"\n'
     )
-    words = f"policy = '{policy}' is none of such a site; leave it out for 'forecast', or give one of forecast, greedy"
+    words = f"policy = '{policy}' {why}; leave it out for 'forecast', or give one of forecast, greedy"
     with pytest.raises(SitesError, match=words):
         load_sites(make(table))
     assert load_sites(make(table.replace(f'"{policy}"', '"greedy"')))["cloud"].config.policy == "greedy"
@@ -499,9 +499,6 @@ EC2 = (
     ("table", "key"),
     [
         ('[sites.local]\nkind = "local"\npolicy = "priced"\n', 'policy = "priced"'),
-        (f'{HPC}work_dir = "/w"\nmode = "allocation"\n', 'mode = "allocation"'),
-        (EC2, 'policy = "forecast"'),
-        (f'{EC2}policy = "data_locality"\n', 'policy = "data_locality"'),
     ],
 )
 def test_what_needs_numpy_and_highs_is_refused_where_they_are_not_installed(
@@ -522,6 +519,9 @@ def test_what_needs_numpy_and_highs_is_refused_where_they_are_not_installed(
         '[sites.local]\nkind = "local"\npolicy = "first_come"\n',
         '[sites.lab]\nkind = "ssh"\nwork_dir = "/w"\npython = "/py"\nhosts = [{ssh_conn_id = "lab1"}]\n',
         f'{HPC}work_dir = "/w"\n',
+        f'{HPC}work_dir = "/w"\nmode = "allocation"\n',
+        EC2,
+        f'{EC2}policy = "data_locality"\n',
         f'{EC2}policy = "greedy"\n',
     ],
 )

@@ -102,7 +102,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[House
 
 
 def house(
-    made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, policy: str = "hours", **limits: Any
+    made: list[House], folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, policy: str = "forecast", **limits: Any
 ) -> House:
     engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
     found = House(folder, engine, file, policy, **limits)
@@ -165,7 +165,7 @@ def test_whose_usd_are_spent_may_use_what_is_there_and_paid_for(
 def test_of_the_machines_that_there_may_be_each_share_has_its_part(
     made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    here = house(made, tmp_path, monkeypatch, table, instances=4)
+    here = house(made, tmp_path, monkeypatch, table, "greedy", instances=4)
     here.queue(*(f"a{n}" for n in range(8)))
     here.clock.now += 1
     here.queue(*(f"b{n}" for n in range(8)))

@@ -157,7 +157,7 @@ def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() 
 def test_a_hurry_is_for_a_site_that_buys_by_a_forecast() -> None:
     assert config(hurry="fast").hurry == 10.0
     assert (config().buying, config().hurry) == ("forecast", 1.0)
-    assert (config(policy="greedy").buying, config(policy="first_come").buying) == ("greedy", "hours")
+    assert (config(policy="greedy").buying, config(policy="first_come").buying) == ("greedy", "forecast")
     with pytest.raises(ValueError, match='hurry = 10 says nothing with policy = "greedy"; leave one of them out'):
         config(policy="greedy", hurry="fast")
     with pytest.raises(ValueError, match="'soon' is no hurry; valid: 0 to 100, or one of cheap, balanced, fast"):

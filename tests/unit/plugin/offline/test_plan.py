@@ -91,15 +91,6 @@ def test_json(folder: Folder) -> None:
     }
 
 
-def test_it_says_which_way_has_won(folder: Folder) -> None:
-    jobs = "name,cpus,memory_mib,time_seconds,count\na,1,1000,600,3\n"
-    why = folder.plan(jobs, "--policy", "hours")["why"]
-    assert " has won: expected USD until the last job ends: " in why
-    status, out, _ = folder.run("plan", jobs, "--policy", "hours")
-    assert (status, f"Why: {why}." in out.splitlines()) == (0, True)
-    assert "why" not in folder.plan(jobs, "--policy", "priced")
-
-
 def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) -> None:
     running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni-1,large,3.5,0\n")
     answer = folder.plan(JOBS, "--running", running)
@@ -443,11 +434,11 @@ def test_simulate_compares_policies(folder: Folder) -> None:
 
 def test_the_chart_over_time(folder: Folder, tmp_path: Path) -> None:
     for name in ("chart.svg", "chart.html"):
-        status, _, _ = folder.run("simulate", TRACE, "--compare", "greedy,hours", "--plot", str(tmp_path / name))
+        status, _, _ = folder.run("simulate", TRACE, "--compare", "greedy,forecast", "--plot", str(tmp_path / name))
         assert status == 0
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert text.count("<path") == 2 * 3
-        assert "hours: " in text
+        assert "forecast: " in text
     ElementTree.fromstring((tmp_path / "chart.svg").read_text(encoding="utf-8"))
     # Before anything is read, or simulated for minutes.
     fault = folder.fault("", "--plot", "chart.png", command="simulate")
@@ -463,7 +454,7 @@ def test_faults_of_traces(folder: Folder) -> None:
     late = TRACE.replace(",50,10,", ",-50,10,")
     assert folder.fault(late, command="simulate").startswith("jobs.csv:3: arrival_seconds '-50' is negative")
     assert folder.fault(TRACE.replace("b,1,", "b,99,"), command="simulate").startswith("jobs.csv:3: job 'b' is too")
-    assert "'best' is not one of greedy, priced, alone, hours" in folder.fault(
+    assert "'best' is not one of greedy, priced, alone, forecast" in folder.fault(
         TRACE, "--compare", "best", command="simulate"
     )
 
@@ -584,13 +575,13 @@ def test_a_workflow_is_simulated_beside_equal_machines(folder: Folder) -> None:
     status, out, err = workflow(folder, WORKFLOW, "--output", "json", "--lengths", "known")
     assert status == 0, err
     answer = json.loads(out)
-    assert [run["policy"] for run in answer["runs"]] == ["greedy", "hours", "forecast"]
-    assert [run["unplaced"] for run in answer["runs"]] == [0, 0, 0]
+    assert [run["policy"] for run in answer["runs"]] == ["greedy", "forecast"]
+    assert [run["unplaced"] for run in answer["runs"]] == [0, 0]
     [said] = answer["workflows"]
     assert said["critical_path_seconds"] == 175
     assert said["reference"]["machines"] == 1
     assert said["reference"]["makespan_seconds"] == 175
-    assert answer["runs"][2]["cost_usd"] == pytest.approx(said["reference"]["cost_usd"], rel=0.01)
+    assert answer["runs"][1]["cost_usd"] == pytest.approx(said["reference"]["cost_usd"], rel=0.01)
     status, out, _ = workflow(
         folder, WORKFLOW, "--starts", "0", "30", "--scale", "2", "--compare", "forecast", "--hurry", "cheap"
     )
@@ -644,8 +635,9 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
         ),
         (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow takes no --jobs: give one of them"),
         (WORKFLOW, ("--hurry", "soon"), "argument --hurry: 'soon' is no hurry; valid: 0 to 100, or one of cheap, bal"),
-        (WORKFLOW, ("--hurry", "1", "--compare", "hours"), "--hurry is for the policy forecast; compare it, or leave"),
-        (WORKFLOW, ("--min-instances", "1"), "--min-instances means nothing to the policy forecast; compare others"),
+        (WORKFLOW, ("--hurry", "1", "--compare", "greedy"), "--hurry is for the policy forecast; compare it, or leave"),
+        (WORKFLOW, ("--per-instance-cost", "1"), "--per-instance-cost means nothing to the policy forecast; compare"),
+        (WORKFLOW, ("--compare", "hours"), "'hours' is not one of greedy, priced, alone, forecast"),
         (WORKFLOW, ("--starts", "-1"), "argument --starts: '-1' is not a finite number of at least 0"),
         (WORKFLOW, ("--starts", *["0"] * 34_000), "there are 102,000 tasks; valid: at most 100,000"),
     ],
@@ -677,7 +669,6 @@ def test_options_of_workflows_need_one(folder: Folder) -> None:
     for option in (("--sizes", "auto"), ("--runs", "2"), ("--requests", "r.csv")):
         fault = folder.fault(TRACE, *option, command="simulate")
         assert fault.startswith(f"{option[0]} is for workflows; give --workflow FILE, or leave it out")
-    assert folder.fault(TRACE, "--compare", "forecast", command="simulate").startswith("--compare forecast is for work")
     with pytest.raises(SystemExit):
         raise SystemExit(main(["simulate"]))
     assert folder.capsys.readouterr().err.startswith(

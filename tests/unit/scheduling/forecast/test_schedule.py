@@ -442,3 +442,51 @@ def test_where_lengths_are_uncertain_cases_are_compared_and_are_the_same_again()
     fewer = to_do(Forecast(without))
     assert len(draws(fewer, Forecast(without), 4)[0].seconds) == 10
     assert draws(work, wide(12), 4) == [], "all is known"
+
+
+def alone(number: int, seconds: float, cpus: float = 1, **more: object) -> dict[str, WorkflowStep]:
+    """Equal jobs that are runs by themselves."""
+    names = [f"{cpus:g} {seconds:g} {each}" for each in range(number)]
+    return {name: WorkflowStep(PlannedJob(name, Resources(cpus, 1024), run=name), seconds, **more) for name in names}  # type: ignore[arg-type]
+
+
+def test_equal_jobs_that_are_runs_by_themselves_are_planned_as_one_group() -> None:
+    """What a plan costs grows with groups and machines: two thousand jobs are one of them."""
+    work = to_do(Forecast(alone(2_000, 100.0)))
+    assert len(work.bucket_seconds) == 1
+    run = FleetRun(work, Fleet(None))
+    assert run.count < 2_000
+    assert set(run.ends.values()) == {NOW + BOOT + 100}
+    assert len(run.ends) == 2_000
+
+
+def test_those_that_came_first_begin_first() -> None:
+    steps = alone(4, 100.0, cpus=8)
+    began = {name: NOW - place for place, name in enumerate(steps)}
+    schedule = planned(Forecast(steps, began), problem=posed(1))
+    assert sorted(schedule.starts, key=schedule.starts.__getitem__) == list(reversed(steps))
+
+
+@pytest.mark.parametrize(("seconds", "kinds"), [(3600.0, ["small"]), (90.0, [])])
+def test_a_job_begins_where_the_bill_grows_least(seconds: float, kinds: list[str]) -> None:
+    """A long one keeps no large machine that would be free soon; one that ends before that has its room for nothing."""
+    busy = WorkflowStep(PlannedJob("busy", Resources(6, 1024), run="busy"), 100.0, begun=NOW, location="there")
+    machine = Location("there", Resources(8, 16384), busy.job.resources, "large", usd_per_hour=1.44)
+    schedule = planned(Forecast({"busy": busy, **alone(1, seconds)}), [machine])
+    assert [each.bin.type.name for each in schedule.machines if each.bin is not None] == kinds
+
+
+def test_each_job_has_the_machine_that_is_cheapest_for_it() -> None:
+    schedule = planned(Forecast({**alone(3, 3600.0, cpus=2), **alone(1, 3600.0, cpus=8)}))
+    assert sorted(each.bin.type.name for each in schedule.machines if each.bin) == ["large", "small", "small", "small"]
+
+
+def test_a_full_machine_of_other_jobs_makes_way_for_nothing() -> None:
+    """It is not known when they end."""
+    full = Location("full", Resources(2, 4096), Resources(2, 4096), "small", usd_per_hour=0.36)
+    assert not [each for each in planned(Forecast(alone(1, 100.0)), [full], posed(1)).machines if each.bin]
+
+
+def test_where_there_may_be_one_machine_jobs_that_are_runs_by_themselves_share_a_large_one() -> None:
+    steps = alone(16, 3600.0)
+    assert [each.bin.type.name for each in planned(Forecast(steps), problem=posed(1)).machines if each.bin] == ["large"]

@@ -15,7 +15,8 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, PlannedLaunch, Release, Wait
 from lading.scheduling.provisioning import Provision, decide
-from lading.scheduling.provisioning.foreseen import MORE_SECONDS, ForeseenActions, affordable, as_planned
+from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
+from lading.scheduling.provisioning.machines import MORE_SECONDS, as_planned
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
@@ -166,7 +167,7 @@ def test_for_a_run_with_a_budget_of_which_nothing_waits_nothing_is_asked_ahead()
     assert found.launches == ()
 
 
-def test_jobs_that_are_not_in_the_plan_are_decided_about_by_machine_hours() -> None:
+def test_jobs_that_are_not_in_the_plan_are_planned_by_themselves() -> None:
     found = decided([job("a"), job("b")], [], ahead([("a",)]))
     assert [each.jobs for each in found.launches] == [("a",), ("b",)]
 

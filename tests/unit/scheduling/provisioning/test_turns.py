@@ -23,14 +23,14 @@ def job(name: str, share: str, turn: float, size: str = "small", priority: int =
     return PlannedJob(name, SIZES[size], priority=priority, queued_at=at, time=3600.0, turn=turn, share=share)
 
 
-def launched_for(jobs: list[PlannedJob], most: int, policy: str = "hours") -> set[str]:
+def launched_for(jobs: list[PlannedJob], most: int, policy: str = "forecast") -> set[str]:
     limits = InstanceLimits(instances=most)
     market = MachineMarket(TYPES, policy=policy, idle_seconds=60.0, boot_seconds=60.0, limits=limits)
-    launches, _ = machines.bought(machines.planned(jobs, [], [], market, InstanceLimits(), 100.0).plan, market)
+    launches, _ = machines.bought(machines.planned(jobs, [], [], market, InstanceLimits(), 100.0), market)
     return {name for launch in launches for name in launch.jobs}
 
 
-@pytest.mark.parametrize("policy", ["hours", "greedy"])
+@pytest.mark.parametrize("policy", ["forecast", "greedy"])
 def test_no_share_has_all_machines_because_its_jobs_cost_more(policy: str) -> None:
     jobs = [job(f"a{n}", "a", 2.0 * n, "big") for n in range(6)]
     jobs += [job(f"b{n}", "b", 2.0 * n + 1, "small", at=10.0) for n in range(6)]

@@ -19,7 +19,7 @@ def test_a_machine_loses_by_its_boot_its_emptiness_and_its_free_room() -> None:
     assert found == Losses(boot=240.0, empty=160.0, unfilled=100.0, partners=80.0)
 
 
-@pytest.mark.parametrize("policy", ["alone", "hours"])
+@pytest.mark.parametrize("policy", ["alone", "forecast"])
 def test_the_losses_are_all_that_is_over_the_bound(policy: str) -> None:
     report, losses = watched(poisson(30, seed=2), general_purpose(), policy, "fast")
     assert min(astuple(losses)) >= 0

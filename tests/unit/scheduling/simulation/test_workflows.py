@@ -157,7 +157,7 @@ def run(
     )
 
 
-@pytest.mark.parametrize("policy", ["greedy", "hours", FORECAST])
+@pytest.mark.parametrize("policy", ["greedy", FORECAST])
 def test_a_task_begins_when_its_parents_have_ended(policy: str) -> None:
     report = run(chain(100, 50, 25), policy)
     assert (report.unplaced, report.jobs) == (0, 3)
