@@ -52,13 +52,12 @@ from lading.plugin.ui.queries.advice import Advice, Savings, advice, savings
 from lading.plugin.ui.queries.bill import BillPage, Split, bill_page
 from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
 from lading.plugin.ui.queries.explorer import JobChoice, JobPage, Order, PageCursor, SortKey, csv_rows, find_jobs
-from lading.plugin.ui.queries.failures import FailureGroups, failures
+from lading.plugin.ui.queries.failures import FailureGroups, count_failed_tasks, failures
 from lading.plugin.ui.queries.gantt import RunGantt, gantt
 from lading.plugin.ui.queries.now import (
     Summary,
     WaitGroups,
     budgets_out_of_sight,
-    count_failed_tasks,
     summary,
     waits,
 )

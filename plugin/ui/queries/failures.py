@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import TaskInstanceState
 from pydantic import BaseModel
-from sqlalchemy import case, func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
@@ -127,6 +129,21 @@ class FailedJobs:
             self.tasks[row.dag_id, row.task_id] += row.jobs
             self.examples[row.dag_id, row.task_id] = row.token
         self.said[row.token] += row.jobs
+
+
+def count_failed_tasks(session: Session, since: float) -> int:
+    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
+    task of counts as one.
+    """
+    task = TaskInstance
+    same = and_(
+        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
+        task.map_index == JobRow.map_index,
+    )  # fmt: skip
+    failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
+    unknown = func.count(case((task.id.is_(None), JobRow.token)))
+    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
+    return sum(session.execute(query).one())
 
 
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:

@@ -13,10 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import TaskInstanceState
 from pydantic import BaseModel
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
@@ -230,21 +228,6 @@ def spent_at(budget: share_rows.BudgetRow) -> float | None:
 def count_failed(session: Session, since: float) -> int:
     """How many jobs have failed since a time."""
     return session.scalar(select(func.count()).select_from(JobRow).where(*failed_since(since))) or 0
-
-
-def count_failed_tasks(session: Session, since: float) -> int:
-    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
-    task of counts as one.
-    """
-    task = TaskInstance
-    same = and_(
-        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
-        task.map_index == JobRow.map_index,
-    )  # fmt: skip
-    failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
-    unknown = func.count(case((task.id.is_(None), JobRow.token)))
-    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
-    return sum(session.execute(query).one())
 
 
 def failed_since(since: float) -> tuple[Any, ...]:
