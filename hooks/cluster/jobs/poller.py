@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -89,13 +89,10 @@ class ClusterLook:
 
 
 class StateQuestions:
-    """When pollers ask a batch system for the states of jobs: those of all its sites take turns.
+    """When pollers ask a batch system for the states of jobs: those of all its sites take turns."""
 
-    :param clock: monotonic
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._next = 0.0
         """From when on any of them may ask."""
         self._turns: WeakKeyDictionary[object, float] = WeakKeyDictionary()
@@ -106,7 +103,7 @@ class StateQuestions:
 
         :param seconds: for which none asks after the shortest question
         """
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             if now < self._turns.get(poller, 0.0):
                 return False
@@ -118,7 +115,7 @@ class StateQuestions:
 
     def asked(self, poller: object, seconds: float) -> None:
         """A poller has asked: for so many seconds none does, and it lets the others that do go first."""
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             others = sum(each is not poller and now < turn + seconds for each, turn in self._turns.items())
             self._next, self._turns[poller] = now + seconds, now + seconds * (1 + others)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster.jobs import poller
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.poller import StateQuestions, questions_to
 
@@ -13,11 +17,12 @@ from lading.hooks.cluster.jobs.poller import StateQuestions, questions_to
 class Looks:
     """Pollers that look at a cluster, each in a pace of its own, and ask for the states of jobs where they may."""
 
-    def __init__(self, **paces: float) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *paces: float) -> None:
         self.now = 100.0
-        self.questions = StateQuestions(lambda: self.now)
-        self.pollers = {name: Poller() for name in paces}
-        self.paces, self.next = paces, dict.fromkeys(paces, self.now)
+        monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.questions = StateQuestions()
+        self.paces = dict(zip("abc", paces, strict=False))
+        self.pollers, self.next = {name: Poller() for name in self.paces}, dict.fromkeys(self.paces, self.now)
         self.asked: list[tuple[str, float]] = []
 
     def until(self, end: float, *, pause: float = 5.0) -> list[tuple[str, float]]:
@@ -42,9 +47,9 @@ def pauses(asked: list[tuple[str, float]], name: str | None = None) -> list[floa
     return [after - before for before, after in pairwise(times)]
 
 
-def test_the_pollers_of_one_batch_system_ask_together_as_rarely_as_one() -> None:
+def test_the_pollers_of_one_batch_system_ask_together_as_rarely_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for paces in ((2.0, 2.0), (2.0, 2.3), (1.9, 3.7), (0.5, 4.9), (2.0, 2.1, 2.2)):
-        looks = Looks(**{f"p{number}": pace for number, pace in enumerate(paces)})
+        looks = Looks(monkeypatch, *paces)
         asked = looks.until(400)
         assert min(pauses(asked)) >= 5
         assert max(pauses(asked)) <= 5 + max(paces), "no turn is left out"
@@ -52,8 +57,8 @@ def test_the_pollers_of_one_batch_system_ask_together_as_rarely_as_one() -> None
             assert max(pauses(asked, name)) <= len(paces) * (5 + max(paces))
 
 
-def test_a_poller_that_asks_no_more_costs_the_others_no_turn() -> None:
-    looks = Looks(a=2.0, b=2.0)
+def test_a_poller_that_asks_no_more_costs_the_others_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch, 2.0, 2.0)
     looks.until(150)
     looks.next["b"] = 300.0
     asked = looks.until(300)
