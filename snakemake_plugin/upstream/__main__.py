@@ -65,9 +65,7 @@ def read_exceptions(path: Path) -> dict[str, str]:
     return {name.strip(): reason.strip() for name, _, reason in (line.partition(":") for line in lines)}
 
 
-def run(
-    executor: str, checkout: Path, tests: Sequence[str], ways: Mapping[str, object]
-) -> tuple[set[str], set[str]]:
+def run(executor: str, checkout: Path, tests: Sequence[str], ways: Mapping[str, object]) -> tuple[set[str], set[str]]:
     """The names of the tests that pass, and of those that fail.
 
     :param ways: options of pytest
