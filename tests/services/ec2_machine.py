@@ -46,6 +46,7 @@ hostname "$1"
 mount --bind "$2/meminfo" /proc/meminfo
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2/home" "$3"
+mount -t tmpfs tmpfs /dev/shm
 sh "$2/commands" </dev/null &
 exec {server}
 """

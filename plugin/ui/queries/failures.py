@@ -112,9 +112,9 @@ class FailedJobs:
     tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
     hidden_tasks: int = 0
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The token of one of the jobs of each task, whose reason stands for those of its task."""
+    """The token of one of the jobs of each task, if possible of one that has a reason."""
     said: Counter[str] = field(default_factory=Counter)
-    """How many jobs each of those stands for."""
+    """Tokens of jobs that have a reason, and for how many jobs each stands."""
 
     def add(self, row: Any, seen: bool) -> None:
         """Add the jobs of one task."""
@@ -127,8 +127,9 @@ class FailedJobs:
             self.dags[row.dag_id] += row.jobs
         if row.dag_id and row.task_id:
             self.tasks[row.dag_id, row.task_id] += row.jobs
-            self.examples[row.dag_id, row.task_id] = row.token
-        self.said[row.token] += row.jobs
+            self.examples[row.dag_id, row.task_id] = row.said or row.token
+        if row.said is not None:
+            self.said[row.said] += row.jobs
 
 
 def count_failed_tasks(session: Session, since: float) -> int:
@@ -161,8 +162,8 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         "jobs": func.count(),
         "first": func.min(failed.c.ended_at),
         "last": func.max(failed.c.ended_at),
-        # Whose reason is said, where one has any.
-        "token": func.coalesce(func.max(failed.c.said), func.max(failed.c.token)),
+        "said": func.max(failed.c.said),
+        "token": func.max(failed.c.token),
     }
     rows = session.execute(select(*keys, *(each.label(name) for name, each in sums.items())).group_by(*keys))
     groups: dict[Key, FailedJobs] = {}
@@ -184,6 +185,21 @@ def failures(session: Session, sight: Sight, since: float, now: float) -> Failur
         groups_left_out=len(ordered[MOST_GROUPS:]),
         jobs_left_out=sum(each.jobs for _, each in ordered[MOST_GROUPS:]),
     )
+
+
+def count_failed_tasks(session: Session, since: float) -> int:
+    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
+    task of counts as one.
+    """
+    task = TaskInstance
+    same = and_(
+        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
+        task.map_index == JobRow.map_index,
+    )  # fmt: skip
+    failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
+    unknown = func.count(case((task.id.is_(None), JobRow.token)))
+    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
+    return sum(session.execute(query).one())
 
 
 def meaning(cause: str, code: str | None) -> Cause | Code:

@@ -77,7 +77,8 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     api.delays[HEALTH] = 0
     slurm.command("scancel", f"--name={allocation}")
     causes = [event["cause"] for event in second.wait_for("finished", tokens)]
-    assert causes.count("cancelled") in (1, 2), "these had begun"
+    # Those that had begun, and at most one that began when SLURM had ended a job but not yet told the agent.
+    assert causes.count("cancelled") in (1, 2, 3)
     assert causes.count(None) == 4 - causes.count("cancelled"), "the others ran in another allocation"
 
 

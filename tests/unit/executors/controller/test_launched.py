@@ -417,7 +417,10 @@ def test_what_comes_back_late_changes_nothing(house: House, site: FakeElasticSit
     assert (after.state, after.location, after.placed_at) == (before.state, before.location, before.placed_at)
 
 
-def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(house: House) -> None:
+def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "SECONDS_UNTIL_UNWANTED", 0.0)
     house.add("t", kind="ExecuteTask", cancel=because("unwanted"), dag_id="d", run_id="r", task_id="t")
     with Session(house.engine) as session:
         assert store.take_lease(session, house.controller.leadership.holder, "host", 1, True, 3600.0, None)
