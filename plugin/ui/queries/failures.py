@@ -132,21 +132,6 @@ class FailedJobs:
             self.said[row.said] += row.jobs
 
 
-def count_failed_tasks(session: Session, since: float) -> int:
-    """How many tasks have failed for good of which a try has failed since a time, as Airflow has them; what it knows no
-    task of counts as one.
-    """
-    task = TaskInstance
-    same = and_(
-        task.dag_id == JobRow.dag_id, task.run_id == JobRow.run_id, task.task_id == JobRow.task_id,
-        task.map_index == JobRow.map_index,
-    )  # fmt: skip
-    failed = func.count(case((task.state == TaskInstanceState.FAILED, task.id)).distinct())
-    unknown = func.count(case((task.id.is_(None), JobRow.token)))
-    query = select(failed, unknown).select_from(JobRow).outerjoin(task, same).where(*failed_since(since))
-    return sum(session.execute(query).one())
-
-
 def failures(session: Session, sight: Sight, since: float, now: float) -> FailureGroups:
     """Why jobs have failed since a time."""
     of_site, of_node = JobRow.cause.in_(OF_SITES), JobRow.cause.in_(OF_NODES)
