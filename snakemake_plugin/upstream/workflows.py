@@ -1,7 +1,7 @@
 """Run public workflows of snakemake-workflows with Snakemake's own executor and with Lading's, and compare them.
 
-``python snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``, in an environment with
-Snakemake, this package and pandas. ``workflows.toml`` has the commits. Their tools need not be there: every rule
+``.environments/snakemake/bin/python snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``,
+after ``make .environments/snakemake/installed``. ``workflows.toml`` has the commits. Their tools need not be there: every rule
 writes into its outputs what its command would have been (``stubbed.smk``), so the same files mean the same commands.
 Files that a workflow expects and that are not in its repository are made empty. Both runs are at the same path, one
 after the other, with as many cores.
