@@ -52,14 +52,13 @@ enabled = false
 
 [sites.hpc]
 kind = "slurm"
-mode = "{mode}"
+{mode}
 work_dir = "{home}/lading"
 python = "{python}"
 setup = "export SLURM_CONF={conf}"
 node_cpus = {cpus}
 node_memory = 16000
 max_poll_interval = 2
-idle_seconds = 5
 """
 SLURM = ("--executor", "slurm", "--slurm-no-account", "--slurm-status-command", "squeue", "--default-resources",
          "slurm_partition=batch", "--slurm-init-seconds-before-status-checks", "5")  # fmt: skip
@@ -101,7 +100,7 @@ class Contest:
         (folder / "out").mkdir(parents=True)
         (folder / "Snakefile").write_text(SNAKEFILE)
         (folder / "array.sh").write_text(ARRAY.format(last=self.jobs - 1))
-        mode = "job" if way == "jobs" else "allocation"
+        mode = 'mode = "job"' if way == "jobs" else 'mode = "allocation"\nidle_seconds = 5'
         sites = SITES.format(home=account.home, python=self.python, cpus=self.cpus, mode=mode, conf=conf)
         (folder / "sites.toml").write_text(sites)
         subprocess.run(["chown", "-R", account.name, str(folder)], check=True)

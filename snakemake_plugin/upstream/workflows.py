@@ -1,10 +1,10 @@
 """Run public workflows of snakemake-workflows with Snakemake's own executor and with Lading's, and compare them.
 
-``.environments/snakemake/bin/python snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``,
-after ``make .environments/snakemake/installed``. ``workflows.toml`` has the commits. Their tools need not be there: every rule
-writes into its outputs what its command would have been (``stubbed.smk``), so the same files mean the same commands.
-Files that a workflow expects and that are not in its repository are made empty. Both runs are at the same path, one
-after the other, with as many cores.
+``make test-snakemake-workflows``, or for some ``.environments/snakemake/bin/python
+snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``. ``workflows.toml`` has the commits.
+Their tools need not be there: every rule writes into its outputs what its command would have been (``stubbed.smk``), so
+the same files mean the same commands. Files that a workflow expects and that are not in its repository are made empty.
+Both runs are at the same path, one after the other, with as many cores.
 """
 
 from __future__ import annotations
