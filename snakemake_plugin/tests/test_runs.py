@@ -214,6 +214,37 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
+def test_the_snakemake_of_a_job_has_the_cores_of_the_job(make: Make) -> None:
+    cpus = (os.cpu_count() or 1) + 2
+    flow = make(
+        f"""
+rule all:
+    input: "run.txt", "grouped.txt"
+rule run:
+    output: "run.txt"
+    threads: {cpus}
+    run:
+        with open(output[0], "w") as file:
+            file.write(str(threads))
+rule first:
+    output: temp("first.txt")
+    threads: {cpus}
+    group: "g"
+    shell: "touch {{output}}"
+rule second:
+    input: "first.txt"
+    output: "grouped.txt"
+    threads: {cpus - 1}
+    group: "g"
+    shell: "echo {{threads}} > {{output}}"
+"""
+    )
+    (flow.folder / "sites.toml").write_text(f'[sites.local]\nkind = "local"\ncpus = {cpus}\nmemory = "8 GiB"\n')
+    flow.run("--lading-sites-file", "sites.toml")
+    assert (flow.folder / "run.txt").read_text() == str(cpus)
+    assert (flow.folder / "grouped.txt").read_text() == f"{cpus - 1}\n"
+
+
 def test_groups_pipes_services_and_temporary_files_are_what_they_are_with_cores(make: Make) -> None:
     with_lading, with_cores = make(TOGETHER), make(TOGETHER)
     with_lading.run()
