@@ -26,6 +26,8 @@ REPOSITORY = "https://github.com/snakemake-workflows/{name}"
 SITES = '[sites.local]\nkind = "local"\ncpus = {cores}\nmemory = "256 GiB"\n'
 # What Snakemake says of inputs that no rule makes.
 MISSING = re.compile(r"affected files:\n((?:[ \t]+.*\n?)+)")
+# Where each Snakemake has the sources of a workflow, which commands may name.
+OF_ONE_RUN = re.compile(rb"(?<=snakemake-runtime-cache/)tmp\w+")
 MOST_ROUNDS = 50
 
 
@@ -125,7 +127,10 @@ def run(folder: Path, *command: object, seconds: float | None = None) -> subproc
 def read_files(folder: Path) -> dict[str, bytes | None]:
     """What each file of a folder has, but for Snakemake's own; None: it is a folder."""
     paths = [each for each in folder.rglob("*") if not {".snakemake", ".git", "__pycache__"} & set(each.parts)]
-    return {str(each.relative_to(folder)): None if each.is_dir() else each.read_bytes() for each in paths}
+    return {
+        str(each.relative_to(folder)): None if each.is_dir() else OF_ONE_RUN.sub(b"", each.read_bytes())
+        for each in paths
+    }
 
 
 if __name__ == "__main__":
