@@ -214,6 +214,41 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
+# The thread that takes ends in reads the DAG of which Snakemake's own thread has changed a part.
+CHANGES = """
+import threading, time
+from snakemake.dag import DAG
+plainly = DAG.needrun_jobs
+def read_slowly(self, *given, **options):
+    for job in plainly(self, *given, **options):
+        time.sleep(0 if threading.current_thread() is threading.main_thread() else 0.1)
+        yield job
+DAG.needrun_jobs = read_slowly
+def chosen(wildcards):
+    with open(checkpoints.plan.get(i=wildcards.i).output[0]) as file:
+        return expand("{i}.{j}.txt", i=wildcards.i, j=file.read().split())
+rule all:
+    input: expand("{i}.all", i=range(6))
+rule gather:
+    input: chosen
+    output: "{i,\\d+}.all"
+    shell: "touch {output}"
+checkpoint plan:
+    output: "{i}.plan"
+    shell: "sleep 0.{wildcards.i}; echo 1 2 3 > {output}"
+rule one:
+    output: "{i}.{j}.txt"
+    shell: "touch {output}"
+"""
+
+
+def test_what_is_to_come_is_read_of_no_half_changed_dag(make: Make) -> None:
+    flow = make(CHANGES)
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
+    flow.run("--lading-sites-file", "sites.toml")
+    assert len(list(flow.folder.glob("*.all"))) == 6
+
+
 def test_the_snakemake_of_a_job_has_the_cores_of_the_job(make: Make) -> None:
     cpus = (os.cpu_count() or 1) + 2
     flow = make(
