@@ -24,7 +24,7 @@ def stub_rules():
         ]
         text = one.shellcmd or f"{one.name} {{input}} {{params}} {{threads}} {{log}}"
         stub = shlex.join([sys.executable, str(Path(workflow.current_basedir, "stub.py"))])
-        return f"{stub} {' '.join(outputs)} <<'LADING END'\n{text}\nLADING END"
+        return f"{stub} {' '.join(outputs)} -- {{input:q}} <<'LADING END'\n{text}\nLADING END"
 
     template = next(each for each in workflow.rules if each.name == "lading_stub").run_func
     for one in workflow.rules:

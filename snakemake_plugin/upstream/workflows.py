@@ -125,10 +125,10 @@ def run(folder: Path, *command: object, seconds: float | None = None) -> subproc
 
 
 def read_files(folder: Path) -> dict[str, bytes | None]:
-    """What each file of a folder has, but for Snakemake's own; None: it is a folder."""
+    """What each file of a folder has, but for Snakemake's own; None: it is a folder, or a link to nowhere."""
     paths = [each for each in folder.rglob("*") if not {".snakemake", ".git", "__pycache__"} & set(each.parts)]
     return {
-        str(each.relative_to(folder)): None if each.is_dir() else OF_ONE_RUN.sub(b"", each.read_bytes())
+        str(each.relative_to(folder)): OF_ONE_RUN.sub(b"", each.read_bytes()) if each.is_file() else None
         for each in paths
     }
 
