@@ -1,12 +1,16 @@
 """What waiting jobs cost a controller and its database while nothing changes, and when room becomes free:
 
     python -m benchmarks.backlog [--waiting 5000 20000 100000] [--seconds 30] [--drain]
+    python -m benchmarks.backlog --idle [--seconds 60]
 
 On PostgreSQL, with a task instance of Airflow's for each job, and a site on paper, which one job fills. The jobs come
 by ``queue_workload``. Printed are, for each number of waiting jobs, the statements and the milliseconds of the database
 per tick, by the statement where most of them go, processor and memory of the controller, the size of the table of jobs
 and how many of its updates were HOT, and how long after room became free the next job was placed. With
 ``--drain`` 1,000 slots then run all jobs, each of which ends as soon as it has started.
+
+With ``--idle`` two controllers, of which one stands by, and the executors of four schedulers have nothing to do;
+printed are their statements, a minute, and the processor that each uses.
 """
 
 from __future__ import annotations
@@ -38,21 +42,25 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, nargs="+", default=[5_000, 20_000, 100_000])
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--drain", action="store_true")
+    parser.add_argument("--idle", action="store_true")
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS)
     parser.add_argument("--here", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
+        if options.idle:
+            idle(options.seconds, options.settle)
+            return
         measure(options.waiting[0], options.seconds, options.settle, Path(options.here), drains=options.drain)
         return
     processes.end_in_order()
     with Postgres(shared_preload_libraries="pg_stat_statements", autovacuum_naptime="10") as server:
-        for waiting in options.waiting:
+        for waiting in [0] if options.idle else options.waiting:
             with tempfile.TemporaryDirectory(prefix="lading-benchmark-") as home:
                 service = Airflow(Path(home), database=server.create_database(f"w{waiting}"), components=())
                 service.migrate()
                 command = [sys.executable, "-m", "benchmarks.backlog", "--waiting", str(waiting), "--here", home]
                 command += ["--seconds", str(options.seconds), "--settle", str(options.settle)]
-                command += ["--drain"] if options.drain else []
+                command += [*(["--drain"] if options.drain else []), *(["--idle"] if options.idle else [])]
                 subprocess.run(command, env=service.environment, check=True)
 
 
@@ -73,20 +81,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     site = paper_site(home)
     settings = Settings.load()
     settings.state_folder.mkdir(parents=True, exist_ok=True)
-    with create_session(scoped=False) as session:
-        session.execute(text("create extension if not exists pg_stat_statements"))
-
-    def figures() -> tuple[int, float, list[Any]]:
-        with create_session(scoped=False) as session:
-            rows = session.execute(
-                text(
-                    "select calls, total_exec_time, query from pg_stat_statements s"
-                    " join pg_database d on d.oid = s.dbid where d.datname = current_database()"
-                    " order by total_exec_time desc"
-                )
-            ).all()
-            return sum(row[0] for row in rows), sum(row[1] for row in rows), list(rows[:10])
-
+    count_statements(CREATE)
     controller = Controller({site.name: site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
     longest = 0.0
 
@@ -110,14 +105,13 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     tick()
     print(f"  first tick: {time.monotonic() - begun:.2f} s")
     run(time.monotonic() + settle)
-    with create_session(scoped=False) as session:
-        session.execute(text("select pg_stat_statements_reset()"))
+    count_statements(RESET)
     cpu, begun, longest = time.process_time(), time.monotonic(), 0.0
     ticks = run(time.monotonic() + seconds)
     cpu, passed = time.process_time() - cpu, time.monotonic() - begun
-    calls, spent, most = figures()
+    calls, spent, most = statements()
     print(f"  per tick: {calls / ticks:.1f} statements, {spent / ticks:.1f} ms of the database ({ticks} ticks)")
-    for number, milliseconds, query in most:
+    for number, milliseconds, query in most[:10]:
         print(f"    {milliseconds / ticks:7.2f} ms, {number / ticks:5.2f} x {' '.join(query.split())[:150]}")
     print(f"  controller: {100 * cpu / passed:.1f} % of a cpu, {memory():.0f} MiB, longest tick {longest:.2f} s")
     begun = time.monotonic()
@@ -142,6 +136,71 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
         print(f"  drained in {time.monotonic() - begun:.0f} s, longest tick {longest:.2f} s, {memory():.0f} MiB")
         print_tables()
     os._exit(0)
+
+
+def statements() -> tuple[int, float, list[Any]]:
+    """How many statements this database has run, the milliseconds that they took, and those with most."""
+    from airflow.utils.session import create_session
+    from sqlalchemy import text
+
+    query = """
+        select calls, total_exec_time, query from pg_stat_statements s
+        join pg_database d on d.oid = s.dbid where d.datname = current_database() order by total_exec_time desc
+    """
+    with create_session(scoped=False) as session:
+        rows = session.execute(text(query)).all()
+    return sum(row[0] for row in rows), sum(row[1] for row in rows), list(rows)
+
+
+def count_statements(do: str) -> None:
+    """Begin to count statements (``create extension if not exists pg_stat_statements``), or anew."""
+    from airflow.utils.session import create_session
+    from sqlalchemy import text
+
+    with create_session(scoped=False) as session:
+        session.execute(text(do))
+
+
+CREATE, RESET = "create extension if not exists pg_stat_statements", "select pg_stat_statements_reset()"
+
+
+def idle(seconds: float, settle: float) -> None:
+    """Measure controllers and executors without jobs, each in a process of its own."""
+    import psutil
+
+    count_statements(CREATE)
+    environment = {**os.environ, "AIRFLOW__LADING__START_CONTROLLER": "False"}
+    executor = "from benchmarks.backlog import idle_executor; idle_executor({})"
+    commands = [[sys.executable, "-c", executor.format(number)] for number in range(1, 5)]
+    commands += [[sys.executable, "-m", "lading.plugin", "controller"]] * 2
+    children = [psutil.Popen(command, env=environment, stderr=subprocess.DEVNULL) for command in commands]
+    try:
+        time.sleep(settle)
+        count_statements(RESET)
+        before = [sum(child.cpu_times()[:2]) for child in children]
+        time.sleep(seconds)
+        used = [sum(child.cpu_times()[:2]) - cpu for child, cpu in zip(children, before, strict=True)]
+        calls, _, most = statements()
+    finally:
+        for child in children:
+            child.terminate()
+    print(f"idle: {60 * calls / seconds:.0f} statements a minute")
+    for number, _, query in sorted(most, key=lambda row: -row[0])[:40]:
+        print(f"  {60 * number / seconds:7.1f} x {' '.join(query.split())[:150]}")
+    shares = [f"{100 * cpu / seconds:.2f} %" for cpu in used]
+    print(f"  of a cpu: executors {', '.join(shares[:4])}; controllers {', '.join(shares[4:])}", flush=True)
+
+
+def idle_executor(number: int) -> None:
+    """Do what a scheduler without anything to do has its executor do."""
+    from lading.executors.executor import LadingExecutor
+
+    executor = LadingExecutor()
+    executor.job_id = number
+    executor.start()
+    while True:
+        executor.heartbeat()
+        time.sleep(1.0)
 
 
 def queue_all(number: int) -> tuple[float, float]:

@@ -52,7 +52,7 @@ REPORTS_PER_SYNC = 100
 # After the first reason for a wait, the event log shows one that has lasted this long; jobs and page show every one.
 SECONDS_BEFORE_EVENT = 60.0
 # How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
-SECONDS_BETWEEN_ADOPTIONS = 5.0
+SECONDS_BETWEEN_ADOPTIONS = 10.0
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # In the ``info`` of a session: the jobs that are written when it commits.
 UNWRITTEN = "lading_unwritten"

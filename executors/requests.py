@@ -43,7 +43,8 @@ class Requests:
     def __init__(self, release: Release) -> None:
         self.release = release
         self.paused: Mapping[str, str] = {}
-        """Who has paused sites, by site."""
+        """Who has paused sites, by site. Only what is asked here changes it."""
+        self.is_read = False
         self.next_look = 0.0
 
     def step(self, session: Session) -> bool:
@@ -60,7 +61,8 @@ class Requests:
             if outcome is not None:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, outcome)
-        self.paused = requests.paused(session)
+        if to_do or not self.is_read:
+            self.paused, self.is_read = requests.paused(session), True
         return any(request.kind in OF_BUDGETS for request in to_do)
 
     def _done(self, session: Session, request: RequestRow) -> str | None:

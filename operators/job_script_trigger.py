@@ -22,9 +22,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from lading.hooks.dags.teams import team_of_triggerer
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
-from lading.hooks.job_scripts.look import RunSighting
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, open_site
+from lading.hooks.job_scripts.run_site import RunSighting, RunSite, open_site
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.job_scripts.task_run import full_script, new_run
 from lading.hooks.ssh.answer import TransportError

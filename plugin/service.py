@@ -70,11 +70,13 @@ def wake_api_server() -> None:
     """Ask the execution API for its health once it is up: its first answer takes seconds, and a task waits for five."""
     url = f"{get_execution_api_server_url().rstrip('/')}/health"
     deadline = time.monotonic() + SECONDS_UNTIL_AWAKE
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.get(url, headers=NO_TOKEN, timeout=SECONDS_UNTIL_AWAKE)
-            return
-        time.sleep(1)
+    # One client for all attempts: each new one reads all certificates of the machine.
+    with httpx.Client(headers=NO_TOKEN, timeout=SECONDS_UNTIL_AWAKE) as client:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.HTTPError):
+                client.get(url)
+                return
+            time.sleep(1)
 
 
 def mint() -> Callable[[str, float], str]:

@@ -70,7 +70,7 @@ class Leadership:
 
     def lead(self) -> bool:
         """Take the lease, or hold it still; False: another controller acts."""
-        return time.monotonic() < self.renew_at or self.renew()
+        return self.leads_until > 0 if time.monotonic() < self.renew_at else self.renew()
 
     def may_act(self) -> bool:
         """Whether the lease is certainly held, and its store is there: no other controller acts."""
@@ -94,7 +94,8 @@ class Leadership:
                 self.has_lost = True
                 self.on_lost()
             self.leads_until = now + LEASE_SECONDS if leads else 0.0
-            self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
+            # The clock renews it before that; who stands by looks as often.
+            self.renew_at = now + (2 if leads else 1) * RENEWAL_SECONDS
             return leads
 
     def release(self) -> None:

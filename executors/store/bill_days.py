@@ -286,7 +286,10 @@ def first_known(session: Session) -> int | None:
     if at_hand is not None:  # what they idled before is kept with what is forgotten, and is deleted with that
         at_hand = max(at_hand, bills.kept_until(session))
     days = [int(at // SECONDS_PER_DAY) for at in (*ended, at_hand) if at is not None]
-    kept = session.scalar(select(func.min(UsageRow.day)))
+    # A row that says only that nothing was kept is written of the day before which jobs are forgotten, however old the
+    # store is.
+    is_mark = and_(UsageRow.dag_id == "", UsageRow.size_class == bills.AT_HAND, UsageRow.site == "")
+    kept = session.scalar(select(func.min(UsageRow.day)).where(~is_mark))
     return min([*days, *([] if kept is None else [kept])], default=None)
 
 

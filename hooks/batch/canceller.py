@@ -51,7 +51,10 @@ class Cancellation:
     def is_shown(self, jobs: Iterable[NativeJob]) -> bool:
         """Whether it is among the jobs that a batch system shows, and has not ended."""
         return any(
-            job.id == self.id and self.index in (None, job.index) and job.state != "ended" and is_called(job, self.name)
+            job.id == self.id
+            and (None in (self.index, job.index) or job.index == self.index)
+            and job.state != "ended"
+            and is_called(job, self.name)
             for job in jobs
         )
 
@@ -111,17 +114,17 @@ class Canceller:
         for id in ids:
             self._asked.setdefault(id, Backoff(*REPEATED_AFTER)).failed("it is still there")
 
-    def due(self, ids: Sequence[str]) -> list[str]:
-        """Those of the jobs, which are shown although they are to end, that are to be asked again now.
+    def press(self, ids: Sequence[str], *, at_once: bool) -> list[str]:
+        """Those of the jobs, which are shown although they are to end, that are to be asked now; that is noted.
 
-        One that was not asked from here, but by another process or as part of an array, has its time from now on.
+        :param at_once: whether one that was not asked from here is asked now; else it was asked by another process, or
+            as part of an array, and has its time from now on
         """
-        self.ask(id for id in ids if id not in self._asked)
-        return [id for id in ids if self._asked[id].left <= 0]
-
-    def was_asked(self, id: str) -> bool:
-        """Whether a job was asked to end from here."""
-        return id in self._asked
+        if not at_once:
+            self.ask(id for id in ids if id not in self._asked)
+        due = [id for id in ids if id not in self._asked or self._asked[id].left <= 0]
+        self.ask(due)
+        return due
 
     def forget(self, id: str) -> None:
         """A job is over."""

@@ -14,9 +14,22 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lading.hooks.batch.system import NativeJob
+from lading.scheduling.reasons import because
 
 # Causes that say that something outside ended the job or its task, but not why.
 UNCERTAIN = frozenset({"lost", "terminated"})
+# Bytes that are read of the end of what a job has printed.
+TAIL_BYTES = 2000
+# A job that nodes could not launch, or that was ended before it began, is submitted so often, the first included.
+MOST_TRIES = 4
+# Where it is the batch system that ends a job, or that knows better, by cause.
+REASONS = {
+    "out_of_memory": because("batch_out_of_memory"),
+    "time_limit": because("batch_time_limit"),
+    "preempted": because("batch_preempted"),
+    "node_failure": because("batch_node_failure"),
+    "cancelled": because("batch_cancelled_there"),
+}
 _SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)
 
 By = Literal["system", "job", "none"]
@@ -66,6 +79,7 @@ class Evidence:
     :param accounting: whether the accounting may say more
     :param sentinel: what the job has left; None: nothing
     :param cancelled: whether Lading was asked to end it
+    :param says_memory: whether the batch system has written into its output that it ended it for its memory
     :param waited: whether it waited when it was seen last, and has left nothing that says that it has begun since
     :param at_limit: whether it ran for all the time that it had asked for, after which the batch system ends it
     :param gone: seconds since it was found to be gone
@@ -78,6 +92,7 @@ class Evidence:
     accounting: bool = False
     sentinel: Sentinel | None = None
     cancelled: bool = False
+    says_memory: bool = False
     waited: bool = False
     at_limit: bool = False
     gone: float = 0.0
@@ -137,8 +152,14 @@ def is_unclear(job: NativeJob | None) -> bool:
 def _reported_end(facts: Evidence) -> NativeJob | None:
     """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
     parts = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
+    if facts.says_memory and facts.sentinel is None:
+        parts = [replace(job, cause="out_of_memory") if _is_killed(job) else job for job in parts]
     ranked = sorted(parts, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))
     return ranked[0] if ranked else None
+
+
+def _is_killed(job: NativeJob) -> bool:
+    return job.state == "ended" and job.cause == "error" and job.exit_code in (None, 137)
 
 
 def _of_codes(facts: Evidence, reported: NativeJob | None, code: int | None) -> Outcome:

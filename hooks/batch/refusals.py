@@ -186,6 +186,10 @@ class Wording:
     def _of_any_server(self, text: str) -> str:
         return text if self.server is None else self.server.sub(".server", text)
 
+    def says_memory(self, output: str) -> bool:
+        """Whether a batch system has written into the output of a job that it ends it for its memory."""
+        return self.memory is not None and self.memory.search(output) is not None
+
     def check_cancelled(self, answer: CommandResult) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.
 

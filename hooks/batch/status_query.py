@@ -25,11 +25,15 @@ from lading.hooks.batch.request import untitled
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.steps import RunCommand
 
 T = TypeVar("T")
 # What Lading's own translators read has whole names. Of one that another translator has from a table, so much must be
 # there: the narrowest known column is squeue's ("%.8j"); those of qstat and bjobs have 10 characters and more.
 SHORTEST_BEGINNING = 8
+# Seconds for one question to a batch system. LSF's commands, and at times others', hang while it is away: what comes
+# after them in an exchange has its time all the same.
+QUESTION_LIMIT = 30
 Key = tuple[str, int | None]
 """The native id of a submission, and the index of an element of an array; None: no array."""
 
@@ -102,6 +106,10 @@ class StatusQuery:
     def command(self) -> list[str]:
         return self.system.lookup(self.user, self.ids) if self.by_name else self.system.status(self.user, self.ids)
 
+    @property
+    def step(self) -> RunCommand:
+        return ask(self.command)
+
     def read(self, answer: CommandResult) -> Statuses:
         """What the answer says.
 
@@ -121,6 +129,11 @@ class StatusQuery:
         """The jobs with the ids that they were asked for by, where these name the server in another way."""
         asked_as = self.system.wording.asked_as(self.ids)
         return [job if (id := asked_as(job.id)) == job.id else replace(job, id=id) for job in jobs]
+
+
+def ask(command: Sequence[str]) -> RunCommand:
+    """Run a command of a batch system, which may hang."""
+    return RunCommand(command, limit=QUESTION_LIMIT)
 
 
 def plain_name(job: NativeJob) -> str | None:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from lading.hooks.batch.refusals import limit_on_jobs
+from lading.hooks.batch.refusals import SubmitError, limit_on_jobs
 from lading.hooks.batch.system import BatchSystem, Profile
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.backoff import ReasonedBackoff
 from lading.scheduling.reasons import Reason, because
 
@@ -82,6 +83,16 @@ class BackPressure:
             return free
         return 1 if now >= self._next_probe else 0
 
+    def allow(self, system: str, profile: Profile, submitted: int) -> tuple[int, Reason]:
+        """How many more jobs may be submitted now beside so many, and why no more.
+
+        :param system: the name of the batch system
+        """
+        room, learned = profile.room(submitted), self.room(submitted)
+        if learned < room:
+            return learned, self.reason(system, submitted)
+        return room, because("max_submitted", most=profile.max_submitted)
+
     def reason(self, system: str, submitted: int) -> Reason:
         """Why no more are submitted, where there is no room.
 
@@ -96,6 +107,28 @@ class BackPressure:
     def limit(self) -> str | None:
         """What names the limit on the number of jobs that was met; None: none was, or it is on something else."""
         return limit_on_jobs(self._message) if self.most else None
+
+    def read(
+        self, system: BatchSystem, answer: CommandResult, count: int, submitted: int, *, divisible: bool = True
+    ) -> str:
+        """The native id in the answer to a submission, from which is learned what the site takes.
+
+        :param count: how many jobs were submitted
+        :param submitted: how many there were before
+        :param divisible: whether a part of them could be submitted by itself; the array of a script's own is as it is
+        :raises SubmitError: there is none
+        """
+        try:
+            id = system.submitted(answer)
+        except SubmitError as error:
+            is_array = count > 1 and error.is_of_arrays
+            if is_array and divisible and error.kind != "transient":
+                self.shrink(count)
+            elif error.kind == "limit" and not is_array:
+                self.refuse(count, submitted, error.message)
+            raise
+        self.accept(count, submitted + count)
+        return id
 
     def accept(self, count: int, submitted: int) -> None:
         """So many jobs were taken in one submission: a larger one may be taken, too.

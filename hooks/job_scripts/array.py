@@ -173,7 +173,7 @@ def attempt(record: RunRecord) -> str:
     return f"{record.folder}/attempt.{record.attempt}"
 
 
-def taken(records: Sequence[RunRecord]) -> RunCommand:
+def ask_taken(records: Sequence[RunRecord]) -> RunCommand:
     """Ask of each run whether its next attempt was made already, ``taken`` or ``free``."""
     return RunCommand(["/bin/sh", "-c", _TAKEN], stdin="".join(f"{attempt(each)}\n" for each in records).encode())
 

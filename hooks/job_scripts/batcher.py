@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from lading.hooks.batch.submit_limits import chunks
 from lading.hooks.job_scripts.array import RunArray, form, key
-from lading.hooks.job_scripts.look import RunSighting, held
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite, jobname
+from lading.hooks.job_scripts.run_site import HELD, RunSighting, RunSite, jobname
 from lading.hooks.ssh.answer import TransportError
 
 log = logging.getLogger(__name__)
@@ -110,15 +109,15 @@ class Batcher:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """The tokens of those that may be submitted now; the others get the reason why not."""
-        another = "it waits to be submitted: another is submitted before"
+        another = f"{HELD}: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
-        room = min(self.site.profile.profile.room(submitted), self.pressure.room(submitted))
-        most, message = min(len(ready), room), held(self.site, submitted)
+        room, why = self.pressure.allow(self.site.system.name, self.site.profile.profile, submitted)
+        most, message = min(len(ready), room), f"{HELD}: {why.sentence}"
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
             if ahead is not None:
-                most, message = 0, f"it waits to be submitted: {ahead.reason}" if ahead.reason else another
+                most, message = 0, f"{HELD}: {ahead.reason}" if ahead.reason else another
             elif most:
                 most, message = 1, another
                 self._alone = next((record.token for record in ready), None)

@@ -11,13 +11,16 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from lading.hooks.batch import outcome
-from lading.hooks.batch.outcome import Outcome, decide
+from lading.hooks.batch.canceller import Cancellation
+from lading.hooks.batch.outcome import MOST_TRIES, REASONS, Outcome, decide
 from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
+from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.polling.outside_clock import least_ahead
 from lading.hooks.ssh.answer import CommandResult, whole_number
 from lading.hooks.ssh.backoff import pause
+from lading.scheduling.reasons import because
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
@@ -25,16 +28,12 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNDER_WAY = 120.0
 # Seconds between refused submissions: the first, and the longest.
 BACKOFF = (2.0, 60.0)
-# A job that nodes could not launch is submitted again so often.
-MOST_NOT_LAUNCHED = 3
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
-CAUSE_TEXTS = {
-    "out_of_memory": "it used more memory than it had asked for",
-    "time_limit": "it ran for longer than it had asked for",
-    "preempted": "it had to make room for another",
-    "node_failure": "the node on which it ran has failed",
-    "cancelled": "it was cancelled",
+# Where the batch system does not say more.
+CAUSE_TEXTS = {cause: reason.sentence for cause, reason in REASONS.items()} | {
+    "out_of_memory": "it used more memory than it had asked for",  # what could get no more may have ended by itself
+    "cancelled": because("batch_cancelled").sentence,
     "submit_rejected": "the batch system does not take it",
     "lost": "the batch system no longer knows it, and it left no exit status",
 }
@@ -130,7 +129,7 @@ class RunRecord:
         An element of the script's own array cannot be submitted without the others.
         """
         is_alone = self.elements is None and "/" not in self.token
-        return is_alone and self.hopeless and self.cause == "node_failure" and self.not_launched < MOST_NOT_LAUNCHED
+        return is_alone and self.hopeless and self.cause == "node_failure" and self.not_launched < MOST_TRIES - 1
 
     @property
     def is_shown_although_cancelled(self) -> bool:
@@ -152,6 +151,25 @@ class RunRecord:
     def submission(self) -> tuple[str, int | None]:
         """The native id of what was submitted, and which element of it the run is."""
         return self.array_id or str(self.job_id), self.index
+
+    @property
+    def cancellation(self) -> Cancellation:
+        return Cancellation(*self.submission, self.name)
+
+    @property
+    def shown(self) -> ShownLife:
+        """What the batch system showed of its job when it was asked last, as far as its times matter."""
+        if self.gone_since is not None:
+            is_stray = self.strange_since is not None
+            return ShownLife(ShownPhase.STRAY if is_stray else ShownPhase.GONE, self.gone_since)
+        if self.strange_since is not None:
+            return ShownLife(ShownPhase.STRANGE, self.strange_since)
+        return ShownLife() if self.never_since is None else ShownLife(ShownPhase.BLOCKED, self.never_since)
+
+    @property
+    def logs(self) -> list[str]:
+        """The files with what the batch system has written beside its output, and with that."""
+        return [path for path in dict.fromkeys([f"{self.folder}/{layout.BATCH_LOG}", self.output]) if path]
 
     @property
     def jobs(self) -> int:
@@ -257,6 +275,7 @@ class SiteReport:
     :param sentinel: what the file ``exit`` holds
     :param job: what the file ``job`` holds: the id of the batch job that executes the script, and its element
     :param cancelled: whether it has been cancelled, by whomever
+    :param log: the end of what it and its batch system have written
     """
 
     asked: bool = False
@@ -266,6 +285,7 @@ class SiteReport:
     sentinel: str | None = None
     job: str | None = None
     cancelled: bool = False
+    log: str = ""
 
 
 def after_submission(record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
@@ -333,42 +353,39 @@ def after_question(
     if not facts.asked:
         return record
     native = facts.native
-    record = _strange_since(record, native, now)
-    is_strange = record.strange_since is not None and now - record.strange_since >= deadline
-    if native is not None and native.state != "ended" and not is_strange:
-        living = _living(record, native, now, cancel_unrunnable_after)
+    shown = record.shown.lost(now)
+    if native is not None:
+        shown = record.shown.shown(native, now, blocked_for=cancel_unrunnable_after, strange_for=deadline)
+    is_stray = native is not None and shown.phase is ShownPhase.STRAY
+    if native is not None and native.state != "ended" and not is_stray:
+        living = _living(record, native, shown)
         # What will never start is failed, however often it takes to cancel it.
         return replace(living, cancelling=record.cancelling or (facts.cancelled and not living.hopeless))
     if record.is_held and not (record.cancelling or facts.cancelled or facts.job or facts.sentinel):
         return record.again()
     # In a state that is not known it is gone since then; the accounting was not asked yet when that is found.
     was_gone = record.gone_since is not None
-    since = next(each for each in (record.gone_since, record.strange_since, now) if each is not None)
-    record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
+    nodes = (native and native.nodes) or record.nodes
+    strange_since = shown.since if is_stray else None
+    record = replace(record, gone_since=shown.since, strange_since=strange_since, never_since=None, nodes=nodes)
     ended = decide(
         outcome.Evidence(
-            native=None if is_strange else native,
+            native=None if is_stray else native,
             account=facts.account,
             accounting=facts.accounting,
             sentinel=layout.sentinel(facts.sentinel),
             cancelled=record.cancelling or facts.cancelled,
+            says_memory=system.wording.says_memory(facts.log),
             waited=record.waited and facts.job is None,
             at_limit=_at_limit(record, facts.sentinel, system),
-            gone=now - since,
+            gone=now - shown.since,
             patience=patience,
             deadline=deadline,
         )
     )
-    if ended is None or (is_strange and not was_gone):
+    if ended is None or (is_stray and not was_gone):
         return record
-    return _over(record, ended, native if is_strange else None)
-
-
-def _strange_since(record: RunRecord, native: NativeJob | None, now: float) -> RunRecord:
-    """The run with since when its state is none that Lading knows."""
-    if native is None or not native.strange:
-        return replace(record, strange_since=None)
-    return replace(record, strange_since=now if record.strange_since is None else record.strange_since)
+    return _over(record, ended, native if is_stray else None)
 
 
 def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRecord:
@@ -385,18 +402,18 @@ def _over(record: RunRecord, ended: Outcome, strange: NativeJob | None) -> RunRe
     return record.failed(ended.cause, ended.reason, ended.exit_code)
 
 
-def _living(record: RunRecord, native: NativeJob, now: float, cancel_unrunnable_after: float) -> RunRecord:
+def _living(record: RunRecord, native: NativeJob, shown: ShownLife) -> RunRecord:
     """The run whose job has not ended."""
     waits = native.state == "pending"
-    since = (record.never_since if record.never_since is not None else now) if waits and native.never else None
-    is_over = since is not None and now - since >= cancel_unrunnable_after
-    hopeless = waits and (native.cause is not None or is_over) and not record.cancelling
+    never_since = shown.since if shown.phase is ShownPhase.BLOCKED else record.never_since if native.never else None
+    hopeless = shown.phase is ShownPhase.UNRUNNABLE and not record.cancelling
     return replace(
         record,
         state="submitted" if waits else "running",
         reason=native.reason,
         cause=native.cause or "error" if hopeless else None,
-        never_since=since,
+        never_since=never_since,
+        strange_since=shown.since if shown.phase is ShownPhase.STRANGE else None,
         nodes=native.nodes or record.nodes,
         gone_since=None,
         waited=waits,

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.polling.job_tracker import JobProgress, JobTracker
+from lading.hooks.polling.job_life import JobAtSite, JobPhase
+from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import TOKEN
@@ -24,23 +25,14 @@ MAX_COALESCE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class TrackedJob(JobProgress):
+class TrackedJob(JobAtSite):
     """A job that was given to a machine.
 
-    :param envelope: as long as it has not arrived there
-    :param is_renewed: whether an older one of it is there already
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
-    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
-    :param returned: whether its end was that it was taken back
+    :param is_renewed: whether an older envelope of it is there already
     :param absent_since: since when the machine has not known it, on the monotonic clock
     """
 
-    token: str
-    envelope: Envelope | None = None
     is_renewed: bool = False
-    log_path: str = ""
-    bundle: str = ""
-    returned: bool = False
     absent_since: float | None = None
 
 
@@ -81,9 +73,9 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         with self.lock:
             for envelope in envelopes:
                 job = self.job(envelope.token)
-                if job.returned and not job.acknowledged:
+                if job.phase is JobPhase.RETURNED:
                     continue  # that it came back is not stored, so who gives it does not know: it is to go elsewhere
-                if job.returned:
+                if job.phase is JobPhase.RELEASED:
                     self._there -= {job.token}
                     job = self.jobs[job.token] = TrackedJob(job.token)
                 if not (job.started or job.ended):
@@ -111,7 +103,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
     def known(self) -> frozenset[str]:
         """All jobs that the machine has, or is about to be given."""
         with self.lock:
-            over = {token for token, job in self.jobs.items() if job.acknowledged}
+            over = {token for token, job in self.jobs.items() if job.stored}
             on_the_way = {token for token, job in self.jobs.items() if job.envelope is not None}
             return frozenset((self._there - over) | on_the_way | self._cancels.keys())
 
@@ -157,6 +149,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
             self._there, self._waiting = there, waiting
             self._pace, self._ends, self._looked_at = self._ends / max(now - self._looked_at, 1e-3), 0, now
             for parcel in parcels:
+                parcel.job.submit()
                 if parcel.job.envelope is parcel.envelope:
                     parcel.job.envelope = None
             for job in list(self.jobs.values()):
@@ -174,16 +167,18 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         with self.lock:
             job = self.job(event["token"])
             if event["event"] in ("started", "finished"):
-                job.started, job.envelope = True, None
+                job.envelope = None
+                job.begin()
             if event["event"] == "finished":
-                job.ended = True
+                job.end()
                 self._ends += 1
 
     def give_back(self, token: str) -> None:
         """A job has not begun there and will not."""
         with self.lock:
             job = self.job(token)
-            job.envelope, job.ended, job.returned, job.log_done = None, True, True, True
+            job.envelope, job.log_done = None, True
+            job.give_back()
 
     def stuck(self, tokens: frozenset[str]) -> None:
         """These wait for an agent that takes none, does not live, or can write nothing."""
@@ -214,9 +209,10 @@ class MachineJobTracker(JobTracker[TrackedJob]):
                     continue
                 job = self.job(token)
                 job.log_path = job.log_path or log_path
-                job.started = True
+                job.begin()
                 if token not in self._there and not job.ended:  # its end was stored by an earlier controller
-                    job.ended = job.acknowledged = True
+                    job.end()
+                    job.store()
 
     def forget(self, jobs: Iterable[TrackedJob]) -> None:
         """Forget jobs that are over; one that was given again meanwhile is another."""

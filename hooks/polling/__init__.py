@@ -1,4 +1,3 @@
-"""What asks a site again and again: its thread, when the next look is due, and what was found and not yet stored.
-
-What is asked, and what the answers mean, is not known here.
+"""What asks a site again and again: its thread, when the next look is due, how far each of its jobs has come, and what
+was found and not yet stored. What is asked is not known here.
 """

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lading.hooks.polling.job_tracker import JobAtSite
+from lading.hooks.polling.job_life import JobAtSite
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.scheduling.reasons import Reason

@@ -4,48 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from lading.scheduling.reasons import Reason
-
-
-@dataclass(slots=True, kw_only=True)
-class JobProgress:
-    """How far a job at a site has come, and what of that was reported and stored.
-
-    :param reported: the reason for its waiting that was reported last
-    :param started: whether it is known to have begun
-    :param ended: whether its end was reported
-    :param acknowledged: whether that was stored
-    :param log_done: whether its log has been copied to the end
-    """
-
-    reported: Reason | None = None
-    started: bool = False
-    ended: bool = False
-    acknowledged: bool = False
-    log_done: bool = False
-
-
-class JobAtSite(Protocol):
-    """A job with its progress.
-
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
-    """
-
-    reported: Reason | None
-    started: bool
-    ended: bool
-    acknowledged: bool
-    log_done: bool
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def log_path(self) -> str: ...
-
+from lading.hooks.polling.job_life import JobAtSite
 
 Job = TypeVar("Job", bound=JobAtSite)
 
@@ -71,7 +32,7 @@ class JobTracker(Generic[Job]):
         with self.lock:
             for token in tokens:
                 if token in self.jobs:
-                    self.jobs[token].acknowledged = True
+                    self.jobs[token].store()
 
     def move_to_end(self, jobs: Iterable[Job]) -> None:
         """Let these jobs be the last ones, for what is done in turn, such as copying logs."""
@@ -83,4 +44,4 @@ class JobTracker(Generic[Job]):
     def over(self) -> list[Job]:
         """The jobs of which nothing is needed any more."""
         with self.lock:
-            return [job for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
+            return [job for job in self.jobs.values() if job.stored and job.log_done]

@@ -18,7 +18,8 @@ from pydantic import NonNegativeInt, TypeAdapter
 
 from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, write_atomically
-from lading.hooks.polling.job_tracker import Job, JobAtSite
+from lading.hooks.polling.job_life import JobAtSite
+from lading.hooks.polling.job_tracker import Job
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import FilePart, Parts
 

@@ -19,9 +19,6 @@ from lading.hooks.ssh.steps import Get, Put, RemoteStep, Remove, RunCommand
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
-# Seconds for one question to a batch system. LSF's commands, and at times others', hang while it is away: what comes
-# after them in an exchange has its time all the same.
-QUESTION_LIMIT = 30
 # Exchanges at once on a connection: sshd allows 10 sessions (MaxSessions), and others may share the connection.
 SESSIONS = 4
 # Seconds for which a refused session is asked for again.

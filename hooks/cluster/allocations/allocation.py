@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Submission, TrackedBatchJob
 from lading.scheduling.reasons import Reason
 
@@ -52,7 +51,9 @@ class Allocation:
     def from_terms(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
         """An allocation that is asked for now, or was by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
-        return cls(folder, terms, TrackedBatchJob(Task(folder.name), submission=submission))
+        batch = TrackedBatchJob(folder.name)
+        batch.enter(submission)
+        return cls(folder, terms, batch)
 
     @property
     def name(self) -> str:
@@ -103,6 +104,10 @@ class AllocationFleet:
         """The allocation that a job was given to."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
+    def living(self) -> list[TrackedBatchJob]:
+        """The batch jobs of the allocations that are not over."""
+        return [each.batch for each in self.allocations.values() if not each.over]
+
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
         """The jobs in allocations whose end was not reported."""
         for job in list(self.tracker.live()):
@@ -115,13 +120,13 @@ class AllocationFleet:
         for token, name in self.given.items():
             known.setdefault(name, set()).add(token)
         for token, job in self.tracker.jobs.items():
-            if job.submission is not None and not job.acknowledged:
+            if job.submission is not None and not job.stored:
                 known.setdefault(job.submission.name, set()).add(token)
         return known
 
     def place(self, job: TrackedBatchJob, allocation: Allocation) -> None:
         """A job is put into an inbox."""
-        job.submission = allocation.submission
+        job.enter(allocation.submission)
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:

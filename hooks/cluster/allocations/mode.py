@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
@@ -23,10 +21,9 @@ from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_REPORTS, All
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
-from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
-from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
+from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.site import ObservedLocation
 from lading.hooks.spool import events
@@ -38,6 +35,8 @@ log = logging.getLogger(__name__)
 
 # While jobs wait for an allocation that waits in its queue, there are so many seconds between two looks at most.
 SECONDS_WHILE_AWAITED = 15
+# How old what is read of an agent's time may be, seconds.
+LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 # The folder of a trial is removed by so many attempts, one a second.
 MOST_REMOVALS = 5
 
@@ -63,7 +62,6 @@ class AllocationMode(ClusterPoller):
     def _set_up(self, api: str) -> None:
         self.fleet = AllocationFleet(self.tracker)
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
-        self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = InboxRecall(self.fleet, self._let_wait)
         # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
@@ -129,8 +127,8 @@ class AllocationMode(ClusterPoller):
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
                 for token in (*listed.waiting, *listed.begun):
-                    task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = TrackedBatchJob(task, started=token in listed.begun)
+                    phase = JobPhase.STARTED if token in listed.begun else JobPhase.WAITING
+                    job = TrackedBatchJob(token, paths.get(token, ""), left.bundles.get(token, ""), phase=phase)
                     self.tracker.jobs.setdefault(token, job)
                     self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
@@ -162,9 +160,9 @@ class AllocationMode(ClusterPoller):
         self.recall.read(look.back, look.gone, answers.get("back"))
         known = self._statuses(look)
         if known is not None:
-            self.states.read(known, look.asked_at)
+            self._read_states(known, self.fleet.living(), look.asked_at)
         if look.new:
-            self.states.read_begun(look.new, answers["up"])
+            self._read_begun(look.new, answers["up"])
         self._read_logs(look)
         if look.remains is not None and known is not None:
             contents = look.remains.contents(answers["remains"])
@@ -172,6 +170,36 @@ class AllocationMode(ClusterPoller):
         for allocation in list(self.fleet.allocations.values()):
             self._tidy(allocation, events.get(allocation.name))
         self.post_mortem.conclude_hopeless()
+
+    def _read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
+        """Take in which agents have started, and until when they will run."""
+        contents = _begun_question(allocations).contents(answer)
+        for allocation, content in zip(allocations, contents, strict=True):
+            up = remote_steps.read_up(content)
+            if up is not None:
+                log.info("allocation %s runs on %s", allocation.name, up["host"])
+                now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
+                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_REPORTED_AGO, now)
+                self.nodes.seen(allocation.batch.node)
+                self.interval.changed()
+
+    def _doubt(self, submission: Submission, asked_at: float) -> None:
+        allocation = self.fleet.allocations[submission.name]
+        if allocation.ends_at is not None:
+            allocation.batch.lose(asked_at)
+        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("allocation %s has not arrived", allocation.name)
+            self.submitter.drop(allocation, "lost", because("allocation_unknown"))
+
+    def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
+        allocation = self.fleet.of_job(job)
+        assert allocation is not None
+        # Until its agent was to end, that may still run.
+        may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
+        self._see(job, native, asked_at, may_run=may_run)
+        unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and job.gone_since is None
+        if native is not None and (job.is_hopeless or unwanted):  # or it was cancelled without success
+            self.tracker.press(job, self.system)
 
     def _slow_down(self) -> None:
         """Know when the next look is due: a node that comes out of its queue should not wait for its jobs for long."""
@@ -193,10 +221,9 @@ class AllocationMode(ClusterPoller):
             look.steps["back"] = remote_steps.take_back(look.back, gone, self.folder)
         removals = [*look.files, *sorted(look.pending.leftovers)]
         removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
-        living = [each.batch for each in allocations if not each.over]
-        self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
+        self._ask(look, removals, self.fleet.living(), [self.fleet.allocations[name].batch for name in gone])
         if look.new:
-            look.steps["up"] = self.states.begun_question(look.new)
+            look.steps["up"] = _begun_question(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone and look.status is not None:
@@ -231,11 +258,12 @@ class AllocationMode(ClusterPoller):
             self.event_buffer.drop(file)
             return
         if job.token in self._paths:
-            job.task = replace(job.task, log_path=self._paths.pop(job.token))
+            job.log_path = self._paths.pop(job.token)
         kind = event["event"]
         if kind in ("started", "finished"):
-            job.submission = self._reading.submission
-            job.started, job.envelope = True, None
+            job.enter(self._reading.submission)
+            job.begin()
+            job.envelope = None
             job.began_at = event["at"] if kind == "started" else job.began_at
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
@@ -243,8 +271,7 @@ class AllocationMode(ClusterPoller):
         elif (said := end_event.sentinel(event)) is not None and said.is_certain:
             self._conclude(job, event, file)
         else:
-            job.own, job.own_file = event, file
-            job.gone_since = job.gone_since or time.monotonic()
+            job.report_end(event, file)
 
     def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
         allocation = self.fleet.of_job(job)
@@ -307,76 +334,9 @@ class AllocationMode(ClusterPoller):
         super()._conclude(job, event, file)
 
 
-# In which state allocations are, as the batch system and their agents say.
-
-# How old what is read of an agent's time may be, seconds.
-LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
-
-
-class AllocationStates(ClusterPart):
-    """What is asked about the states of allocations, and what the answers say.
-
-    :param drop: forgets an allocation that was never there, with the cause and the reason
-    """
-
-    def __init__(
-        self, context: ClusterContext, fleet: AllocationFleet, drop: Callable[[Allocation, str | None, Reason], None]
-    ) -> None:
-        super().__init__(context)
-        self.fleet = fleet
-        self.drop = drop
-
-    def read(self, found: Statuses, asked_at: float) -> None:
-        """Take in what the batch system says.
-
-        :param asked_at: on the monotonic clock
-        """
-        for allocation in list(self.fleet.allocations.values()):
-            is_found, batch = allocation.submission.is_found(found), allocation.batch
-            if allocation.over:
-                continue
-            if not is_found and found.is_whole:
-                self._doubt(allocation, asked_at)
-            elif batch.key is not None and not found.is_silent(batch.key):
-                self._compare(allocation, batch.found_in(found), asked_at)
-
-    def begun_question(self, allocations: Sequence[Allocation]) -> Parts:
-        """The question whether agents have begun."""
-        return Parts([FilePart(each.folder.up) for each in allocations])
-
-    def read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
-        """Take in which agents have started, and until when they will run.
-
-        :param answer: to :meth:`begun_question`
-        """
-        contents = self.begun_question(allocations).contents(answer)
-        for allocation, content in zip(allocations, contents, strict=True):
-            up = remote_steps.read_up(content)
-            if up is not None:
-                log.info("allocation %s runs on %s", allocation.name, up["host"])
-                now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
-                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_REPORTED_AGO, now)
-                self.nodes.seen(allocation.batch.node)
-                self.interval.changed()
-
-    def _doubt(self, allocation: Allocation, asked_at: float) -> None:
-        """Take an allocation for lost that the batch system has not known for long, unless its agent has begun."""
-        if allocation.ends_at is not None:
-            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
-        elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
-            log.warning("allocation %s has not arrived", allocation.name)
-            self.drop(allocation, "lost", because("allocation_unknown"))
-
-    def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
-        batch = allocation.batch
-        native = batch.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
-        # Until its agent was to end, that may still run.
-        may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
-        if batch.see(native, asked_at, math.inf if may_run else self.config.lost_after):
-            self.interval.changed(asked_at)
-        unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
-        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
-            self.fleet.tracker.press(batch, self.system)
+def _begun_question(allocations: Sequence[Allocation]) -> Parts:
+    """The question whether the agents of allocations have begun."""
+    return Parts([FilePart(each.folder.up) for each in allocations])
 
 
 # What is taken out of inboxes: nothing will start it there, or it is wanted back.
@@ -445,4 +405,4 @@ class InboxRecall:
             elif what == "begun":
                 self.fleet.doubtful.discard(token)
                 if chosen[token] in gone:
-                    job.started = True
+                    job.begin()

@@ -10,19 +10,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Evidence, decide, is_unclear
+from lading.hooks.batch.outcome import REASONS, TAIL_BYTES, Evidence, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations.allocation import Allocation, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterPart
-from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
 from lading.hooks.ssh.steps import FilePart, Parts
@@ -85,11 +85,11 @@ class AllocationPostMortem(ClusterPart):
             if allocation.batch.is_held(known):
                 continue
             native = _native(allocation.batch, accounts)
-            seconds = time.monotonic() - allocation.batch.gone_since
+            gone_since = allocation.batch.gone_since
             for job in jobs:
                 if not job.ended:
-                    self._judge_job(job, allocation, native, seconds, remains[job.token])
-            if (native is not None and native.succeeded) or decide(self._facts(native, None, seconds)) is not None:
+                    self._judge_job(job, allocation, native, gone_since, remains[job.token], output)
+            if (native is not None and native.succeeded) or decide(self.evidence(native, None, gone_since, output)):
                 self._end(allocation, native, output)
 
     def _remains(self, gone: Mapping[str, Sequence[TrackedBatchJob]]) -> Iterable[FilePart]:
@@ -105,22 +105,19 @@ class AllocationPostMortem(ClusterPart):
         job: TrackedBatchJob,
         allocation: Allocation,
         native: NativeJob | None,
-        gone: float,
+        gone_since: float,
         remains: Sequence[dict[str, Any] | None],
+        output: str,
     ) -> None:
         sentinel, cause = remains
         own = job.own or (job.dated(events.of_sentinel(sentinel, cause)) if sentinel is not None else None)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # it was over before its allocation was: how that has ended is not how it has
-        facts = replace(self._facts(native, own, gone), cancelled=job.cancelled_at is not None)
+        facts = replace(self.evidence(native, own, gone_since, output), cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, own, allocation=allocation.name)
         if event is not None:
             self.conclude(job, event, job.own_file)
-
-    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Evidence:
-        patience = end_event.patience(native, own, self.config.min_poll_interval)
-        return Evidence(native=native, gone=gone, patience=patience, deadline=self.config.lost_after)
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
         """An allocation is over, and all that can be known of that is known."""
@@ -136,12 +133,13 @@ class AllocationPostMortem(ClusterPart):
         if native is None or not native.succeeded:
             log.warning("the last output of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
-            self.nodes.failed(allocation.batch.node, str(end_event.REASONS[cause]))
+            self.nodes.failed(allocation.batch.node, str(REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
         if failed and not (allocation.worked or allocation.release is ReleaseState.ASKED):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
-            event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
+            facts = self.evidence(native, None, -math.inf, output)
+            event = end_event.judged(allocation.name, facts, None, output, started=False)
             assert event is not None
             allocation.end = str(event["cause"]), event["reason"]
             self.submitter.has_failed(allocation, event["reason"])
@@ -154,8 +152,8 @@ class AllocationPostMortem(ClusterPart):
                 if now - job.gone_since > end_event.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
                     self._conclude_now(job, allocation.batch.native)
             elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
-                job.gone_since = job.gone_since or now
-                if now - job.gone_since > self.config.lost_after:
+                job.lose(now)
+                if now - (job.gone_since or now) > self.config.lost_after:
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:

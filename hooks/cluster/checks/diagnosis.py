@@ -67,7 +67,7 @@ def _ran_silently(each: TrialSighting) -> bool:
     job, native = each.job, each.job.native
     if native is None or native.state == "pending" or each.output is not None:
         return False
-    ran = native.state == "running" or job.running_since or job.node or native.exit_code is not None
+    ran = native.state == "running" or job.shown.ran or job.node or native.exit_code is not None
     return bool(ran) and native.cause in (None, "error")
 
 

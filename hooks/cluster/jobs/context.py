@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from lading.hooks.batch.system import BatchSystem
+from lading.hooks.batch.outcome import Evidence
+from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.layout import ClusterFolder
@@ -39,3 +44,20 @@ class ClusterPart:
         self.config, self.system, self.folder = context.config, context.system, context.folder
         self.tracker, self.nodes = context.tracker, context.nodes
         self.event_buffer, self.interval = context.event_buffer, context.interval
+
+    def evidence(
+        self, native: NativeJob | None, own: Mapping[str, Any] | None, gone_since: float, output: str
+    ) -> Evidence:
+        """What is known of a job that has gone, but for its sentinel.
+
+        :param native: what the batch system or its accounting says; None: nothing
+        :param own: what the job has said of its end; None: nothing
+        :param output: the end of what its batch job has printed
+        """
+        return Evidence(
+            native=native,
+            says_memory=self.system.wording.says_memory(output),
+            gone=time.monotonic() - gone_since,
+            patience=end_event.patience(native, own, self.config.min_poll_interval),
+            deadline=self.config.lost_after,
+        )

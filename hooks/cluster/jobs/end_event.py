@@ -15,21 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
+from lading.hooks.batch.outcome import REASONS, Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
 from lading.scheduling.reasons import Reason, because
 
 # What a job has said of its end is final when the batch system has not reported more for so long, seconds.
 SECONDS_FOR_A_CAUSE = 30.0
-# Where it is the batch system that ends a job, or that knows better, by cause.
-REASONS = {
-    "out_of_memory": because("batch_out_of_memory"),
-    "time_limit": because("batch_time_limit"),
-    "preempted": because("batch_preempted"),
-    "node_failure": because("batch_node_failure"),
-    "cancelled": because("batch_cancelled_there"),
-}
-
 
 # What Airflow prints whenever it starts, which tells nothing of an end.
 _NOISE = re.compile(r"^.*Reading the config from .*$\n?", re.MULTILINE)

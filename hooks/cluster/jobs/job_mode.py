@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.batch import outcome
-from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
+from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.spool import events
 from lading.hooks.ssh.steps import GetAll, Put
 from lading.scheduling.reasons import because
@@ -135,7 +135,7 @@ class JobMode(ClusterPoller):
             self._events_read_at = look.asked_at
         known = self._statuses(look)
         if known is not None:
-            self._read_status(known, look.live, look.asked_at)
+            self._read_states(known, look.live, look.asked_at)
         self._settle()
         self._read_logs(look)
         if "remains" in answers and known is not None:
@@ -165,15 +165,15 @@ class JobMode(ClusterPoller):
         if job.ended:
             self.event_buffer.drop(file)
         elif event["event"] == "started":
-            job.started, job.envelope, job.began_at = True, None, event["at"]
+            job.begin()
+            job.envelope, job.began_at = None, event["at"]
             self._report(event, job, file)
         elif event["event"] != "finished":
             self._report(event, job, file)
         elif job.submission is None:  # there is nothing to ask for more
             self._conclude(job, end_event.from_report(job.token, event), file)
         else:
-            job.own, job.own_file = event, file
-            job.gone_since = job.gone_since or time.monotonic()
+            job.report_end(event, file)
             self._said.append(job)
 
     def _settle(self) -> None:
@@ -187,44 +187,33 @@ class JobMode(ClusterPoller):
                 assert event is not None
                 self._conclude(job, event, job.own_file)
 
-    def _read_status(self, found: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
-        """Take in what the batch system says now."""
-        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
-            if not submission.is_found(found) and found.is_whole:
-                self._doubt(submission, asked_at)
-        for job in live:
-            if not job.ended and (key := job.key) is not None and not found.is_silent(key):
-                self._compare(job, job.found_in(found), asked_at)
-
     def _doubt(self, submission: Submission, asked_at: float) -> None:
-        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
-        if any(job.started or job.own or job.ended for job in jobs):
+        if any(job.started or job.ended for job in jobs):
             for job in jobs:
-                job.gone_since = job.gone_since or asked_at
+                job.lose(asked_at)
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        node, native = job.node, job.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
-        if job.see(native, asked_at, self.config.lost_after):
-            self.interval.changed(asked_at)
+        node = job.node
+        self._see(job, native, asked_at)
         if native is None:
             return
-        if job.node != node and job.started and job.own is None:  # what is reported of it next is its end
+        if job.node != node and job.phase is JobPhase.STARTED:  # what is reported of it next is its end
             self._report({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
         if native.state == "running":
-            job.running_since = job.running_since or asked_at
-            if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
-                job.started, job.began_at = True, time.time()
+            if not job.started and asked_at - job.shown.since > SECONDS_UNTIL_BELIEVED:
+                job.begin()
+                job.began_at = time.time()
                 self._report({"event": "started", "token": job.token, "at": job.began_at}, job)
             return
         if job.is_hopeless:
             self.tracker.press(job, self.system)
-        waits = native.state == "pending" and native.cause != "error"
+        waits = native.state == "pending" and not (job.is_hopeless and native.cause in (None, "error"))
         if waits and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             given_up_at = job.given_up_at(self.config.cancel_unrunnable_after)

@@ -16,6 +16,7 @@ submission of which it is not known whether it was accepted is looked up by its 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -27,14 +28,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.outcome import is_unclear
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
+from lading.hooks.batch.status_query import QUESTION_LIMIT, Statuses, StatusQuery, accounts, ask
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
 from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import PendingActions, TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, to_epoch
@@ -43,8 +44,8 @@ from lading.hooks.spool import hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
-from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
+from lading.hooks.ssh.steps import Parts, RemoteStep, Remove
+from lading.hooks.ssh.transport import TIMEOUT, Transport
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -243,7 +244,7 @@ class ClusterPoller(ClusterPart, ABC):
             return (
                 self.submitter.tokens()
                 | self._returned()
-                | frozenset(token for token, job in self.tracker.jobs.items() if not job.acknowledged)
+                | frozenset(token for token, job in self.tracker.jobs.items() if not job.stored)
             )
 
     def unread(self) -> list[dict[str, Any]]:
@@ -309,7 +310,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Whether something is to be done at the cluster before the next look is due."""
         pending = self.tracker.pending
         return bool(pending.cancels or pending.withdrawals) or any(
-            job.acknowledged for job in list(self.tracker.jobs.values())
+            job.stored for job in list(self.tracker.jobs.values())
         )
 
     def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
@@ -362,10 +363,10 @@ class ClusterPoller(ClusterPart, ABC):
         if pending.withdrawals:
             steps["withdraw"] = remote_steps.withdraw(self.folder, pending.withdrawals)
         if pending.cancels:
-            steps["cancel"] = RunCommand(self.system.cancel(pending.cancels), limit=QUESTION_LIMIT)
+            steps["cancel"] = ask(self.system.cancel(pending.cancels))
         if self.submitter.bundles is not None:
             with self.tracker.lock:
-                sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+                sweep = self.submitter.bundles.sweep({job.bundle for job in self.tracker.jobs.values()})
             if sweep is not None:
                 steps["sweep"] = sweep
         assert self.user is not None
@@ -377,13 +378,13 @@ class ClusterPoller(ClusterPart, ABC):
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
-            steps["status"] = RunCommand(look.status.command, limit=QUESTION_LIMIT)
+            steps["status"] = look.status.step
         if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
             steps["cancelled"] = canceller.read_notes(self.folder.root)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
-            steps["nodes"] = RunCommand(self.system.survey.command, limit=QUESTION_LIMIT)
+            steps["nodes"] = ask(self.system.survey.command)
         if is_due and (accounting := self._accounting(gone)) is not None:
-            steps["accounting"] = RunCommand(accounting, limit=QUESTION_LIMIT)
+            steps["accounting"] = ask(accounting)
         if asked := len(STATE_QUESTIONS & steps.keys()):
             self.questions.asked(self, self.config.seconds_after_questions(asked, len(batches)))
 
@@ -445,9 +446,8 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.canceller.forget(id)
                 self.tracker.pending.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)
-            elif self.tracker.canceller.due([id]):
-                self.tracker.canceller.ask([id])
-                self.tracker.pending.cancels.append(id)
+            else:
+                self.tracker.pending.cancels += self.tracker.canceller.press([id], at_once=False)
 
     def _take_inventory(self, answer: CommandResult) -> None:
         """Know the nodes; where that could not be asked, the last answer stays valid."""
@@ -503,6 +503,39 @@ class ClusterPoller(ClusterPart, ABC):
         self._troubles.note("the states of jobs", found.gap)
         self._press_scripts(look.cancelled, found)
         return found
+
+    def _read_states(self, known: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
+        """Take in what the batch system says of batch jobs now.
+
+        :param asked_at: on the monotonic clock
+        """
+        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
+            if not submission.is_found(known) and known.is_whole:
+                self._doubt(submission, asked_at)
+        for job in live:
+            if not job.ended and (key := job.key) is not None and not known.is_silent(key):
+                self._compare(job, job.found_in(known), asked_at)
+
+    @abstractmethod
+    def _doubt(self, submission: Submission, asked_at: float) -> None:
+        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
+
+    @abstractmethod
+    def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
+        """See what is new in what the batch system says of a job.
+
+        :param native: None: it does not know it
+        """
+
+    def _see(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float, *, may_run: bool = False) -> None:
+        """Take in what the batch system says of a batch job now.
+
+        :param may_run: whether it may still run in a state that Lading does not know, for however long
+        """
+        blocked_for = self.config.cancel_unrunnable_after
+        strange_for = math.inf if may_run else self.config.lost_after
+        if job.see(native, asked_at, blocked_for=blocked_for, strange_for=strange_for):
+            self.interval.changed(asked_at)
 
     def _logs_to_copy(self) -> list[TrackedBatchJob]:
         """The jobs whose logs are looked at now; the others come before them in the next look."""

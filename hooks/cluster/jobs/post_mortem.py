@@ -11,12 +11,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Evidence
+from lading.hooks.batch.outcome import MOST_TRIES, REASONS, TAIL_BYTES
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
@@ -30,11 +29,8 @@ from lading.scheduling.reasons import because
 
 # The most jobs examined in one look.
 MOST_VERDICTS = 200
-TAIL_BYTES = 2000
 # What a job may have left, in the order in which it is read.
 REMAINS = ("exit.json", "cause.json", "supervisor.json")
-# A job that a failing node or a preemption has ended before its task began is submitted so often, the first included.
-MOST_ATTEMPTS = 4
 
 
 class PostMortem(ClusterPart):
@@ -87,21 +83,26 @@ class PostMortem(ClusterPart):
         return [*(FilePart(f"{folder}/{name}") for name in REMAINS), FilePart(output, -TAIL_BYTES)]
 
     def _judge(self, job: TrackedBatchJob, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
+        assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
-        facts = self._facts(job, account, own, begun=supervisor is not None)
         message = (output or b"").decode(errors="replace")
-        of_memory = self.system.wording.memory
-        if of_memory is not None and own is None and of_memory.search(message):
-            native, account = (_for_memory(each) for each in (facts.native, facts.account))
-            facts = replace(facts, native=native, account=account)
+        waited = job.native is not None and job.native.state == "pending"
+        facts = replace(
+            self.evidence(job.end_seen or account, own, job.gone_since, message),
+            native=job.end_seen,
+            account=account,
+            accounting=self.config.accounting == "auto",
+            cancelled=job.cancelled_at is not None,
+            waited=waited and not (supervisor is not None or job.started),
+        )
         event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
             return
         if supervisor is None and own is None and not (job.started or facts.cancelled):
-            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_ATTEMPTS:
+            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_TRIES:
                 self._submit_again(job, event["cause"])
                 return
             if event["cause"] == "error" and event["exit_code"]:
@@ -112,35 +113,12 @@ class PostMortem(ClusterPart):
             event["reason"] = event["reason"].with_also(because("batch_says", text=job.native.reason))
         self.conclude(job, event, job.own_file)
 
-    def _facts(
-        self, job: TrackedBatchJob, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
-    ) -> Evidence:
-        assert job.gone_since is not None
-        native = job.end_seen
-        waited = job.native is not None and job.native.state == "pending"
-        return Evidence(
-            native=native,
-            account=account,
-            accounting=self.config.accounting == "auto",
-            cancelled=job.cancelled_at is not None,
-            waited=waited and not (begun or job.started),
-            gone=time.monotonic() - job.gone_since,
-            patience=end_event.patience(native or account, own, self.config.min_poll_interval),
-            deadline=self.config.lost_after,
-        )
-
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not begun: nothing that it can help has ended it."""
         if cause == "node_failure":
-            self.nodes.failed(job.node, str(end_event.REASONS[cause]))
+            self.nodes.failed(job.node, str(REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.event_buffer.add_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
+        self.event_buffer.add_reason(job, because("submitted_again").with_also(REASONS[cause]))
         if (id := job.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
         self.tracker.withdraw(job)
-
-
-def _for_memory(job: NativeJob | None) -> NativeJob | None:
-    """A job that was killed, and whose output says that it was for its memory."""
-    is_killed = job is not None and job.state == "ended" and job.cause == "error" and job.exit_code in (None, 137)
-    return replace(job, cause="out_of_memory") if job is not None and is_killed else job

@@ -6,7 +6,6 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -96,7 +95,7 @@ class Submitter(ClusterPart):
         submitted, before = self._count_submitted(), None
         for submission in submissions:
             name, command = submission.name, self.system.submit(f"{self.folder.submission(submission.name)}/script")
-            bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
+            bundles = {self.tracker.jobs[token].bundle for token in submission.tokens} - {""}
             steps.append(remote_steps.submit(self.folder, name, command, bundles, self._agent, before))
             self.tracker.submit(submission)
             before = name
@@ -137,10 +136,10 @@ class Submitter(ClusterPart):
             for token, given_envelope in given.items():
                 job = self.tracker.jobs.get(token)
                 # A job reads the Dags to which it was bound, whatever they are by now.
-                envelope = upload.bind(given_envelope, self.folder.bundles, job.task.bundle if job is not None else "")
+                envelope = upload.bind(given_envelope, self.folder.bundles, job.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
-                    self.tracker.jobs[token] = TrackedBatchJob(Task(token, envelope.log_path), envelope, shape)
+                    self.tracker.jobs[token] = TrackedBatchJob(token, envelope.log_path, envelope=envelope, shape=shape)
                 elif not (job.started or job.ended):
                     job.envelope, job.shape = envelope, shape
                     if job.submission is not None:
@@ -161,7 +160,9 @@ class Submitter(ClusterPart):
             jobs = [self.tracker.jobs[token] for token in submission.tokens]
             folders.append(name)
             files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
-            files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
+            files[f"submissions/{name}/tasks"] = write_tokens(
+                Task(job.token, job.log_path, job.bundle) for job in jobs
+            ).encode()
             files[f"submissions/{name}/script"] = scripts[name].encode()
         return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
@@ -254,8 +255,7 @@ class Submitter(ClusterPart):
             refuse=lambda job, message: self._reject([job.token], because("bundle_refused", text=message)),
             hold=self.event_buffer.add_reason,
         ):
-            bound.job.task = replace(bound.job.task, bundle=bound.hash)
-            bound.job.envelope = bound.envelope
+            bound.job.bundle, bound.job.envelope = bound.hash, bound.envelope
             ready.append(bound.job)
         return ready
 
@@ -263,12 +263,7 @@ class Submitter(ClusterPart):
         """The jobs for which the site has room, in groups that can share an array: each of one rule, where they have
         one, so that who cancels an array cancels no other.
         """
-        submitted = self._count_submitted()
-        room, learned = self.config.room(submitted), self.pressure.room(submitted)
-        if learned < room:
-            room, why = learned, self.pressure.reason(self.system.name, submitted)
-        else:
-            why = because("max_submitted", most=self.config.max_submitted)
+        room, why = self.pressure.allow(self.system.name, self.config, self._count_submitted())
         self._explain_all(waiting[room:], why)
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
@@ -298,11 +293,11 @@ class Submitter(ClusterPart):
         if refusal is None or refusal.kind == "transient":
             return len(jobs)
         self.tracker.take_back(submission)
-        if len(jobs) > 1 and refusal.is_of_arrays and answer.status != remote_steps.NOT_TRIED:
-            self.pressure.shrink(len(jobs))
-        elif refusal.kind == "permanent" and not (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
+        is_divided = len(jobs) > 1 and refusal.is_of_arrays  # into smaller arrays, which are submitted next
+        for_good = refusal.kind == "permanent" and not (is_divided or submission.excluded)
+        if for_good and not self._is_barred(refusal, jobs[0].shape):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
-        elif refusal.kind == "limit":
+        elif refusal.kind == "limit" and not is_divided:
             self._explain_all(jobs, self.pressure.held() or self.pressure.reason(self.system.name, submitted))
         self.interval.at_once()
         return 0
@@ -318,22 +313,19 @@ class Submitter(ClusterPart):
         """
         count = max(1, len(submission.tokens))
         submission.asked_at = time.monotonic()
-        try:
-            submission.id = self.system.submitted(answer)
-        except SubmitError as error:
-            refusal = error
-        else:
-            log.info("submitted %s %s as %s", what, submission.name, submission.id)
-            self.pressure.accept(count, submitted + count)
-            return None
         if answer.status == remote_steps.NOT_TRIED:
             self._has_agent = False
             if self.bundles is not None:
                 self.bundles.forget()
             refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
             self.pressure.hold(because("site_limit", system=self.system.name, text=refusal.message))
-        elif refusal.kind == "limit" and not (count > 1 and refusal.is_of_arrays):
-            self.pressure.refuse(count, submitted, refusal.message)
+        else:
+            try:
+                submission.id = self.pressure.read(self.system, answer, count, submitted)
+                log.info("submitted %s %s as %s", what, submission.name, submission.id)
+                return None
+            except SubmitError as error:
+                refusal = error
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
         if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.

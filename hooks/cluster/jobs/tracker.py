@@ -2,10 +2,8 @@
 
 | read | concluded | until |
 |---|---|---|
-| no such job | gone: ``gone_since`` | it is shown again; ``lost_after`` |
-| a strange state for ``lost_after`` | gone since it began | a known state |
-| it will never start (``error``, ``node_failure``) | gone, and cancelled | another reason; then the order stands |
-| ``never`` for ``cancel_unrunnable_after`` | as ``error`` | another reason |
+| a state | see :mod:`lading.hooks.polling.job_life` | the next answer |
+| an answer from before its submission | nothing | the next answer |
 | could not ask | nothing | the next answer |
 """
 
@@ -26,9 +24,9 @@ from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.jobs.job_script import ArrayShape
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.polling.job_tracker import JobProgress, JobTracker
+from lading.hooks.polling.job_life import JobAtSite, JobPhase, ShownLife, ShownPhase
+from lading.hooks.polling.job_tracker import JobTracker
 from lading.hooks.polling.outside_clock import between
-from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.reasons import Reason, because
 
@@ -91,105 +89,115 @@ class Submission:
 
 
 @dataclass(slots=True)
-class TrackedBatchJob(JobProgress):
+class TrackedBatchJob(JobAtSite):
     """One job.
 
-    :param envelope: as long as it may have to be submitted (again)
     :param submission: None: it has not been submitted
     :param index: of its element, from 1
     :param native: what the batch system said last
+    :param shown: what it shows of the job, and since when, on the monotonic clock
     :param node: where it runs or ran, as the batch system calls it; None: it has not run, or that is not known
     :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
-    :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
-    :param never_since: since when the batch system says that it can never start, on the monotonic clock
-    :param strange_since: since when its state there is none that Lading knows, on the monotonic clock
     :param starts_at: when the batch system expects it to start, as that was reported last, epoch seconds
     :param cancelled_at: when it was asked to end, on the monotonic clock
     """
 
-    task: Task
-    envelope: Envelope | None = None
     shape: ArrayShape | None = None
     submission: Submission | None = None
     index: int = 1
     native: NativeJob | None = None
+    shown: ShownLife = field(default_factory=ShownLife)
     node: str | None = None
-    running_since: float | None = None
     began_at: float | None = None
     own: Mapping[str, Any] | None = None
     own_file: str | None = None
-    gone_since: float | None = None
-    never_since: float | None = None
-    strange_since: float | None = None
     starts_at: float | None = None
     cancelled_at: float | None = None
-
-    @property
-    def token(self) -> str:
-        return self.task.token
-
-    @property
-    def log_path(self) -> str:
-        return self.task.log_path
 
     def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
         """What it has left of its end, by our clock: a node's clock has dated it."""
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
-        """Note that its end is reported."""
-        self.ended, self.envelope, self.own = True, None, None
+        JobAtSite.end(self)
+        self.envelope = self.own = None
+
+    def report_end(self, own: Mapping[str, Any], file: str | None) -> None:
+        """Note what it has said of its end, while the batch system may know better.
+
+        :param file: in which it has
+        """
+        self.own, self.own_file = own, file
+        self.close()
+        self.lose(time.monotonic())
+
+    def lose(self, at: float) -> None:
+        """Note that it is gone, or nowhere, so that how it ended is to be found out.
+
+        :param at: on the monotonic clock
+        """
+        self.shown = self.shown.lost(at)
+
+    @property
+    def gone_since(self) -> float | None:
+        """As :attr:`ShownLife.gone_since` has it."""
+        return self.shown.gone_since
+
+    def enter(self, submission: Submission, index: int = 1) -> None:
+        """Note that it belongs to a submission, of which it is an element."""
+        self.submission, self.index = submission, index
+        self.submit()
+
+    def leave(self) -> None:
+        """Note that it belongs to no submission any more, and waits again unless it has begun."""
+        self.submission = self.native = None
+        self.shown = ShownLife()
+        self.withdraw()
 
     def found_in(self, known: Statuses) -> NativeJob | None:
         """What the batch system, or its accounting, says of this job; None: nothing."""
         key = self.key
         return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
 
-    def see(self, native: NativeJob | None, asked_at: float, strange_for: float = math.inf) -> bool:
+    def see(
+        self,
+        native: NativeJob | None,
+        asked_at: float,
+        *,
+        blocked_for: float = math.inf,
+        strange_for: float = math.inf,
+    ) -> bool:
         """Take in what the batch system says now; returns whether that is another state.
 
         :param native: None: it does not know the job
         :param asked_at: on the monotonic clock
-        :param strange_for: seconds for which it counts as running in a state that Lading does not know; then it counts
-            as gone, so that what it has left and the accounting decide
+        :param blocked_for: as in :meth:`ShownLife.shown`, like ``strange_for``
         """
         if native is None:
             # An answer that was on its way when it was submitted does not count.
             if self.submission is not None and asked_at > self.submission.asked_at:
-                self.gone_since = self.gone_since or asked_at
+                self.lose(asked_at)
             return False
-        if self.is_hopeless and native.state == "ended" and native.cause == "cancelled":
+        if self.phase is not JobPhase.CLOSING:
+            self.shown = self.shown.shown(native, asked_at, blocked_for=blocked_for, strange_for=strange_for)
+        if self.is_hopeless and native.state == "ended":
             return False  # we have cancelled it, for what was said of it before
         is_new = self.native is None or native.state != self.native.state
         self.native, self.node = native, native.nodes or self.node
-        self.strange_since = (self.strange_since or asked_at) if native.strange else None
-        if native.state == "ended" or self.is_hopeless:
-            self.gone_since = self.gone_since or asked_at
-        elif self.strange_since is not None and asked_at - self.strange_since >= strange_for:
-            self.gone_since = self.gone_since or self.strange_since
-        elif self.own is None:
-            self.gone_since = None
+        if self.is_hopeless and native.cause is None:
+            self.native = replace(native, cause="error")
         return is_new
-
-    def fail_unrunnable(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
-        """What the batch system says, as a failure where it has said for so long that the job can never start.
-
-        :param deadline: seconds
-        """
-        if native is None or native.state != "pending" or not native.never:
-            self.never_since = None
-            return native
-        self.never_since = self.never_since or asked_at
-        return replace(native, cause="error") if asked_at - self.never_since >= deadline else native
 
     def given_up_at(self, deadline: float) -> float | None:
         """When it is cancelled since it can never start, epoch seconds; None: it may start.
 
         :param deadline: seconds
         """
-        return None if self.never_since is None else time.time() + self.never_since + deadline - time.monotonic()
+        if self.shown.phase is not ShownPhase.BLOCKED:
+            return None
+        return time.time() + self.shown.since + deadline - time.monotonic()
 
     def expects(self, native: NativeJob, now: float) -> bool:
         """Note when the batch system expects it to start; returns whether that is another time than was reported.
@@ -209,7 +217,7 @@ class TrackedBatchJob(JobProgress):
     @property
     def is_hopeless(self) -> bool:
         """Whether it will never start, and would lie in its queue forever."""
-        return self.native is not None and self.native.state == "pending" and self.native.cause is not None
+        return self.shown.phase is ShownPhase.UNRUNNABLE
 
     def is_held(self, known: Statuses) -> bool:
         """Whether it could not be launched and is not gone yet: only then it is submitted again."""
@@ -298,14 +306,14 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     """The jobs and the submissions of a cluster. One thread changes them; others may read while they hold ``lock``."""
 
     def __init__(self) -> None:
-        super().__init__(lambda token: TrackedBatchJob(Task(token)))
+        super().__init__(TrackedBatchJob)
         self.submissions: dict[str, Submission] = {}
         self.pending = PendingActions()
         self.canceller = Canceller()
 
     def waiting(self) -> Iterator[TrackedBatchJob]:
         """Those that have not been submitted."""
-        return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
+        return (job for job in self.jobs.values() if job.phase is JobPhase.WAITING)
 
     def live(self) -> Iterator[TrackedBatchJob]:
         """Those that were submitted and whose end was not reported."""
@@ -314,16 +322,16 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def at_work(self) -> list[str]:
         """The tokens of those that the cluster has, or that have begun there, and whose end was not reported."""
         with self.lock:
-            jobs = self.jobs.items()
-            return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
+            return [token for token, job in self.jobs.items() if job.phase is not JobPhase.WAITING and not job.ended]
 
     def submit(self, submission: Submission) -> None:
         """Note a submission, before it is made."""
         self.submissions[submission.name] = submission
         for index, token in enumerate(submission.tokens, 1):
             job = self.jobs[token]
-            job.submission, job.index = submission, index
-            job.native = job.node = job.gone_since = job.running_since = job.strange_since = None
+            job.leave()
+            job.node = None
+            job.enter(submission, index)
 
     def submit_found(self, submission: Submission, tasks: Iterable[Task], begun: frozenset[str]) -> None:
         """Note a submission of an earlier controller.
@@ -333,12 +341,13 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         """
         with self.lock:
             for task in tasks:
-                self.jobs.setdefault(task.token, TrackedBatchJob(task, started=task.token in begun))
+                phase = JobPhase.STARTED if task.token in begun else JobPhase.WAITING
+                job = TrackedBatchJob(task.token, task.log_path, task.bundle, phase=phase)
+                self.jobs.setdefault(task.token, job)
             self.submissions[submission.name] = submission
             for index, token in enumerate(submission.tokens, 1):
-                job = self.jobs.get(token)
-                if job is not None and job.submission is None:
-                    job.submission, job.index = submission, index
+                if token in self.jobs and (job := self.jobs[token]).submission is None:
+                    job.enter(submission, index)
 
     def take_back(self, submission: Submission) -> None:
         """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
@@ -349,7 +358,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
                 job = self.jobs.get(token)
                 if job is None or job.ended or job.submission is not submission:
                     continue
-                job.submission = None
+                job.leave()
                 if job.envelope is None:
                     del self.jobs[token]
 
@@ -358,7 +367,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         assert job.submission is not None
         self.pending.withdrawals.append((job.submission.name, job.token))
         with self.lock:
-            job.submission = job.native = job.gone_since = job.running_since = job.strange_since = None
+            job.leave()
             if job.envelope is None:
                 del self.jobs[job.token]
 
@@ -370,10 +379,8 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Let the batch system end a job that is still shown although it was to end, now and then."""
-        if (id := job.native_id(system)) is None:
-            return
-        if not self.canceller.was_asked(id) or self.canceller.due([id]):
-            self.cancel_natively(job, system)
+        if (id := job.native_id(system)) is not None:
+            self.pending.cancels += self.canceller.press([id], at_once=True)
 
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget jobs that have ended, and the submissions of which none is left."""

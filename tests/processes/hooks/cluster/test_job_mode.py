@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.answers import change_by_event
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, status_query
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.polling import rounds, task_logs
+from lading.hooks.polling.job_life import JobPhase
 from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool import agent_archive, events
 from lading.hooks.spool.events import asked_reason
@@ -239,7 +240,7 @@ def test_events_of_jobs_are_read_while_the_commands_of_the_batch_system_hang(
     paper.go()
     paper.begin("a")
     only(paper.go(), "started")
-    monkeypatch.setattr(poller, "QUESTION_LIMIT", 1)
+    monkeypatch.setattr(status_query, "QUESTION_LIMIT", 1)
     for name in ("squeue", "sinfo"):
         (paper.folder / "bin" / name).write_text("#!/bin/sh\nexec sleep 600\n")
     paper.finish("a")
@@ -398,6 +399,17 @@ def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline
         assert (event["cause"], reason in str(event["reason"])) == ("error", True)
     else:
         assert [event["event"] for event in found] == []
+
+
+def test_a_job_that_has_said_how_it_ended_is_not_taken_back(paper: Paper) -> None:
+    """Not even where what it said of its beginning was lost: the store would give it again, and it would run twice."""
+    paper.give("a")
+    paper.go()
+    paper.finish("a", "terminated", None)
+    paper.go()
+    [job] = paper.poller.tracker.live()
+    paper.poller.withdraw_waiting()
+    assert (job.phase, paper.poller.tracker.pending.withdrawals) == (JobPhase.CLOSING, [])
 
 
 def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.batch.system import NativeJob, Profile
 from lading.hooks.job_scripts import run, run_site
@@ -20,6 +21,7 @@ from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from tests.clusters.runs import advanced, placed
 from tests.clusters.toy_batch import Toy, ToyCluster
+from tests.recordings import FOLDER
 from tests.services.processes import wait_until
 
 
@@ -73,6 +75,31 @@ def test_a_later_submission_that_runs_is_reported_at_once(site: RunSite, cluster
     (fresh,) = advanced(site, [fresh])
     assert fresh.job_id == "1"
     site.cancel([fresh])
+
+
+class Killing(Toy):
+    """Has killed every job, and says neither why nor that it does not know."""
+
+    wording = replace(Toy.wording, memory=SLURM.wording.memory)
+
+    def statuses(self, answer: Any) -> list[NativeJob]:
+        ended = {"state": "ended", "cause": "error", "exit_code": 137}
+        return [replace(each, **ended) for each in super().statuses(answer)]
+
+
+@pytest.mark.parametrize(("log", "cause"), [(True, "out_of_memory"), (False, "error")])
+def test_a_script_that_was_killed_for_its_memory_says_so_where_only_its_log_does(
+    cluster: ToyCluster, log: bool, cause: str
+) -> None:
+    """As slurmstepd writes it without cgroups, where accounting has no record of memory."""
+    site = site_at(cluster, Killing())
+    (record,) = advanced(site, placed(site, "sleep 60"))
+    said = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log of the job:\n")[2]
+    (Path(record.folder) / "batch.log").write_text(said if log else "Killed\n")
+    for seconds in (1, 10):
+        (record,) = advanced(site, [record], now=time.time() + seconds)
+    assert (record.state, record.cause, record.exit_code) == ("failed", cause, 137)
+    cluster.run([["toy-kill", str(record.job_id)]])
 
 
 def test_the_rest_of_an_output(site: RunSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,13 @@ def test_days_of_which_nothing_is_kept_any_more_are_not_summed_up(engine: Engine
         session.rollback()
 
 
+def test_of_a_new_store_no_days_before_it_are_summed_up(engine: Engine) -> None:
+    with Session(engine) as session:
+        usage.forget_ended(session, BEGUN - 30 * DAY)
+        assert bill_days.first_known(session) is None
+        session.rollback()
+
+
 def test_dags_without_jobs_on_a_day_do_not_make_it_one_of_several_hidden_dags(engine: Engine) -> None:
     with Session(engine) as session:
         # Jobs of two hidden Dags ended on the second day, the machine on which they were on the fourth.

@@ -9,6 +9,7 @@ import pytest
 
 from lading.hooks.batch.refusals import SubmitError, limit_on_jobs
 from lading.hooks.batch.submit_limits import SECONDS_BETWEEN_PROBES, BackPressure
+from lading.hooks.batch.system import Profile
 
 ASSOC = "sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: Job violates accounting"
 
@@ -109,3 +110,12 @@ def test_a_learned_limit_falls_when_others_use_it_up() -> None:
     assert pressure.room(11) == 1, "the probe"
     pressure.refuse(1, 11, ASSOC)
     assert pressure.most == 11
+
+
+def test_of_two_limits_the_one_that_leaves_less_room_is_named() -> None:
+    pressure = BackPressure(100, clock=lambda: 0.0)
+    pressure.refuse(1, 12, ASSOC)
+    room, why = pressure.allow("slurm", Profile(max_submitted=10), 10)
+    assert (room, why.code) == (0, "max_submitted")
+    room, why = pressure.allow("slurm", Profile(max_submitted=20), 12)
+    assert (room, why.code) == (0, "submit_limit")

@@ -12,7 +12,6 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
@@ -25,7 +24,7 @@ RUNS = replace(WAITS, state="running", nodes="n1")
 
 @pytest.fixture
 def job() -> TrackedBatchJob:
-    return TrackedBatchJob(Task("token"), submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
+    return TrackedBatchJob("token", submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
 
 
 def test_an_answer_from_before_its_submission_says_nothing(job: TrackedBatchJob) -> None:
@@ -44,9 +43,10 @@ def test_what_is_there_again_has_not_gone(job: TrackedBatchJob) -> None:
 
 
 def test_what_has_said_how_it_ended_has_gone_although_the_batch_system_still_has_it(job: TrackedBatchJob) -> None:
-    job.own, job.gone_since = {"cause": "terminated"}, SUBMITTED_AT + 1
-    job.see(RUNS, SUBMITTED_AT + 2)
-    assert job.gone_since == SUBMITTED_AT + 1
+    job.report_end({"cause": "terminated"}, None)
+    gone_since = job.gone_since
+    job.see(RUNS, time.monotonic() + 2)
+    assert (job.gone_since is not None, job.gone_since) == (True, gone_since)
 
 
 def test_what_will_never_start_has_gone(job: TrackedBatchJob) -> None:
@@ -98,11 +98,11 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
 def test_what_can_never_start_as_things_are_is_abandoned_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
-        job.see(job.fail_unrunnable(never, at, 900.0), at)
+        job.see(never, at, blocked_for=900.0)
         assert job.is_hopeless == hopeless
-    job.see(job.fail_unrunnable(WAITS, 1020.0, 900.0), 1020.0)
+    job.see(WAITS, 1020.0, blocked_for=900.0)
     assert (job.is_hopeless, job.gone_since) == (False, None), "an administrator has changed the partition"
-    job.see(job.fail_unrunnable(never, 1030.0, 900.0), 1030.0)
+    job.see(never, 1030.0, blocked_for=900.0)
     assert not job.is_hopeless
 
 
@@ -110,7 +110,7 @@ def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkey
     """TORQUE's qdel of an array whose MOM is down exits with 0, and ends nothing."""
     tracker, system = BatchJobTracker(), TORQUE()
     submission = Submission("L1", ["a", "b"], "63[].head1", SUBMITTED_AT)
-    job = TrackedBatchJob(Task("b"), submission=submission, index=2)
+    job = TrackedBatchJob("b", submission=submission, index=2)
     system.cancelled(CommandResult(0))
     tracker.press(job, system)
     assert tracker.pending.take().cancels == ["63[2].head1"]
@@ -144,9 +144,9 @@ def test_nodes_that_are_avoided_are_named_where_a_job_waits_for_nodes(text: str 
 
 def test_when_a_job_that_can_never_start_is_given_up_is_said() -> None:
     native = NativeJob(id="1", state="pending", reason="asks for too much time (PartitionTimeLimit)", never=True)
-    job = TrackedBatchJob(Task("a"), submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
+    job = TrackedBatchJob("a", submission=Submission("L1", ["a"], "1", 0.0, excluded=("n1",)))
     assert job.given_up_at(900) is None
-    job.fail_unrunnable(native, time.monotonic(), 900)
+    job.see(native, time.monotonic(), blocked_for=900)
     at = job.given_up_at(900)
     assert at is not None
     assert abs(at - time.time() - 900) < 60

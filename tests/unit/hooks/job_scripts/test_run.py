@@ -146,6 +146,24 @@ def test_the_accounting_knows_why_a_job_has_failed() -> None:
     assert asked(native=job(cause="time_limit"), accounting=True).cause == "time_limit", "nothing is left to be asked"
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "sentinel", "cause"),
+    [
+        (137, "slurmstepd: error: Exceeded job memory limit", None, "out_of_memory"),
+        (None, "slurmstepd: error: Exceeded job memory limit", None, "out_of_memory"),
+        (137, "Killed", None, "error"),
+        (1, "slurmstepd: error: Exceeded job memory limit", None, "error"),
+        (137, "slurmstepd: error: Exceeded job memory limit", "1", "error"),
+    ],
+)
+def test_a_script_whose_log_says_that_it_was_killed_for_its_memory(
+    code: int | None, words: str, sentinel: str | None, cause: str
+) -> None:
+    """As slurmstepd writes it without cgroups, where accounting has no record of memory."""
+    gone = replace(LIVE, gone_since=NOW)
+    assert asked(gone, NOW + 11, native=job(cause="error", exit_code=code), log=words, sentinel=sentinel).cause == cause
+
+
 def test_a_job_that_will_never_start() -> None:
     stuck = asked(native=job("pending", cause="error", reason="Eqw"))
     assert (stuck.state, stuck.hopeless, stuck.ended) == ("submitted", True, False)

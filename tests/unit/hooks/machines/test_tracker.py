@@ -91,9 +91,9 @@ def test_logs_of_an_earlier_controllers_jobs() -> None:
     tracker.arrived([], frozenset([running]))
     tracker.read({"event": "finished", "token": told})
     tracker.load({**dict.fromkeys((running, ended, told), "dag_id=a/x.log"), "no token": "x.log"})
-    states = {token: (job.log_path, job.ended, job.acknowledged) for token, job in tracker.jobs.items()}
+    states = {token: (job.log_path, job.phase.value) for token, job in tracker.jobs.items()}
     path = "dag_id=a/x.log"
-    assert states == {running: (path, False, False), ended: (path, True, True), told: (path, True, False)}
+    assert states == {running: (path, "started"), ended: (path, "stored"), told: (path, "ended")}
 
 
 def test_what_is_unknown_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from lading.hooks.polling.event_buffer import EventBuffer
-from lading.scheduling.reasons import Reason, because
+from lading.hooks.polling.job_life import JobAtSite
+from lading.scheduling.reasons import because
 from tests.reasons import message_in
 from tests.recordings import FOLDER
-
-
-@dataclass
-class Task:
-    """A job that waits."""
-
-    token: str
-    reported: Reason | None = None
 
 
 def test_a_file_goes_when_all_that_was_reported_before_its_end_is_stored() -> None:
@@ -44,15 +36,15 @@ def test_a_file_of_which_nothing_was_reported_goes_at_once() -> None:
 def test_a_reason_that_differs_in_its_numbers_alone_is_reported_once() -> None:
     """Of a Dag of 20 tasks on OpenPBS, each line one row of Airflow's event log."""
     lines = (FOLDER / "pbspro/waits-events-of-one-run.txt").read_text().splitlines()
-    event_buffer, jobs = EventBuffer(), dict[str, Task]()
+    event_buffer, jobs = EventBuffer(), dict[str, JobAtSite]()
     for line in lines:
         _, _, _, task, index, reason = line.split(" ", 5)
-        job = jobs.setdefault(f"{task} {index}", Task(f"{task} {index}"))
+        job = jobs.setdefault(f"{task} {index}", JobAtSite(f"{task} {index}"))
         event_buffer.add_reason(job, because("batch_queue", queue="batch", text=reason))
     told = [(event["token"], "".join(filter(str.isalpha, message_in(event)))) for event in event_buffer.unread()]
     assert len(told) < len(lines)
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
-    job = Task("other")
+    job = JobAtSite("other")
     reasons = [because("max_submitted", most=number) for number in (10, 11)]
     reasons += [
         because("site_limit", system="slurm", text=words)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.batch import canceller
+from lading.hooks.batch import canceller, status_query
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import Profile
-from lading.hooks.job_scripts import layout, look, run_site
+from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
@@ -181,7 +181,7 @@ def test_what_a_run_prints_is_read_while_qstat_hangs(server: Server, monkeypatch
     qstat = server.root.parent / "commands/qstat"
     works = qstat.read_text()
     qstat.write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(look, "QUESTION_LIMIT", 1)
+    monkeypatch.setattr(status_query, "QUESTION_LIMIT", 1)
     end = time.monotonic() + 120
     while True:
         (sighting,) = runs.site.advance([record], {record.token: 0})
@@ -189,10 +189,8 @@ def test_what_a_run_prints_is_read_while_qstat_hangs(server: Server, monkeypatch
         if sighting.output == b"hello\n":
             break
         assert time.monotonic() < end
-    with monkeypatch.context() as patch:
-        patch.setattr(run_site, "QUESTION_LIMIT", 1)
-        with pytest.raises(CancelError, match="which jobs are to be cancelled is not known"):
-            runs.site.cancel([record])
+    with pytest.raises(CancelError, match="which jobs are to be cancelled is not known"):
+        runs.site.cancel([record])
     [note] = (server.root.parent / "work" / canceller.NOTES).iterdir()
     assert note.read_text() == f"{record.job_id}\t-\t{record.name}\n", "which a controller ends, once qstat answers"
     qstat.write_text(works)

@@ -18,6 +18,7 @@ from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.allocations.script import market
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.deployment.airflow import AirflowDeployment
+from lading.hooks.polling.job_life import ShownLife, ShownPhase
 from lading.hooks.site import LocationState
 from lading.hooks.spool import agent_archive
 from lading.hooks.spool.events import asked_reason
@@ -27,6 +28,8 @@ from lading.scheduling.provisioning import launch
 from lading.scheduling.reasons import free_text
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
+from tests.recordings import FOLDER
+from tests.services.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +140,8 @@ def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
     fleet.poller = fleet.controller()
     assert fleet.go() == []
     assert fleet.poller.known() == {"a", "b", "c"}
-    assert fleet.poller.tracker.jobs["a"].task.log_path == "dag/a.log"
-    assert fleet.poller.tracker.jobs["c"].task.log_path == "dag/c.log"
+    assert fleet.poller.tracker.jobs["a"].log_path == "dag/a.log"
+    assert fleet.poller.tracker.jobs["c"].log_path == "dag/c.log"
     fleet.end(name, "a")
     assert only(fleet.go(), "finished")["token"] == "a"
     assert len(fleet.read("submissions").split()) == 2
@@ -184,6 +187,17 @@ def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, stat
     assert fleet.inbox(fleet.names[1]) == ["waits"], "the job that had not begun uses up no try"
 
 
+def test_an_allocation_whose_output_says_that_it_was_killed_for_its_memory(fleet: Fleet) -> None:
+    """As slurmstepd writes it without cgroups, where accounting has no record of memory."""
+    name = fleet.running("runs")
+    log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log of the job:\n")[2]
+    Path(fleet.folder_of(name).output).write_text(log)
+    fleet.state("FAILED", name)
+    events: list[dict[str, Any]] = []
+    assert wait_until(lambda: events.extend(fleet.go()) or any(each["event"] == "finished" for each in events), 120)
+    assert only(events, "finished")["cause"] == "out_of_memory"
+
+
 def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
     name = fleet.running("runs")
     fleet.give("a")
@@ -200,6 +214,10 @@ def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
     assert not (fleet.root / "claims/a").exists()
 
 
+def long_gone() -> ShownLife:
+    return ShownLife(ShownPhase.GONE, time.monotonic() - 100)
+
+
 def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.give("a")
     fleet.go()
@@ -208,7 +226,7 @@ def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monke
         Path(fleet.folder_of(name).output).write_text("python: not found\n")
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.shown = long_gone()
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
         fleet.poller.submitter._starts.not_before = 0.0
@@ -232,7 +250,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         [*_, name] = fleet.names
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.shown = long_gone()
         fleet.go()
         fleet.poller.submitter._starts.not_before = 0.0
         fleet.go()

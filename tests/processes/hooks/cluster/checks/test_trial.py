@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.checks.early_request import MARK, URL, NoAnswerError, ask
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.layout import ClusterFolder, Task
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.deployment import current
@@ -143,7 +144,7 @@ def test_it_is_a_command_without_airflow() -> None:
 
 
 def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> TrialSighting:
-    job = TrackedBatchJob(Task("t"), submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
+    job = TrackedBatchJob("t", submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
     return TrialSighting(job, "17", output)
 
 
@@ -185,7 +186,9 @@ def test_a_job_that_could_write_nothing_does_not_blame_the_folder(
 def test_a_job_that_ran_and_wrote_nothing_blames_the_folder(cause: Any, ran: str) -> None:
     native = NativeJob(id="17", state="ended", cause=cause, exit_code=1 if ran == "exit code" else None)
     seen = sighting(native, None, "n1" if ran == "node" else None)
-    seen.job.running_since = 1.0 if ran == "seen running" else None
+    if ran == "seen running":
+        seen.job.see(replace(native, state="running", cause=None, exit_code=None), time.monotonic())
+        seen.job.see(native, time.monotonic())
     told = explain(config(), [seen], "the batch job ended", 60)
     assert told.startswith("batch job 17")
     assert told.endswith('work_dir = "/shared/..."')

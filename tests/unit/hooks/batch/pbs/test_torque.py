@@ -97,4 +97,4 @@ def test_an_array_whose_mom_is_down_is_asked_to_end_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
     asked = Canceller()
     asked.ask([array, job])
-    assert TORQUE().cancel(asked.due([array, job])) == ["qdel", array, job]
+    assert TORQUE().cancel(asked.press([array, job], at_once=False)) == ["qdel", array, job]
