@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev ui docs coverage test test-snakemake test-snakemake-upstream test-unit test-versions lint types format lock wheel package clean
+.PHONY: help demo dev ui docs coverage test test-snakemake test-snakemake-upstream test-snakemake-workflows test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -49,6 +49,9 @@ test-snakemake: .venv/installed .environments/snakemake/installed  ## run the te
 
 test-snakemake-upstream: .venv/installed .environments/snakemake/installed  ## run Snakemake's own tests with the executor, which are cloned from GitHub
 	@.environments/snakemake/bin/python snakemake_plugin/upstream
+
+test-snakemake-workflows: .venv/installed .environments/snakemake/installed  ## run public workflows without their tools, with Snakemake's own executor and with this one
+	@.environments/snakemake/bin/python snakemake_plugin/upstream/workflows.py
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit

@@ -1,13 +1,15 @@
-"""How long Snakemake takes for many jobs of a second on a SLURM: in Lading's allocations, and by its plugin ``slurm``.
+"""How long Snakemake takes for many jobs of a second on a SLURM: by Lading, by its plugin ``slurm``, and a bare array.
 
-    .environments/snakemake/bin/python -m benchmarks.snakemake_slurm [--jobs 500] [--contenders lading slurm]
+    .environments/snakemake/bin/python -m benchmarks.snakemake_slurm [--jobs 500] [--runs 3] [--ways bare allocations]
 
 After ``make .environments/snakemake/installed``, as root, with nothing else at work: it starts a SLURM of emulated
-nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. ``slurm`` submits each job
-by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays fail: the plugin
-puts the commands of all jobs of an array into one argument, of which Linux takes 128 KiB, and the script by which it
-submits what is longer loses that argument. Lading's time has in it the start and the end of its controller, and the
-wait for allocations. None has more jobs at work than the nodes have cpus.
+nodes on this machine, and installs snakemake-executor-plugin-slurm into a temporary folder. The ways alternate, and
+each is compared with the others of the same round. ``bare`` is one ``sbatch --array`` without Snakemake, from its
+submission until no job is left; ``allocations`` and ``jobs`` are Lading's, by the key ``mode`` of its site. ``slurm``
+submits each job by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays
+fail: the plugin puts the commands of all jobs of an array into one argument, of which Linux takes 128 KiB, and the
+script by which it submits what is longer loses that argument. Lading's time has in it the start and the end of its
+controller, and the wait for allocations. None has more jobs at work than the nodes have cpus.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.services import node_python
@@ -48,56 +52,86 @@ enabled = false
 
 [sites.hpc]
 kind = "slurm"
-mode = "allocation"
+{mode}
 work_dir = "{home}/lading"
 python = "{python}"
+setup = "export SLURM_CONF={conf}"
 node_cpus = {cpus}
 node_memory = 16000
 max_poll_interval = 2
-idle_seconds = 5
 """
 SLURM = ("--executor", "slurm", "--slurm-no-account", "--slurm-status-command", "squeue", "--default-resources",
          "slurm_partition=batch", "--slurm-init-seconds-before-status-checks", "5")  # fmt: skip
-WAYS = {
-    "lading": ("--executor", "lading", "--lading-sites-file", "sites.toml"),
+LADING = ("--executor", "lading", "--lading-sites-file", "sites.toml")
+ARRAY = """\
+#!/bin/sh
+#SBATCH --partition=batch --array=0-{last} --cpus-per-task=1 --mem=1000 --time=10 --output=/dev/null
+sleep 1; touch out/$SLURM_ARRAY_TASK_ID.txt
+"""
+# None: without Snakemake.
+WAYS: dict[str, Sequence[str] | None] = {
+    "bare": None,
+    "allocations": LADING,
+    "jobs": LADING,
     "slurm": SLURM,
     "slurm-arrays": (*SLURM, "--slurm-array-jobs", "all", "--slurm-array-limit", "25"),
 }
 
 
-def measured(slurm: Slurm, python: Path, plugin: Path, way: str, jobs: int, cpus: int) -> float:
-    """The seconds of one run in a folder of its own.
+class Contest:
+    """Runs of the same jobs on one cluster.
 
-    :raises RuntimeError: it failed; with the end of what Snakemake has said
+    :param python: that has Snakemake and Lading
+    :param plugin: the folder with the plugin ``slurm``
+    :param jobs: how many
+    :param cpus: of each node
     """
-    account = slurm.account
-    folder = account.home / way
-    folder.mkdir()
-    (folder / "Snakefile").write_text(SNAKEFILE)
-    (folder / "sites.toml").write_text(SITES.format(home=account.home, python=python, cpus=cpus))
-    subprocess.run(["chown", "-R", account.name, str(folder)], check=True)
-    paths = {"PATH": os.environ["PATH"]}
-    if way != "lading":
-        paths = {"PATH": f"{plugin / 'programs'}:{paths['PATH']}", "PYTHONPATH": str(plugin)}
-    home = {"HOME": str(account.home), "USER": account.name, "JOBS": str(jobs)}
-    began = time.monotonic()
-    done = subprocess.run(
-        [str(python), "-m", "snakemake", "--jobs", str(jobs), "--retries", "2", *WAYS[way]],
-        cwd=folder,
-        env={"LC_ALL": "C.UTF-8", **home, **paths, **slurm.environment},
-        user=account.name,
-        group=account.name,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-    )
-    seconds = time.monotonic() - began
-    if done.returncode:
-        logs = "".join(path.read_text()[-2000:] for path in sorted(folder.glob(".snakemake/slurm_logs/**/*.log"))[:1])
-        said = (done.stdout + done.stderr)[-3000:]
-        raise RuntimeError(f"{way} ended with exit code {done.returncode}: {said}\nThe first job: {logs}")
-    slurm.wait_until_free(300)
-    return seconds
+
+    def __init__(self, slurm: Slurm, python: Path, plugin: Path, jobs: int, cpus: int) -> None:
+        self.slurm, self.python, self.plugin, self.jobs, self.cpus = slurm, python, plugin, jobs, cpus
+
+    def measure(self, way: str, number: int) -> float:
+        """The seconds of one run in a folder of its own.
+
+        :raises RuntimeError: it failed; with the end of what Snakemake has said
+        """
+        account, conf = self.slurm.account, self.slurm.environment["SLURM_CONF"]
+        folder = account.home / f"{way}-{number}"
+        (folder / "out").mkdir(parents=True)
+        (folder / "Snakefile").write_text(SNAKEFILE)
+        (folder / "array.sh").write_text(ARRAY.format(last=self.jobs - 1))
+        mode = 'mode = "job"' if way == "jobs" else 'mode = "allocation"\nidle_seconds = 5'
+        sites = SITES.format(home=account.home, python=self.python, cpus=self.cpus, mode=mode, conf=conf)
+        (folder / "sites.toml").write_text(sites)
+        subprocess.run(["chown", "-R", account.name, str(folder)], check=True)
+        paths = {"PATH": os.environ["PATH"]}
+        if way in ("slurm", "slurm-arrays"):
+            paths = {"PATH": f"{self.plugin / 'programs'}:{paths['PATH']}", "PYTHONPATH": str(self.plugin)}
+        home = {"HOME": str(account.home), "USER": account.name, "JOBS": str(self.jobs)}
+        options = WAYS[way]
+        # sbatch --wait looks ever more rarely.
+        command = ["sh", "-c", 'sbatch array.sh && while [ -n "$(squeue --noheader)" ]; do sleep 0.5; done']
+        if options is not None:
+            command = [str(self.python), "-m", "snakemake", "--jobs", str(self.jobs), "--retries", "2", *options]
+        began = time.monotonic()
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={"LC_ALL": "C.UTF-8", **home, **paths, **self.slurm.environment},
+            user=account.name,
+            group=account.name,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+        )
+        seconds = time.monotonic() - began
+        made = len(list((folder / "out").iterdir()))
+        if done.returncode or made != self.jobs:
+            logs = [path.read_text()[-2000:] for path in sorted(folder.glob(".snakemake/slurm_logs/**/*.log"))[:1]]
+            said = (done.stdout + done.stderr)[-3000:]
+            raise RuntimeError(f"{way}: exit code {done.returncode}, {made} files: {said}\nThe first job: {logs}")
+        self.slurm.wait_until_free(300)
+        return seconds
 
 
 def main() -> None:
@@ -106,7 +140,8 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=500, help="how many (default: 500)")
     parser.add_argument("--cpus", type=int, default=8, help="of each of the four nodes (default: 8)")
-    parser.add_argument("--contenders", nargs="+", choices=WAYS, default=list(WAYS), help="which (default: all)")
+    parser.add_argument("--runs", type=int, default=1, help="how often each is measured (default: once)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which (default: all)")
     options = parser.parse_args()
     with Account() as account, Slurm(account, nodes=NODES, cpus=options.cpus) as slurm:
         python, plugin = node_python.make(account), account.folder / "plugin"
@@ -118,13 +153,21 @@ def main() -> None:
             f'#!/bin/sh\nSLURM_CONF={slurm.environment["SLURM_CONF"]} exec {shutil.which("srun")} "$@"\n'
         )
         srun.chmod(0o755)
-        found: dict[str, float] = {}
-        for way in options.contenders:
-            load = os.getloadavg()[0]
-            seconds = found[way] = measured(slurm, python, plugin, way, options.jobs, options.cpus)
-            ratio = f", {seconds / found['lading']:.1f} times Lading's" if "lading" in found and way != "lading" else ""
-            loads = f"load {load:.0f} before, {os.getloadavg()[0]:.0f} after"
-            print(f"{way}: {seconds:.1f} s for {options.jobs} jobs{ratio} ({loads})", flush=True)
+        contest = Contest(slurm, python, plugin, options.jobs, options.cpus)
+        found: dict[str, list[float]] = {way: [] for way in options.ways}
+        for number in range(options.runs):
+            for way, runs in found.items():
+                load = os.getloadavg()[0]
+                runs.append(contest.measure(way, number))
+                loads = f"load {load:.0f} before, {os.getloadavg()[0]:.0f} after"
+                print(f"{way}: {runs[-1]:.1f} s for {options.jobs} jobs ({loads})", flush=True)
+        for way, runs in found.items():
+            ratios = [
+                f"{statistics.median(a / b for a, b in zip(runs, others, strict=True)):.2f} × {other}"
+                for other, others in found.items()
+                if other != way
+            ]
+            print(f"{way}: {', '.join(ratios)} (median of {options.runs})")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter, named_queues
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.poller import ClusterPoller
+from lading.hooks.cluster.jobs.poller import ClusterPoller, questions_to
 from lading.hooks.deployment import current
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
@@ -105,6 +105,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
+            self._poller.questions = questions_to(self.system, self.config)
             self._poller.owner = Owner.from_key(*current.deployment().identity())
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller

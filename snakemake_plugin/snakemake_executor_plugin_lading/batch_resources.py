@@ -26,8 +26,8 @@ OF_BATCH_SYSTEMS = (*QUEUES, *OPTIONS, *CLUSTERS, "slurm_extra")
 GPUS = ("gpu", "gpus", "nvidia_gpu")
 # What Snakemake shows for a resource that depends on files which are not there yet.
 UNKNOWN = "<TBD>"
-_GRES = re.compile(r"(?P<name>\w+)(?::(?P<type>[A-Za-z][\w.]*))?(?::(?P<count>\d+[TGM]?))?", re.ASCII)
-_MODEL = re.compile(r"[\w.]+", re.ASCII)
+_GRES = re.compile(r"(?P<name>\w+)(?::(?P<type>[A-Za-z][\w.-]*))?(?::(?P<count>\d+[TGM]?))?", re.ASCII)
+_MODEL = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class NeedsError(ValueError):

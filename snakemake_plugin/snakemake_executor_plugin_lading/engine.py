@@ -142,6 +142,7 @@ class Engine:
         self.sizes: dict[str, Sizes] = {}
         """By task, what its tries needed whose memory and runtime Lading chooses, when jobs were last submitted."""
         self.next_plan = self.next_look_back = 0.0
+        self._is_plan_old = False
         self._planned: dict[int, Any] = {}
         """The jobs of the plan that is stored, by their ids as objects."""
         self._left: dict[str, set[int]] = {}
@@ -535,9 +536,16 @@ class Engine:
         if ended:
             with transaction(self.database) as session:
                 mark_reported(session, [each.row for each in ended.values()])
-        if ended and time.monotonic() >= self.next_plan:
-            self.next_plan = time.monotonic() + SECONDS_BETWEEN_PLANS
-            self._save_plan()
+        self._is_plan_old = self._is_plan_old or bool(ended)
+        if not self._is_plan_old or time.monotonic() < self.next_plan:
+            return
+        lock = self.workflow.scheduler._lock  # which Snakemake's thread has while it changes the DAG
+        if lock.acquire(blocking=False):
+            try:
+                self._save_plan()
+            finally:
+                lock.release()
+            self._is_plan_old, self.next_plan = False, time.monotonic() + SECONDS_BETWEEN_PLANS
 
     def wait_reasons(self) -> set[str]:
         """Why jobs of this run wait, as sentences; the same reason with other numbers once."""

@@ -101,6 +101,9 @@ class Executor(RemoteExecutor):
     def get_job_args(self, job: JobExecutorInterface, **given: Any) -> str:
         """Return the arguments of the Snakemake that runs a job."""
         arguments = super().get_job_args(job, **given)
+        if self.cores == "all":
+            # All of its machine are fewer than its site says, or those of other jobs. The last one counts.
+            arguments += f" --cores {max(1, job.threads)}"
         is_shared = SharedFSUsage.INPUT_OUTPUT in self.workflow.storage_settings.shared_fs_usage
         # The main Snakemake removes temporary files, and misses those of a single job that are gone before.
         return f"{arguments} --notemp" if is_shared and not job.is_group() else arguments

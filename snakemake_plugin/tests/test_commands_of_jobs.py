@@ -91,6 +91,8 @@ def generate(seed: int) -> tuple[dict[str, str], list[str]]:
     def config(place: str) -> str:
         return f'{{"k": "k of {place}", "deep": {{"k": "deep of {place}"}}}}'
 
+    # Of every other workflow all jobs but one are known only after a checkpoint.
+    targets = "checkpoints.plan.get().output[0]" if seed % 2 else "'targets'"
     late = 'VALUE = "value that was redefined"\nPREFIX = ": other prefix; "\n'
     files["included.smk"] = rules("included") + 'LIST = ["changed", "by include"]\n'
     files["nested.smk"] = globals_of(rng, "nested") + rules("nested", "inner_") + rng.choice(("", late))
@@ -123,8 +125,12 @@ use rule module0 from outer as outer_module0 with:
     params:{derived}
 {rng.choice(("", late))}
 {rng.choice(("", 'shell.prefix(f"set -euo pipefail; : {VALUE!r}; ")', 'shell.suffix("; true")'))}
+checkpoint plan:
+    input: "targets"
+    output: "plan.txt"
+    shell: "cp {{input}} {{output}}"
 rule list:
-    input: lambda wildcards: open("targets").read().splitlines()
+    input: lambda wildcards: open({targets}).read().splitlines()
     output: "list.txt"
     run:
         open(output[0], "w").close()
@@ -175,7 +181,9 @@ def test_a_command_is_the_one_that_snakemakes_own_executor_runs(make: Make, tmp_
         if (ours := (flow.folder / name).read_text()) != (theirs := (plain / name).read_text())
     }
     assert differences == {}
-    assert len(direct_tasks(flow)) == len(outputs), "each of them is certain"
+    planned = ["plan"] if (plain / "plan.txt").exists() else []
+    assert len(direct_tasks(flow)) == len(outputs + planned), "each of them is certain"
+    assert bool(planned) == bool(seed % 2)
 
 
 def test_a_checkpoint_of_a_module_takes_the_branch_of_its_own_config(make: Make, tmp_path: Path) -> None:

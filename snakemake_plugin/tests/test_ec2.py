@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -78,8 +79,10 @@ def test_machines_are_launched_for_a_workflow_and_released_after_it(service: Fak
         machines = {line.split()[2] for line in (flow.folder / "all.txt").read_text().splitlines()}
         assert machines
         assert all(each.startswith("127.7") for each in machines), "each ran on a machine of EC2's"
-        launched = service.ledger()
-        assert 1 <= len(launched) <= 2
+        launched = [(each["launched"], each["ended"] or math.inf) for each in service.ledger()]
+        # One that idles while this machine is slow is released before its time, and another one is launched.
+        at_once = [sum(began <= moment < ended for began, ended in launched) for moment, _ in launched]
+        assert 1 <= max(at_once) <= 2
         wait_until(lambda: service.living() == [])
 
         asked = [str(python), "-m", "snakemake_executor_plugin_lading.commands", "cost", "-o", "json"]

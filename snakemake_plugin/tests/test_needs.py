@@ -88,6 +88,8 @@ def found(system: str | None = "slurm", threads: int = 1, **asked: Any) -> dict[
         ({"gpu": 2}, {"gpus": 2.0}),
         ({"gpu": 2, "gpu_model": "a100"}, {"gpus": "a100:2"}),
         ({"gpu_model": "a100"}, {"gpus": "a100:1"}),
+        ({"gpu_model": "nvidia_a100-sxm4-80gb"}, {"gpus": "nvidia_a100-sxm4-80gb:1"}),
+        ({"gres": "gpu:tesla_a100-sxm4:2"}, {"gpus": "tesla_a100-sxm4:2"}),
         ({"gres": "gpu:a100:2"}, {"gpus": "a100:2"}),
         ({"gres": "gpu:3"}, {"gpus": 3.0}),
         ({"gres": "gpu"}, {"gpus": 1.0}),

@@ -214,6 +214,72 @@ def test_a_machine_alone_runs_what_asks_for_more_than_it_has(make: Make) -> None
     assert not (flow.folder / "small.txt").exists(), "nothing has run before that"
 
 
+# The thread that takes ends in reads the DAG of which Snakemake's own thread has changed a part.
+CHANGES = """
+import threading, time
+from snakemake.dag import DAG
+plainly = DAG.needrun_jobs
+def read_slowly(self, *given, **options):
+    for job in plainly(self, *given, **options):
+        time.sleep(0 if threading.current_thread() is threading.main_thread() else 0.1)
+        yield job
+DAG.needrun_jobs = read_slowly
+def chosen(wildcards):
+    with open(checkpoints.plan.get(i=wildcards.i).output[0]) as file:
+        return expand("{i}.{j}.txt", i=wildcards.i, j=file.read().split())
+rule all:
+    input: expand("{i}.all", i=range(6))
+rule gather:
+    input: chosen
+    output: "{i,\\d+}.all"
+    shell: "touch {output}"
+checkpoint plan:
+    output: "{i}.plan"
+    shell: "sleep 0.{wildcards.i}; echo 1 2 3 > {output}"
+rule one:
+    output: "{i}.{j}.txt"
+    shell: "touch {output}"
+"""
+
+
+def test_what_is_to_come_is_read_of_no_half_changed_dag(make: Make) -> None:
+    flow = make(CHANGES)
+    (flow.folder / "sites.toml").write_text('[sites.local]\nkind = "local"\ncpus = 8\nmemory = "8 GiB"\n')
+    flow.run("--lading-sites-file", "sites.toml")
+    assert len(list(flow.folder.glob("*.all"))) == 6
+
+
+def test_the_snakemake_of_a_job_has_the_cores_of_the_job(make: Make) -> None:
+    cpus = (os.cpu_count() or 1) + 2
+    flow = make(
+        f"""
+rule all:
+    input: "run.txt", "grouped.txt"
+rule run:
+    output: "run.txt"
+    threads: {cpus}
+    run:
+        with open(output[0], "w") as file:
+            file.write(str(threads))
+rule first:
+    output: temp("first.txt")
+    threads: {cpus}
+    group: "g"
+    shell: "touch {{output}}"
+rule second:
+    input: "first.txt"
+    output: "grouped.txt"
+    threads: {cpus - 1}
+    group: "g"
+    shell: "echo {{threads}} > {{output}}"
+"""
+    )
+    (flow.folder / "sites.toml").write_text(f'[sites.local]\nkind = "local"\ncpus = {cpus}\nmemory = "8 GiB"\n')
+    flow.run("--lading-sites-file", "sites.toml")
+    assert (flow.folder / "run.txt").read_text() == str(cpus)
+    assert (flow.folder / "grouped.txt").read_text() == f"{cpus - 1}\n"
+
+
 def test_groups_pipes_services_and_temporary_files_are_what_they_are_with_cores(make: Make) -> None:
     with_lading, with_cores = make(TOGETHER), make(TOGETHER)
     with_lading.run()

@@ -109,6 +109,10 @@ ASKED = {
     "cpus_per_task": ("cpus_per_task=3", ["CPUs/Task=3", "NumCPUs=3"]),
     "tasks": ("tasks=2", ["NumTasks=2", "NumNodes=1", "CPUs/Task=1"]),
     "mpi": ('tasks=4, nodes=2, mpi="srun"', ["NumNodes=2", "NumTasks=4", "NtasksPerN:B:S:C=2:"]),
+    "nodes": ("nodes=2", ["NumNodes=2", "NumTasks=2"]),
+    "tasks_per_node": ('tasks_per_node=2, nodes=2, mpi="srun"', ["NumNodes=2", "NumTasks=4"]),
+    "cpus_per_gpu": ("gpu=2, cpus_per_gpu=2", ["gres:gpu:2", "NumCPUs=4"]),
+    "tasks_per_gpu": ("gpu=2, tasks_per_gpu=2", ["gres:gpu:2", "NumTasks=4"]),
     "gpu": ("gpu=2", ["gres:gpu:2"]),
     "gpu_model": ('gpu=1, gpu_model="a100"', ["gres:gpu:a100:1"]),
     "gres": ('gres="gpu:a100:3"', ["gres:gpu:a100:3"]),
@@ -247,7 +251,7 @@ rule other:
 """
 
 
-def test_an_outsider_who_cancels_an_array_cancels_one_rule_which_is_tried_again(slurm: Slurm) -> None:
+def test_an_outsider_cancels_one_element_or_one_rule_which_are_tried_again(slurm: Slurm) -> None:
     account = slurm.account
     flow = Workflow(account.home / "flow", CANCELLED, node_python.make(account), account.name)
     conf = slurm.environment["SLURM_CONF"]
@@ -265,6 +269,13 @@ def test_an_outsider_who_cancels_an_array_cancels_one_rule_which_is_tried_again(
         wait_until(lambda: len(began("tried")) == len(began("other")) == 3)
         [array] = set(began("tried"))
         assert set(began("other")) == {began("other")[0]} != {array}, "an array is of one rule"
+        wait_until(lambda: all(native for (native,) in flow.jobs("native_id")))
+        one, *others = [native for task, native in flow.jobs("task_id, native_id") if task == "tried"]
+        assert {each.partition("_")[0] for each in (one, *others)} == {array}, "its elements have its id and a number"
+        slurm.command("scancel", one)
+        wait_until(lambda: len(began("tried")) == 4)
+        cancelled = [native for native, cause in flow.jobs("native_id, cause") if cause == "cancelled"]
+        assert cancelled == [one], "one element is one job"
         slurm.command("scancel", array)
         wait_until(lambda: len(began("tried")) == 6)
         (flow.folder / "go").touch()

@@ -24,7 +24,7 @@ def stub_rules():
         ]
         text = one.shellcmd or f"{one.name} {{input}} {{params}} {{threads}} {{log}}"
         stub = shlex.join([sys.executable, str(Path(workflow.current_basedir, "stub.py"))])
-        return f"{stub} {' '.join(outputs)} <<'LADING END'\n{text}\nLADING END"
+        return f"{stub} {' '.join(outputs)} -- {{input:q}} <<'LADING END'\n{text}\nLADING END"
 
     template = next(each for each in workflow.rules if each.name == "lading_stub").run_func
     for one in workflow.rules:
@@ -33,6 +33,8 @@ def stub_rules():
         one.shellcmd = command_of(one)
         for name in ("script", "notebook", "wrapper", "template_engine", "cwl"):
             setattr(one, name, None)
+        # Of a wrapper it is where the wrapper is, and Snakemake notes its content.
+        one.conda_env = None
         constants = tuple(one.shellcmd if each == "LADING STUB" else each for each in template.__code__.co_consts)
         code = template.__code__.replace(co_consts=constants)
         one.run_func = FunctionType(code, one.run_func.__globals__, one.name, template.__defaults__)

@@ -1,4 +1,4 @@
-"""A plugin of pytest: what Snakemake's tests run with its local executor runs with Lading's."""
+"""A plugin of pytest: what Snakemake's tests run with its local executor or cluster-generic runs with Lading's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from snakemake.api import DAGApi, SnakemakeApi
 
 VARIABLE = "LADING_UPSTREAM_EXECUTOR"
+# Those whose jobs Lading runs in their place. Others run nothing, such as dryrun and touch.
+REPLACED = ("local", "cluster-generic")
 # Snakemake's local executor has as many cores as --cores says, and any number of GPUs.
 SITES = """
 [sites.local]
@@ -39,9 +41,9 @@ def pytest_configure() -> None:
 
     def execute_with_lading(self: Any, executor: str = "local", *given: Any, **options: Any) -> Any:
         settings = self.workflow_api.resource_settings
-        if executor != "local" or settings.nodes is not None:
+        if executor not in REPLACED:
             return execute(self, executor, *given, **options)
-        settings.nodes = settings.cores
+        settings.nodes = settings.nodes or settings.cores
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as sites_file:
             Path(sites_file.name).write_text(SITES.format(cores=settings.cores or os.cpu_count()))
             options["executor_settings"] = ExecutorSettings(sites_file=sites_file.name)

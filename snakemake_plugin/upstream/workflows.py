@@ -1,10 +1,10 @@
 """Run public workflows of snakemake-workflows with Snakemake's own executor and with Lading's, and compare them.
 
-``python snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``, in an environment with
-Snakemake, this package and pandas. ``workflows.toml`` has the commits. Their tools need not be there: every rule
-writes into its outputs what its command would have been (``stubbed.smk``), so the same files mean the same commands.
-Files that a workflow expects and that are not in its repository are made empty. Both runs are at the same path, one
-after the other, with as many cores.
+``make test-snakemake-workflows``, or for some ``.environments/snakemake/bin/python
+snakemake_plugin/upstream/workflows.py [NAME ...] [--sources FOLDER] [--cores 4]``. ``workflows.toml`` has the commits.
+Their tools need not be there: every rule writes into its outputs what its command would have been (``stubbed.smk``), so
+the same files mean the same commands. Files that a workflow expects and that are not in its repository are made empty.
+Both runs are at the same path, one after the other, with as many cores.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ REPOSITORY = "https://github.com/snakemake-workflows/{name}"
 SITES = '[sites.local]\nkind = "local"\ncpus = {cores}\nmemory = "256 GiB"\n'
 # What Snakemake says of inputs that no rule makes.
 MISSING = re.compile(r"affected files:\n((?:[ \t]+.*\n?)+)")
+# Where each Snakemake has the sources of a workflow, which commands may name.
+OF_ONE_RUN = re.compile(rb"(?<=snakemake-runtime-cache/)tmp\w+")
 MOST_ROUNDS = 50
 
 
@@ -64,6 +66,7 @@ def compare(folder: Path, source: str, terms: Mapping[str, Any], cores: int, sec
         file.write((HERE / "stubbed.smk").read_text())
     command = [sys.executable, "-m", "snakemake", "--snakefile", at / snakefile.relative_to(clone)]
     command += ["--directory", at / terms.get("directory", "."), *terms.get("options", ())]
+    command += ["--scheduler", "greedy"]  # which jobs run at once is of no matter here, and takes the other one minutes
     ways = {
         "--cores": ["--cores", str(cores)],
         "lading": ["--executor", "lading", "--jobs", "1000", "--lading-sites-file", folder / "sites.toml"],
@@ -111,14 +114,23 @@ def make_missing(clone: Path, at: Path, command: list[Any], directory: str) -> N
 
 def run(folder: Path, *command: object, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, with all that it says as one text."""
-    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.run([str(each) for each in command], cwd=folder, timeout=seconds, check=False, **output)
+    arguments, output = [str(each) for each in command], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        done = subprocess.run(arguments, cwd=folder, timeout=seconds, check=False, **output)
+    except subprocess.TimeoutExpired as late:
+        done = subprocess.CompletedProcess(
+            arguments, 124, (late.stdout or b"") + f"It has not ended in {seconds} s".encode()
+        )
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(errors="replace"))
 
 
 def read_files(folder: Path) -> dict[str, bytes | None]:
-    """What each file of a folder has, but for Snakemake's own; None: it is a folder."""
+    """What each file of a folder has, but for Snakemake's own; None: it is a folder, or a link to nowhere."""
     paths = [each for each in folder.rglob("*") if not {".snakemake", ".git", "__pycache__"} & set(each.parts)]
-    return {str(each.relative_to(folder)): None if each.is_dir() else each.read_bytes() for each in paths}
+    return {
+        str(each.relative_to(folder)): OF_ONE_RUN.sub(b"", each.read_bytes()) if each.is_file() else None
+        for each in paths
+    }
 
 
 if __name__ == "__main__":

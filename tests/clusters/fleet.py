@@ -38,7 +38,7 @@ class RoundsSite(ElasticSite[ClusterConfig]):
 
     def observe(self) -> Observation:
         self.poller.interval.at_once()
-        self.poller.asks_again_at = 0.0
+        self.poller.questions.at_once()
         self.poller.round()
         events = self.poller.unread()
         market, trouble, note = self.poller.submitter.market(), self.poller.unasked, self.poller.failing
@@ -93,7 +93,7 @@ class Fleet(Paper):
     def look(self) -> None:
         """A look at the cluster, about which nothing is decided."""
         self.poller.interval.at_once()
-        self.poller.asks_again_at = 0.0
+        self.poller.questions.at_once()
         self.poller.round()
 
     @property

@@ -108,7 +108,7 @@ class Paper:
     def go(self) -> list[dict[str, Any]]:
         """One round, in which everything is looked at; the news."""
         self.poller.interval.at_once()
-        self.poller.asks_again_at = 0.0
+        self.poller.questions.at_once()
         self.poller.round()
         event_buffer = self.poller.unread()
         self.poller.acknowledge(len(event_buffer))

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
@@ -87,6 +89,56 @@ class ClusterLook:
     asked_at: float = 0.0
 
 
+class StateQuestions:
+    """When pollers ask a batch system for the states of jobs: those of all its sites take turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0.0
+        """From when on any of them may ask."""
+        self._turns: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        """From when on each of them may."""
+
+    def begin(self, poller: object, seconds: float) -> bool:
+        """Whether it is the turn of a poller; then it asks now.
+
+        :param seconds: for which none asks after the shortest question
+        """
+        now = time.monotonic()
+        with self._lock:
+            if now < self._turns.get(poller, 0.0):
+                return False
+            self._turns[poller] = now  # it waits for its turn: who asks before it leaves it room
+            if now < self._next:
+                return False
+            self._next = now + seconds
+            return True
+
+    def asked(self, poller: object, seconds: float) -> None:
+        """A poller has asked: for so many seconds none does, and it lets the others that do go first."""
+        now = time.monotonic()
+        with self._lock:
+            others = sum(each is not poller and now < turn + seconds for each, turn in self._turns.items())
+            self._next, self._turns[poller] = now + seconds, now + seconds * (1 + others)
+
+    def at_once(self) -> None:
+        """Let all ask now."""
+        with self._lock:
+            self._next = 0.0
+            self._turns.clear()
+
+
+_questions: WeakValueDictionary[tuple[str | None, ...], StateQuestions] = WeakValueDictionary()
+_questions_lock = threading.Lock()
+
+
+def questions_to(system: BatchSystem, config: ClusterConfig) -> StateQuestions:
+    """What the pollers of all sites share that ask one batch system in one way."""
+    key = system.name, config.ssh_conn_id, config.control_master, config.login_setup
+    with _questions_lock:
+        return _questions.setdefault(key, StateQuestions())
+
+
 class ClusterPoller(ClusterPart, ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
@@ -117,7 +169,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
-        self.asks_again_at = 0.0  # for the states of jobs, on the monotonic clock
+        self.questions = StateQuestions()
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
         self.rejected = rejected or RejectedFiles(None)
@@ -319,8 +371,9 @@ class ClusterPoller(ClusterPart, ABC):
                 steps["sweep"] = sweep
         assert self.user is not None
         look.cancelled = dict(self._cancelled_scripts)
-        is_due = time.monotonic() >= self.asks_again_at
-        if is_due and (batches or look.cancelled or self.unasked is not None):
+        asks = batches or look.cancelled or self.unasked is not None
+        is_due = bool(asks or gone) and self.questions.begin(self, self.config.seconds_after_questions(1, len(batches)))
+        if is_due and asks:
             known = {job.submission.id for job in batches if job.submission is not None}
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
@@ -333,7 +386,7 @@ class ClusterPoller(ClusterPart, ABC):
         if is_due and (accounting := self._accounting(gone)) is not None:
             steps["accounting"] = ask(accounting)
         if asked := len(STATE_QUESTIONS & steps.keys()):
-            self.asks_again_at = time.monotonic() + self.config.seconds_after_questions(asked, len(batches))
+            self.questions.asked(self, self.config.seconds_after_questions(asked, len(batches)))
 
     def _accounting(self, gone: Sequence[TrackedBatchJob]) -> list[str] | None:
         """The question to the accounting, if there is one and it may know more than the batch system has."""
