@@ -53,7 +53,7 @@ enabled = false
 [sites.hpc]
 kind = "slurm"
 {mode}
-work_dir = "{home}/lading"
+work_dir = "{folder}/lading"
 python = "{python}"
 setup = "export SLURM_CONF={conf}"
 node_cpus = {cpus}
@@ -101,7 +101,7 @@ class Contest:
         (folder / "Snakefile").write_text(SNAKEFILE)
         (folder / "array.sh").write_text(ARRAY.format(last=self.jobs - 1))
         mode = 'mode = "job"' if way == "jobs" else 'mode = "allocation"\nidle_seconds = 5'
-        sites = SITES.format(home=account.home, python=self.python, cpus=self.cpus, mode=mode, conf=conf)
+        sites = SITES.format(folder=folder, python=self.python, cpus=self.cpus, mode=mode, conf=conf)
         (folder / "sites.toml").write_text(sites)
         subprocess.run(["chown", "-R", account.name, str(folder)], check=True)
         paths = {"PATH": os.environ["PATH"]}
