@@ -134,7 +134,7 @@ def everything(
     store.add_job(session, token="c", state=State.QUEUED, queued_at=now, cpus=1.0, team=team, **job)
     metrics = Metrics()
     order = {"site": site, "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
-    session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
+    session.add(InstanceRow(token="L", ordered_at=now + 29, ready_at=now + 60, **order, **{**amounts, "cpus": 0.0}))
     share_rows.save_means(session, {share: Mean(0.2, 0.5)}, now)
     budget = PeriodBudget(budget, Who(team="a"), 10.0)
     share_rows.save_spending(session, [BudgetUse(budget, 8.0, 1.0, 0.0, now + 60)], now)
