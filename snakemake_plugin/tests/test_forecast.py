@@ -133,5 +133,5 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         "merge would only wait for part"
     )
     (flow.folder / "go").touch()
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode == 0, said
