@@ -3,7 +3,7 @@
     python -m benchmarks.live_workflows                    all recordings but those of more than 1,000 tasks
     python -m benchmarks.live_workflows rnaseq hic         these
     python -m benchmarks.live_workflows --scale 20 rnaseq
-    python -m benchmarks.live_workflows --policy hours rnaseq
+    python -m benchmarks.live_workflows --policy greedy rnaseq
     python -m benchmarks.live_workflows --queue 120 hic    in allocations of a cluster, which wait 120 s for their start
     python -m benchmarks.live_workflows --lag 0.5 --latency 0.5 rnaseq
                                                            a job is half a second on its way to a machine, its end half

@@ -186,13 +186,15 @@ class SitePlans:
         held = self._held()
         waiting = list(waiting)
         budgets = self._budgets(waiting)
+        are_shared = len({job.share for job in waiting}) > 1
+        turns = {job.name: (job.priority, job.turn) for job in waiting} if are_shared else {}
         barred = {site: with_alike(tokens, waiting, runs) for site, tokens in self.barred.items()}
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
             trouble = TROUBLE.format(site=name)
             try:
-                its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
+                its = site_forecast(plan.parts(runs, name), self.live_runs.pools, turns)
                 is_blind = not blind.isdisjoint(its.forecast.began)
                 late = its.forecast.launched_when_waiting()
                 its_barred = barred.get(name, frozenset())

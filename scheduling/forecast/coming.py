@@ -176,11 +176,14 @@ class RunAtSite:
     groups: InstanceLimits
 
 
-def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> SiteForecast:
+def site_forecast(
+    parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}, turns: Mapping[str, tuple[int, float]] = {}
+) -> SiteForecast:
     """What runs still have to do, as far as it concerns a site; those of which nothing is to be done there are left
     out.
 
     :param pools: how many slots each of Airflow's pools has; absent: any number
+    :param turns: the priority and the turn that shares give to waiting jobs, by token; empty: they are of one share
     """
     its = [part for part in parts if part.steps]
     steps: dict[str, WorkflowStep] = {}
@@ -197,6 +200,7 @@ def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> 
             {run.name: run.most_at_once for run in runs if run.most_at_once is not None},
             {run.name: run.finish_by for run in runs if run.finish_by is not None},
             pools,
+            {name: turns[token] for name, token in waiting.items() if token in turns},
         ),
         waiting,
         frozenset().union(*(part.come for part in its)),

@@ -105,15 +105,17 @@ class FleetWork:
         by_key: dict[object, int] = {}
         for name in self.names:
             step = steps[name]
-            its_class = self.class_like(step)
-            where = numbers.setdefault(its_class, len(self.classes))
+            where = numbers.setdefault(its_class := self.class_like(step), len(self.classes))
             if where == len(self.classes):
                 self.classes.append(its_class)
             self.class_of.append(where)
             self.seconds.append(step.seconds)
             # Jobs that are runs by themselves go together, too, those first that came first.
             its_run = step.job.run if of_run[step.job.run] > 1 else self.longest_rests[name]
-            like = where, step.seconds, self.rests[name], step.job.priority, its_run
+            # Where shares go in turn, equal steps of one would take all that there may be before another's, so they go
+            # in parts, each as large as all before it.
+            part = name in forecast.turns and (number[name] + 1).bit_length()
+            like = where, step.seconds, self.rests[name], step.job.priority, its_run, part
             bucket = by_key.setdefault(like, len(self.bucket_seconds))
             if bucket == len(self.bucket_seconds):
                 self.bucket_seconds.append(step.seconds)

@@ -126,6 +126,8 @@ class Forecast:
     :param finish_by: epoch seconds until which runs shall have ended, whatever that costs, by ``Job.run``
     :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
     :param pools: how many slots each pool has; absent: any number
+    :param turns: the priority and the turn that shares give to steps that wait, by name (:class:`PlannedJob`); empty:
+        they are of one share
     """
 
     steps: Mapping[str, WorkflowStep]
@@ -134,6 +136,8 @@ class Forecast:
     most_at_once: Mapping[str, int] = field(default_factory=dict)
     finish_by: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, int] = field(default_factory=dict)
+    # It differs in each tick, and is no reason to plan anew.
+    turns: Mapping[str, tuple[int, float]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
@@ -293,7 +297,8 @@ class Forecast:
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
-        the longest rest, then what can begin now, then those of the run that began first.
+        those of the share whose turn it is, then the longest rest, then what can begin now, then those of the run that
+        began first. Where shares go in turn, what is to come comes after all that waits.
 
         Those for which nothing is launched before they wait come after the others of their priority until they do: what
         may come late, and for a time that is not known, takes no room from what waits.
@@ -305,12 +310,14 @@ class Forecast:
         }
 
         launched_late = self.launched_when_waiting()
+        last = min((priority for priority, _ in self.turns.values()), default=0), math.inf
 
-        def place(name: str) -> tuple[int, bool, float, bool, float, str]:
+        def place(name: str) -> tuple[int, bool, float, float, bool, float, str]:
             step = self.steps[name]
+            priority, turn = self.turns.get(name, last) if self.turns else (step.job.priority, 0.0)
             is_to_come = any(each in self.steps for each in step.parents)
             is_late, began = is_to_come and name in launched_late, self.began.get(step.job.run or "", math.inf)
-            return -step.job.priority, is_late, -rests[name], is_to_come, began, name
+            return -priority, is_late, turn, -rests[name], is_to_come, began, name
 
         ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)

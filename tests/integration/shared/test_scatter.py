@@ -147,7 +147,7 @@ def test_chunks(airflow: Airflow, scatters: Mapping[str, str]) -> None:
 def test_retries_learn_from_the_cause(airflow: Airflow, scatters: Mapping[str, str]) -> None:
     run = Run(airflow, "lessons", scatters["lessons"])
     jobs = {(row["task_id"], int(row["try_number"])): row for row in run.jobs()}
-    assert jobs["hungry", 1]["cause"] == "out_of_memory"
+    assert jobs["hungry", 1]["cause"] == "out_of_memory", jobs
     assert [int(jobs["hungry", number]["memory_mib"]) for number in (1, 2)] == [300, 600]
     assert jobs["slow", 1]["cause"] == "time_limit"
     assert jobs["slow", 2]["state"] == "succeeded"

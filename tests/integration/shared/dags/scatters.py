@@ -121,7 +121,7 @@ def lessons():
     def hungry(first):
         block = bytearray(os.urandom(1024)) * (1024 * 400)  # with Airflow's own more than 300, less than 600 MiB
         if get_current_context()["ti"].try_number == 1:
-            time.sleep(30)  # it is ended long before, unless the machine stands still
+            time.sleep(300)  # it is ended long before, unless the machine stands still
         return len(block)
 
     @task(executor_config=resources(time="4 s * attempt ** 4"))

@@ -333,7 +333,7 @@ def test_while_the_api_is_down_for_long_jobs_run_on_or_wait_and_say_so(
     first.join()
     second = house.start("two")  # which cannot find out what there is
     time.sleep(max(0.0, OUTAGE - (time.monotonic() - since)))
-    assert is_so(), house.told()
+    assert wait_until(is_so, PATIENCE, 0.5), house.told()
     assert [row.native_id is None for row in house.rows()] == [False, True], house.told()
     assert len(service.ledger()) - before == 1
     service.allow()

@@ -161,11 +161,12 @@ def test_whose_usd_are_spent_may_use_what_is_there_and_paid_for(
     assert len(here.site.diary.launches) == 2, "for b0 and for a1"
 
 
+@pytest.mark.parametrize("policy", ["greedy", FORECAST])
 @pytest.mark.parametrize("table", ["", '[[shares]]\nteam = "a"\n[[shares]]\nteam = "b"\n'])
 def test_of_the_machines_that_there_may_be_each_share_has_its_part(
-    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+    made: list[House], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, policy: str
 ) -> None:
-    here = house(made, tmp_path, monkeypatch, table, "greedy", instances=4)
+    here = house(made, tmp_path, monkeypatch, table, policy, instances=4)
     here.queue(*(f"a{n}" for n in range(8)))
     here.clock.now += 1
     here.queue(*(f"b{n}" for n in range(8)))

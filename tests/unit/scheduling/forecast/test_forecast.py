@@ -54,6 +54,17 @@ def test_what_waits_has_room_before_what_may_come_late() -> None:
     assert next(iter(forecast_of(running, waiting, urgent).by_rest({"run": 10, "z": 900, "a": 1}))) == "a"
 
 
+def test_shares_go_in_turn_and_what_is_to_come_comes_after_what_waits() -> None:
+    steps = step("long", 90), step("short", 1), step("other", 5), step("child", 500, "short")
+    forecast = forecast_of(*steps)
+    turns = {"short": (0, 1.0), "other": (0, 2.0), "long": (0, 3.0)}
+    in_turn = replace(forecast, turns=turns)
+    assert [*in_turn.by_rest(in_turn.rests(0.0))] == ["short", "other", "long", "child"]
+    by_level = replace(forecast, turns={**turns, "long": (7, 3.0)})
+    assert [*by_level.by_rest(by_level.rests(0.0))] == ["long", "short", "other", "child"]
+    assert in_turn == forecast, "other turns are no reason to plan anew"
+
+
 def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
     known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
     assert [known.left(now) for now in (4.0, 10.0)] == [6, 1]
