@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flows import Workflow, wait_until
+from flows import PATIENCE, Workflow, wait_until
 from snakemake_executor_plugin_lading.commands import find_state_folder
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, transaction
