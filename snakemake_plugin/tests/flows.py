@@ -15,7 +15,7 @@ from typing import Any
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 # A machine that is busy with something else is slow; that is no failure, seconds.
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Workflow:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flows import Workflow, wait_until
+from flows import PATIENCE, Workflow, wait_until
 from snakemake_executor_plugin_lading.commands import find_state_folder
 from snakemake_executor_plugin_lading.process import connect_process, make_settings
 from snakemake_executor_plugin_lading.state_folder import ControllerOptions, transaction
@@ -133,5 +133,5 @@ def test_machines_are_launched_for_the_rules_that_come_next_unless_snakemake_was
         "merge would only wait for part"
     )
     (flow.folder / "go").touch()
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode == 0, said

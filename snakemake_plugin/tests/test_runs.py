@@ -419,7 +419,7 @@ def test_what_a_killed_snakemake_has_left_runs_on_or_is_ended_and_nothing_runs_a
     pids = {number: pid for what, number, pid in journal(flow)[:2]}
     assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")], "the first ones have been ended before"
     (flow.folder / "go").touch()
-    second.communicate(timeout=120)
+    second.communicate(timeout=PATIENCE)
     assert second.returncode == 0
     assert sorted(number for what, number, _ in journal(flow) if what == "end") == ["0", "1"]
     assert flow.processes() == []
@@ -437,7 +437,7 @@ def test_the_jobs_of_a_killed_snakemake_go_on_for_the_next_one(make: Make) -> No
     second = flow.start()
     wait_until(lambda: not set(flow.jobs("run_id")) & set(before))
     (flow.folder / "go").touch()
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert "2 jobs of an earlier Snakemake go on" in said
     assert begun(flow) == 2, "nothing has run twice"
@@ -456,7 +456,7 @@ def test_a_job_whose_rule_has_changed_is_ended_and_runs_anew(make: Make) -> None
     second = flow.start()
     wait_until(lambda: begun(flow) == 4)
     (flow.folder / "go").touch()
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert Counter(flow.jobs("task_id, state")) == {
         ("one", "cancelled"): 2,
@@ -481,7 +481,7 @@ def test_a_job_that_has_read_what_has_changed_since_is_ended_and_runs_anew(make:
     second = flow.start(*(["--forcerun", "one"] if changed == "nothing" else []))
     wait_until(lambda: begun(flow) == 2 or second.poll() is not None or flow.jobs("run_id")[1:2] != before)
     (flow.folder / "go").touch()
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert begun(flow) == 2
     assert ("new" in (flow.folder / "all.txt").read_text()) == (changed != "nothing")
@@ -511,7 +511,7 @@ def test_a_killed_snakemakes_jobs_are_those_of_its_own_folder_alone(make: Make) 
     second = flow.start(*options)
     wait_until(lambda: killed not in flow.jobs("run_id"))
     (flow.folder / "go").touch()
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert "2 jobs of an earlier Snakemake go on" in said
     assert begun(flow) == 2, "nothing has run twice"
@@ -641,7 +641,7 @@ def test_a_workflow_may_be_in_a_folder_whose_name_is_not_utf8(make: Callable[...
     second = flow.start()
     wait_until(lambda: not set(flow.jobs("run_id")) & set(before))
     (flow.folder / "go").touch()
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert begun(flow) == 2, "nothing has run twice"
     (flow.folder / "Snakefile").write_text(
@@ -668,7 +668,7 @@ rule all:
         database.execute(
             "UPDATE lading_job SET state = 'failed', cause = 'node_failure', ended_at = placed_at, unreported = 1"
         )
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode == 0, said
     assert "is submitted again: node_failure" in said
     assert (flow.folder / "all.txt").read_text() == "half\n"
@@ -681,7 +681,7 @@ def test_a_workflow_goes_on_without_its_controller_and_its_agent(make: Make, vic
     wait_until(lambda: begun(flow) == 2)
     os.kill(flow.process(victim), signal.SIGKILL)
     (flow.folder / "go").touch()
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode == 0, said
     assert sorted(journal_of_ends(flow)) == ["0", "1"], "nothing has run twice"
     assert begun(flow) == 2
@@ -736,7 +736,7 @@ def test_an_interrupted_workflow_leaves_nothing(make: Make) -> None:
     snakemake = flow.start()
     wait_until(lambda: begun(flow) == 2)
     snakemake.send_signal(signal.SIGINT)
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode != 0, said
     assert_nothing_is_left(flow)
 
@@ -757,7 +757,7 @@ def test_a_lock_that_is_never_released_keeps_no_interrupted_workflow_from_its_en
     snakemake = flow.start("--lading-sites-file", "sites.toml")
     wait_until(lambda: begun(flow) == 2 and ("bad", "failed", "error") in flow.jobs())
     snakemake.send_signal(signal.SIGINT)
-    snakemake.communicate(timeout=120)
+    snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode != 0
     (flow.folder / "Snakefile").write_text(COUNTS)
     assert_nothing_is_left(flow, {("failed",), ("cancelled",)})
@@ -770,7 +770,7 @@ def test_a_second_interrupt_ends_snakemake_and_leaves_nothing(make: Make) -> Non
     snakemake.send_signal(signal.SIGINT)
     wait_until(lambda: snakemake.poll() is not None or flow.jobs("cancel")[0][0] is not None)
     snakemake.send_signal(signal.SIGINT)
-    snakemake.communicate(timeout=120)
+    snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode != 0
     assert_nothing_is_left(flow)
 
@@ -782,7 +782,7 @@ def test_a_second_interrupt_waits_for_no_job_and_shows_no_traceback(make: Make) 
     snakemake.send_signal(signal.SIGINT)
     wait_until(lambda: flow.jobs("cancel")[0][0] is not None)
     snakemake.send_signal(signal.SIGINT)
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode == 1, said
     assert "Lading: interrupted again" in said
     assert "Traceback" not in said
@@ -794,7 +794,7 @@ def test_a_workflow_that_is_interrupted_before_its_first_job_leaves_nothing(make
     snakemake = flow.start()
     wait_until(lambda: list((flow.lading / "schedulers").glob("*")))
     snakemake.send_signal(signal.SIGINT)
-    said, _ = snakemake.communicate(timeout=120)
+    said, _ = snakemake.communicate(timeout=PATIENCE)
     assert snakemake.returncode != 0, said
     assert_nothing_is_left(flow)
 
@@ -821,7 +821,7 @@ def test_jobs_that_wait_at_a_machine_are_cancelled_with_those_that_run(make: Mak
     wait_until(lambda: begun(flow) == 1)
     wait_until(lambda: Counter(flow.jobs("state"))["placed",] > 0)
     snakemake.send_signal(signal.SIGINT)
-    snakemake.communicate(timeout=120)
+    snakemake.communicate(timeout=PATIENCE)
     assert_nothing_is_left(flow)
 
 

@@ -76,7 +76,7 @@ def test_rules_run_in_few_allocations(slurm: Slurm) -> None:
         assert len(native) == 20
         assert all(each.isdecimal() for each in native), "each ran in a job of SLURM's"
         assert len(set(native)) <= 4, "several share an allocation"
-        slurm.wait_until_free(120)  # the controller lets them go by itself, after Snakemake has ended
+        slurm.wait_until_free(PATIENCE)  # the controller lets them go by itself, after Snakemake has ended
     finally:
         flow.clean_up()
 
