@@ -9,8 +9,8 @@ per tick, by the statement where most of them go, processor and memory of the co
 and how many of its updates were HOT, and how long after room became free the next job was placed. With
 ``--drain`` 1,000 slots then run all jobs, each of which ends as soon as it has started.
 
-With ``--idle`` two controllers, of which one stands by, and the executors of four schedulers have nothing to do;
-printed are their statements, a minute, and the processor that each uses.
+``--idle`` runs two controllers, one of which stands by, and the executors of four schedulers, and gives them nothing to
+do. It prints how many statements a minute they send, and how much of a processor each of them uses.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     site = paper_site(home)
     settings = Settings.load()
     settings.state_folder.mkdir(parents=True, exist_ok=True)
-    count_statements(CREATE)
+    execute(CREATE)
     controller = Controller({site.name: site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
     longest = 0.0
 
@@ -105,7 +105,7 @@ def measure(waiting: int, seconds: float, settle: float, home: Path, *, drains: 
     tick()
     print(f"  first tick: {time.monotonic() - begun:.2f} s")
     run(time.monotonic() + settle)
-    count_statements(RESET)
+    execute(RESET)
     cpu, begun, longest = time.process_time(), time.monotonic(), 0.0
     ticks = run(time.monotonic() + seconds)
     cpu, passed = time.process_time() - cpu, time.monotonic() - begun
@@ -152,13 +152,12 @@ def statements() -> tuple[int, float, list[Any]]:
     return sum(row[0] for row in rows), sum(row[1] for row in rows), list(rows)
 
 
-def count_statements(do: str) -> None:
-    """Begin to count statements (``create extension if not exists pg_stat_statements``), or anew."""
+def execute(statement: str) -> None:
     from airflow.utils.session import create_session
     from sqlalchemy import text
 
     with create_session(scoped=False) as session:
-        session.execute(text(do))
+        session.execute(text(statement))
 
 
 CREATE, RESET = "create extension if not exists pg_stat_statements", "select pg_stat_statements_reset()"
@@ -168,7 +167,7 @@ def idle(seconds: float, settle: float) -> None:
     """Measure controllers and executors without jobs, each in a process of its own."""
     import psutil
 
-    count_statements(CREATE)
+    execute(CREATE)
     environment = {**os.environ, "AIRFLOW__LADING__START_CONTROLLER": "False"}
     executor = "from benchmarks.backlog import idle_executor; idle_executor({})"
     commands = [[sys.executable, "-c", executor.format(number)] for number in range(1, 5)]
@@ -176,7 +175,7 @@ def idle(seconds: float, settle: float) -> None:
     children = [psutil.Popen(command, env=environment, stderr=subprocess.DEVNULL) for command in commands]
     try:
         time.sleep(settle)
-        count_statements(RESET)
+        execute(RESET)
         before = [sum(child.cpu_times()[:2]) for child in children]
         time.sleep(seconds)
         used = [sum(child.cpu_times()[:2]) - cpu for child, cpu in zip(children, before, strict=True)]

@@ -92,7 +92,7 @@ def write_atomically(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w") as stream:
             stream.write(text)
         os.rename(hidden, path)
-    except OSError:
+    except BaseException:  # an interrupt as well
         with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
             os.unlink(hidden)
         shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way forever
