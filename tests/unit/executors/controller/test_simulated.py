@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,19 +134,26 @@ def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
     return found
 
 
-@pytest.mark.parametrize(("known", "seed"), [(True, 1), (False, 3)], ids=["known", "unknown"])
-def test_by_a_forecast_all_is_the_same(known: bool, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = some(16, 300, seed, known)
+def by_machine(diary: Diary) -> Counter[object]:
+    """What each machine did from its launch to its release. Those of a type that are launched together are alike."""
+    jobs: dict[int, set[tuple[str, float]]] = {number: set() for number in range(len(diary.launches))}
+    for job, (number, at) in diary.begun.items():
+        jobs[number].add((job, at))
+    return Counter(
+        (launch, frozenset(jobs[number]), diary.released[number])
+        for number, launch in enumerate(map(tuple, diary.launches))
+    )
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_by_a_forecast_all_is_the_same(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = some(16, 300, 1, known)
     on_paper = simulated(trace, "forecast")
     with monkeypatch.context() as patch:
         alive = live(trace, "forecast", tmp_path, patch)
     assert alive.launches == on_paper.launches
-    assert alive.begun.keys() == on_paper.begun.keys()
-    for job, (number, at) in alive.begun.items():  # machines of a type that are launched together are alike
-        on_which, when = on_paper.begun[job]
-        assert (alive.launches[number], at) == (on_paper.launches[on_which], when)
-    assert sorted(alive.released.values()) == sorted(on_paper.released.values())
-    assert len(alive.launches) > (5 if known else 2)
+    assert by_machine(alive) == by_machine(on_paper)
+    assert len(alive.launches) > 5
 
 
 def test_a_short_job_begins_where_there_is_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
