@@ -7,8 +7,8 @@ nodes on this machine, and installs snakemake-executor-plugin-slurm into a tempo
 each is compared with the others of the same round. ``bare`` is one ``sbatch --array`` without Snakemake, from its
 submission until no job is left; ``allocations`` and ``jobs`` are Lading's, by the key ``mode`` of its site. ``slurm``
 submits each job by itself, ``slurm-arrays`` 25 at a time, and both look at them from five seconds on. Larger arrays
-fail: the plugin puts the commands of all jobs of an array into one argument, of which Linux takes 128 KiB, and the
-script by which it submits what is longer loses that argument. Lading's time has in it the start and the end of its
+fail: the plugin passes the commands of all jobs of an array as one argument, which Linux limits to 128 KiB, and the
+script through which it submits longer ones loses that argument. Lading's time has in it the start and the end of its
 controller, and the wait for allocations. None has more jobs at work than the nodes have cpus.
 """
 

@@ -116,7 +116,7 @@ class BackPressure:
         :param count: how many jobs were submitted
         :param submitted: how many there were before
         :param divisible: whether a part of them could be submitted by itself; the array of a script's own is as it is
-        :raises SubmitError: there is none
+        :raises SubmitError: the answer has no id, as the submission was refused or its outcome is not known
         """
         try:
             id = system.submitted(answer)

@@ -90,10 +90,10 @@ class EC2Config(MachinesConfig):
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
         FORECAST,
-        description="By what machines are launched: `forecast`, "
-        "[all that is still to come of runs](packing.md#forecast), or `greedy`, what waits. "
-        "Any other [policy](placement.md#policies) chooses among the machines that are there, which are launched as by "
-        "`forecast`.",
+        description="What decides which machines are launched: `forecast` plans for "
+        "[everything that runs still have to do](packing.md#forecast), `greedy` for the jobs that wait. "
+        "Any other [policy](placement.md#policies) chooses among the machines that are there, and machines are launched "
+        "as with `forecast`.",
     )
     hurry: Hurry = Field(
         1.0,

@@ -32,7 +32,8 @@ BACKOFF = (2.0, 60.0)
 HEAD_START = 2
 # Where the batch system does not say more.
 CAUSE_TEXTS = {cause: reason.sentence for cause, reason in REASONS.items()} | {
-    "out_of_memory": "it used more memory than it had asked for",  # what could get no more may have ended by itself
+    # The script may have ended by itself when it could get no more.
+    "out_of_memory": "it used more memory than it had asked for",
     "cancelled": because("batch_cancelled").sentence,
     "submit_rejected": "the batch system does not take it",
     "lost": "the batch system no longer knows it, and it left no exit status",

@@ -115,7 +115,8 @@ class StateQuestions:
             return True
 
     def asked(self, poller: object, seconds: float) -> None:
-        """A poller has asked: for so many seconds none does, and it lets the others that do go first."""
+        """Note that a poller has asked: none asks again for so many seconds, and it asks after the others that are
+        waiting to."""
         now = time.monotonic()
         with self._lock:
             others = sum(each is not poller and now < turn + seconds for each, turn in self._turns.items())

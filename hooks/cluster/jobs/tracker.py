@@ -146,7 +146,7 @@ class TrackedBatchJob(JobAtSite):
         return self.shown.gone_since
 
     def enter(self, submission: Submission, index: int = 1) -> None:
-        """Note that it belongs to a submission, of which it is an element."""
+        """Note that it is an element of a submission."""
         self.submission, self.index = submission, index
         self.submit()
 
