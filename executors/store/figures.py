@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import func, select
 
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.jobs import QUEUED
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
 from lading.scheduling.reasons import Reason
@@ -96,15 +95,6 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     return by_site
 
 
-def waiting(session: Session) -> Sequence[Any]:
-    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
-    return session.execute(
-        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(QUEUED))
-        .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
-        .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
-    ).all()
-
-
 class TeamFigures(NamedTuple):
     """What a team of Airflow's has now.
 
@@ -131,14 +121,6 @@ def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigure
         else:
             found[before.team] = before._replace(waiting=before.waiting + jobs)
     return [found[team] for team in sorted(found)]
-
-
-def begun(session: Session, since: float) -> Sequence[Any]:
-    """How many jobs have begun since a time, by site and Dag, and when the first of them did."""
-    # By the columns themselves SQLite would look at all jobs, in the order of an index that has one of them.
-    by = (func.coalesce(JobRow.site, ""), func.coalesce(JobRow.dag_id, ""))
-    query = select(*by, func.count(), func.min(JobRow.started_at)).where(JobRow.started_at >= since).group_by(*by)
-    return [(site or None, dag_id or None, *rest) for site, dag_id, *rest in session.execute(query)]
 
 
 def what_is_up(session: Session) -> list[Up]:

@@ -1,4 +1,5 @@
-"""When jobs that wait are expected to start: by plans, by batch systems, by how long earlier tries have waited.
+"""When jobs that wait are expected to start: by plans, by batch systems, by those before them, by earlier waits.
+Page, API and commands all say what is found out here.
 
 It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that
 came true.
@@ -6,29 +7,44 @@ came true.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, case, func, select, update
+from sqlalchemy import Integer, bindparam, case, cast, func, select, update
 
+from lading.executors.store.figures import CPUS
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.leases import database_ahead
-from lading.executors.store.tables import JobRow, State
-from lading.scheduling.insight.starts import ExpectedStart, KnownWaits, StartSource, expected_start
+from lading.executors.store.tables import JobRow, SiteRow, State
+from lading.scheduling.insight.starts import (
+    Backlog,
+    ExpectedStart,
+    KnownWaits,
+    StartSource,
+    expected_start,
+    held_because,
+    rate_at_full_load,
+)
+from lading.scheduling.reason_codes import CODES
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# Of jobs that cannot start as things are: none is promised a start.
-NEVER = ("batch_never",)
 # So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
+# How many end in an hour is found out by the last hour; where too few have, by the last day.
+SECONDS_OF_RATE = (3600.0, 86400.0)
+# Those that were queued within so many seconds are counted together.
+SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
 COLUMNS = (
-    JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.site, JobRow.state, JobRow.queued_at, JobRow.planned_start,
-    JobRow.native_start, JobRow.reason_code, JobRow.said_at,
+    JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
+    JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
+    JobRow.said_at,
 )  # fmt: skip
 # What starts at once needs no forecast, seconds.
 SECONDS_UNTIL_SAID = 30.0
@@ -36,28 +52,193 @@ SECONDS_UNTIL_SAID = 30.0
 LEAST_MOVE, PART_OF_MOVE = 10.0, 0.1
 
 
-def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart]:
-    """When those of these jobs will start that wait, by token, as far as anything says it.
+@dataclass(frozen=True, slots=True)
+class NoStart:
+    """Why no start of a job that waits is expected until somebody, or a new period, changes something.
+
+    :param text: what holds it
+    """
+
+    text: str
+
+
+def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
+    """When those of these jobs will start that wait, or what holds them, by token, as far as anything says it.
 
     :param jobs: with their :data:`COLUMNS`
     :param now: epoch seconds, by the clock of the controller
     """
-    waiting = [job for job in jobs if job.state in WAITING and job.reason_code not in NEVER]
-    unsaid = [job for job in waiting if job.planned_start is None]
+    waiting = [job for job in jobs if job.state in WAITING]
+    if not waiting:
+        return {}
+    holding = Holding(session)
+    found: dict[str, ExpectedStart | NoStart] = {}
+    for job in waiting:
+        if (text := holding.of(job)) is not None:
+            found[job.token] = NoStart(text)
+    free = [job for job in waiting if job.token not in found]
+    unsaid = [job for job in free if job.planned_start is None]
     tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
     sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)
-    ahead = database_ahead(session) if waiting else 0.0
-    found = {}
-    for job in waiting:
+    ahead = database_ahead(session)
+    backlogs = Backlogs(session, holding, now) if any(job.native_start is None for job in unsaid) else None
+    for job in free:
         past = []
         if known := tasks.get((job.dag_id or "", job.task_id or "")):
             past.append(KnownWaits(known, f"task {job.task_id}"))
         if job.site is not None and (known := sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
-        start = expected_start(now, job.queued_at - ahead, job.planned_start, job.native_start, past)
+        before = None if backlogs is None or job.planned_start is not None else backlogs.before(job)
+        start = expected_start(now, job.queued_at - ahead, job.planned_start, job.native_start, past, before)
         if start is not None:
             found[job.token] = start
     return found
+
+
+class Holding:
+    """What holds jobs that wait, as their reasons and their sites say."""
+
+    def __init__(self, session: Session) -> None:
+        rows = session.execute(select(SiteRow.name, SiteRow.paused_by, SiteRow.trouble))
+        self.sites = {
+            name: "paused" if paused else "site_silent" if trouble else None for name, paused, trouble in rows
+        }
+
+    def of(self, job: Any) -> str | None:
+        """What holds a job, as text; None: nothing does."""
+        if (text := held_because(job.reason_code)) is not None:
+            return text
+        code = self.sites.get(site_of(job) or "")
+        # What a paused site has been given starts all the same.
+        return None if code == "paused" and job.state == State.PLACED else held_because(code)
+
+
+def site_of(job: Any) -> str | None:
+    """The site that a job was given to, or waits for; None: any."""
+    found: str | None = job.site or (None if job.reason is None else job.reason.site) or job.site_hint
+    return found
+
+
+# Of what jobs wait for the same: a site (None: any), a task of a Dag, or a run.
+Place = tuple[str, str | None, str | None]
+
+
+def place_of(job: Any) -> Place:
+    """What a job waits for: room at a site, or the end of others of its task or run, whose number is limited."""
+    code = CODES.get(job.reason_code or "")
+    if code is None or code.kind != "max_instances":
+        return "site", site_of(job), None
+    return ("run", job.dag_id, job.run_id) if code.key.startswith("run_") else ("task", job.dag_id, job.task_id)
+
+
+class Backlogs:
+    """The jobs that wait for the same, in the order in which they start, and how fast that goes."""
+
+    def __init__(self, session: Session, holding: Holding, now: float) -> None:
+        self.session, self.now = session, now
+        since = cast(JobRow.queued_at / SECONDS_TOGETHER, Integer)
+        columns = (
+            JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority,
+            JobRow.reason, JobRow.reason_code,
+        )  # fmt: skip
+        query = select(
+            *columns,
+            since.label("since"),
+            func.count().label("jobs"),
+            func.sum(CPUS).label("cpus"),
+            func.min(QUEUED).label("oldest"),
+            func.max(JobRow.queued_at).label("queued_at"),
+            # Of the last of them; None: not all have one.
+            case((func.count() == func.count(JobRow.planned_start), func.max(JobRow.planned_start))).label(
+                "planned_start"
+            ),
+            case((func.count() == func.count(JobRow.native_start), func.max(JobRow.native_start))).label(
+                "native_start"
+            ),
+        )
+        rows = session.execute(query.where(JobRow.state.in_(WAITING)).group_by(*columns, since)).all()
+        self.holding = holding
+        self.rows: Sequence[Any] = rows
+        """The jobs that wait, those together that are alike and were queued together."""
+        self.waiting: dict[Place, dict[tuple[bool, int, int], int]] = {}
+        self.oldest: dict[Place, float] = {}
+        for row in rows:
+            if holding.of(row) is not None:
+                continue
+            place = place_of(row)
+            turns = self.waiting.setdefault(place, {})
+            turn = (row.state != State.PLACED, -row.priority, row.since)
+            turns[turn] = turns.get(turn, 0) + row.jobs
+            self.oldest[place] = min(row.oldest, self.oldest.get(place, row.oldest))
+        self.sums: dict[Place, tuple[list[tuple[bool, int, int]], list[int]]] = {}
+        for place, turns in self.waiting.items():
+            order, sums = sorted(turns), [0]
+            for turn in order:
+                sums.append(sums[-1] + turns[turn])
+            self.sums[place] = order, sums
+        self.rates: dict[Place, float | None] = {}
+
+    def before(self, job: Any) -> Backlog | None:
+        """What is before a job; None: it is not known how fast that goes."""
+        place = place_of(job)
+        rate = self.rate(place)
+        if rate is None:
+            return None
+        order, sums = self.sums.get(place, ([], [0]))
+        turn = (job.state != State.PLACED, -job.priority, job.queued_at / SECONDS_TOGETHER)
+        at = bisect_left(order, turn)
+        # Of those that were queued with it as many are before it as behind it.
+        at_once = at - 1 if at and order[at - 1][:2] == turn[:2] and turn[2] - order[at - 1][2] < 1 else at
+        before = (sums[at_once] + sums[at_once + 1] - 1) / 2 if at_once < len(order) else sums[-1]
+        return Backlog(before, rate, whose(place), is_shared=job.state == State.PLACED)
+
+    def last_start(self, rows: Iterable[Any]) -> ExpectedStart | NoStart | None:
+        """When the last jobs of some rows are expected to start; None: of some nothing says it."""
+        last: ExpectedStart | None = None
+        for row in rows:
+            if (text := self.holding.of(row)) is not None:
+                return NoStart(text)
+            known = row.planned_start is not None or row.native_start is not None
+            before = None if known else self.before(row)
+            start = expected_start(self.now, row.oldest, row.planned_start, row.native_start, backlog=before)
+            if start is None:
+                return None
+            last = start if last is None or start.at > last.at else last
+        return last
+
+    def rate(self, place: Place) -> float | None:
+        """How many of those that wait for the same end in a second at full load."""
+        if place not in self.rates:
+            found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
+            self.rates[place] = next((rate for rate in found if rate is not None), None)
+        return self.rates[place]
+
+    def _rate(self, place: Place, seconds: float) -> float | None:
+        sort, first, second = place
+        there: dict[str, Sequence[Any]] = {
+            "site": () if first is None else (JobRow.site == first,),
+            "task": (JobRow.dag_id == first, JobRow.task_id == second),
+            "run": (JobRow.dag_id == first, JobRow.run_id == second),
+        }
+        since = self.now - seconds
+        ends = select(JobRow.ended_at).where(*there[sort], JobRow.ended_at >= since, JobRow.started_at.is_not(None))
+        ended = [at for at in self.session.scalars(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)) if at]
+        if len(ended) == MOST_OF_SITE:
+            since = ended[-1]
+        begun = select(QUEUED, JobRow.started_at).where(*there[sort], JobRow.started_at >= since)
+        begun = begun.where(WAITED >= SECONDS_UNTIL_SAID).order_by(JobRow.started_at.desc()).limit(5 * MOST_OF_SITE)
+        waits = [(queued, started) for queued, started in self.session.execute(begun) if started is not None]
+        if place in self.oldest:
+            waits.append((self.oldest[place], self.now))
+        return rate_at_full_load(waits, ended, since)
+
+
+def whose(place: Place) -> str:
+    """For what jobs wait, as text."""
+    sort, first, second = place
+    if sort == "site":
+        return "at all sites" if first is None else f"at site {first}"
+    return f"of task {second}" if sort == "task" else "of its run"
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
@@ -111,7 +292,7 @@ def stored_plans(session: Session) -> dict[str, float]:
     return {token: at for token, at in session.execute(query) if at is not None}
 
 
-def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart]:
+def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
     """The same for somebody who looks: what is shown first of a job is kept.
 
     :param jobs: with their :data:`COLUMNS`
@@ -120,13 +301,14 @@ def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, 
     jobs = list(jobs)
     found = expected_starts(session, jobs, now)
     since = now + database_ahead(session) - SECONDS_UNTIL_SAID if found else now
-    new = [job.token for job in jobs if job.token in found and job.said_at is None and job.queued_at < since]
+    expected = {token: start for token, start in found.items() if isinstance(start, ExpectedStart)}
+    new = [job.token for job in jobs if job.token in expected and job.said_at is None and job.queued_at < since]
     rows = []
     for chunk in chunks(new):
         # One that the controller changes now is kept the next time: who only looks waits for nobody.
         free = select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.said_at.is_(None))
         for token in session.scalars(free.with_for_update(skip_locked=True)):
-            start = found[token]
+            start = expected[token]
             said = {"since": start.since, "until": start.until, "source": start.source.value}
             rows.append({"its_token": token, "now": now, **said})
     if rows:

@@ -18,7 +18,7 @@ from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now, database_ahead
-from lading.executors.store.starts import WAITING, accuracy, show_starts
+from lading.executors.store.starts import WAITING, NoStart, accuracy, show_starts
 from lading.hooks.site import LocationState, Site
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
@@ -143,6 +143,8 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
     now = controller_now(session)
     if (start := show_starts(session, [job], now).get(job.token)) is None:
         return []
+    if isinstance(start, NoStart):
+        return [ExplanationStep("expected start", [f"none while this holds it: {start.text}"])]
     said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     came_true = [
         f"within a week {each.within} of {each.said} such jobs started when it was said first"

@@ -15,7 +15,7 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
 from lading.executors.store.leases import controller_now
-from lading.executors.store.starts import show_starts
+from lading.executors.store.starts import NoStart, show_starts
 from lading.plugin.command_host import as_command, host
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
@@ -87,11 +87,11 @@ def all_youngest_first(wanted: Sequence[ColumnElement[bool]]) -> Select[JobRow]:
     return query.where(*wanted).order_by(*order).execution_options(yield_per=ROWS_AT_A_TIME)
 
 
-def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = None) -> dict[str, Any]:
+def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:
     """A job as programs read it.
 
     :param held: where room is held for it, as ``site/location``
-    :param start: when it is expected to start
+    :param start: when it is expected to start, or what holds it
     """
     ended = job.ended_at or time.time()
     return {
@@ -119,8 +119,8 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = 
         "node": job.node,
         "queued_at": job.queued_at,
         "started_at": job.started_at,
-        "starts_from": None if start is None else start.since,
-        "starts_until": None if start is None else start.until,
+        "starts_from": start.since if isinstance(start, ExpectedStart) else None,
+        "starts_until": start.until if isinstance(start, ExpectedStart) else None,
         "starts_by": None if start is None else start.text,
         "ended_at": job.ended_at,
         "wait_seconds": round((job.started_at or ended) - job.queued_at, 3),
@@ -131,7 +131,7 @@ def job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = 
     }
 
 
-def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | None = None) -> dict[str, Any]:
+def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | NoStart | None = None) -> dict[str, Any]:
     """A job as people read it, likewise."""
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
@@ -145,12 +145,19 @@ def short_job_row(job: JobRow, held: str | None = None, start: ExpectedStart | N
         "batch job": job.native_id,
         "node": job.node,
         "wait": row["wait_seconds"],
-        "starts": None if start is None else f"{format_moment(start.since)} to {format_moment(start.until)}",
+        "starts": None if start is None else start_text(start),
         "duration": row["duration_seconds"],
         "peak MiB": job.peak_memory,
         "cpu s": job.cpu_seconds,
         "reason": None if job.reason is None else host().for_users(str(job.reason)),
     }
+
+
+def start_text(start: ExpectedStart | NoStart) -> str:
+    """When a job is expected to start, or what holds it, as text."""
+    if isinstance(start, NoStart):
+        return f"held: {start.text}"
+    return f"{format_moment(start.since)} to {format_moment(start.until)}"
 
 
 def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:

@@ -17,13 +17,15 @@ class Stretch(NamedTuple):
     :param since: when its first job was queued; None: it has none yet
     :param started: when the first of them started
     :param until: when the last of them ended; None: some have not
-    :param seconds: that a job of it takes; None: that is not known
+    :param seconds: that a job of it takes, or all of them where it has none yet; None: that is not known
+    :param last: when the last of its jobs started, or is expected to; None: it has none
     """
 
     since: float | None
     started: float | None
     until: float | None
     seconds: float | None
+    last: float | None = None
 
 
 def order(upstream: Mapping[str, Iterable[str]], names: Iterable[str]) -> list[str]:
@@ -54,8 +56,7 @@ def to_come(
 ) -> dict[str, tuple[float, float]]:
     """From when to when the tasks are expected that have not ended, as far as it is known how long they take.
 
-    What is known of one is not known of those behind another of which it is not. That jobs of one task wait for each
-    other is not counted.
+    What is known of one is not known of those behind another of which it is not.
     """
     ends: dict[str, float | None] = {name: task.until for name, task in tasks.items() if task.until is not None}
     found: dict[str, tuple[float, float]] = {}
@@ -68,7 +69,7 @@ def to_come(
             ends[name] = None
             continue
         begin = task.started if task.started is not None else max([now, *(each for each in before if each is not None)])
-        found[name] = begin, max(now, begin + task.seconds)
+        found[name] = begin, max(now, max(begin, task.last or begin) + task.seconds)
         ends[name] = found[name][1]
     return found
 

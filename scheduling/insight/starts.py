@@ -1,15 +1,18 @@
 """When a job that waits will start: one interval, and where it is from. Pure; epoch seconds and seconds.
 
 A plan of what is to come goes first, for it says what Lading itself is about to do; then what the batch system says of
-its own queue; else the waits of earlier tries, of which those count that were longer than this job has waited already.
+its own queue; then how fast those before it go; else the waits of earlier tries, of which those count that were longer
+than this job has waited already. Of a job that is held by something that time alone does not end none is expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from lading.scheduling.reason_codes import CODES
 from lading.scheduling.text.units import format_time
 
 # Fewer waits say nothing.
@@ -25,6 +28,12 @@ EARLY_PART = 0.75
 # What runs before a job by a plan may end earlier than expected, as lengths are not known exactly: by a part of what is
 # left, and by so many seconds in any case.
 PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
+# The latest start by a plan or by those before it is as many times as far as the earliest, or so many seconds later.
+WIDEST, NARROWEST_SECONDS = 3.0, 60.0
+# Kinds of reasons that hold a job until somebody, or a new period, changes something: none is promised a start.
+HOLDING = frozenset(("controller", "paused", "site_away", "plugin", "never", "no_driver", "budget", "max_usd", "share"))
+# A batch job that cannot start as things are, in a queue where others do.
+HOLDING_CODES = frozenset(("batch_never",))
 
 
 class StartSource(str, Enum):
@@ -34,6 +43,8 @@ class StartSource(str, Enum):
     """Lading's own plan of what is to come."""
     BATCH_SYSTEM = "batch_system"
     """What the batch system expects of its own queue."""
+    BACKLOG = "backlog"
+    """How many jobs wait before it, and how many end in an hour at full load."""
     PAST_WAITS = "past_waits"
     """How long earlier tries have waited."""
 
@@ -42,11 +53,13 @@ class StartSource(str, Enum):
 class ExpectedStart:
     """From when to when a job is expected to start.
 
-    :param since: epoch seconds; so for ``until``
+    :param since: epoch seconds; so for ``at`` and ``until``
+    :param at: about when
     :param text: what that rests on
     """
 
     since: float
+    at: float
     until: float
     source: StartSource
     text: str
@@ -64,18 +77,65 @@ class KnownWaits:
     whose: str
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is before a job that waits.
+
+    :param jobs: that wait for the same and start before it
+    :param per_second: how many end there in a second at full load
+    :param whose: for what they wait, as text
+    :param is_shared: whether they are in the queue of a batch system, where jobs of others come between them
+    """
+
+    jobs: float
+    per_second: float
+    whose: str
+    is_shared: bool = False
+
+
+def held_because(code: str | None) -> str | None:
+    """What holds a job that waits for as long as nobody changes it, as text; None: nothing does.
+
+    :param code: of the reason for which it waits
+    """
+    found = CODES.get(code or "")
+    return found.title if found is not None and (found.kind in HOLDING or found.key in HOLDING_CODES) else None
+
+
+def rate_at_full_load(waits: Iterable[tuple[float, float]], ended: Sequence[float], since: float) -> float | None:
+    """How many jobs end in a second while others wait; None: too few have.
+
+    Each end makes room for a start. What was started together when machines came up says nothing of that.
+
+    :param waits: from when to when jobs have waited
+    :param ended: when jobs have ended
+    :param since: what was before is not looked at
+    """
+    full: list[list[float]] = []
+    for begin, end in sorted((max(begin, since), end) for begin, end in waits if end > since):
+        if full and begin <= full[-1][1]:
+            full[-1][1] = max(full[-1][1], end)
+        else:
+            full.append([begin, end])
+    seconds = sum(end - begin for begin, end in full)
+    count = sum(any(begin <= at <= end for begin, end in full) for at in ended)
+    return count / seconds if count >= FEWEST_WAITS and seconds > 0 else None
+
+
 def expected_start(
     now: float,
     queued_at: float,
     planned: float | None = None,
     native: float | None = None,
     past: Sequence[KnownWaits] = (),
+    backlog: Backlog | None = None,
 ) -> ExpectedStart | None:
     """When a job that waits will start; None: nothing says it.
 
     :param planned: when the plan of its site has it begin; None: no plan has it
     :param native: when the batch system expects it to; None: it does not say
     :param past: the waits of earlier tries, of what is most like it first
+    :param backlog: what is before it; None: it is not known how fast that goes
     """
     if planned is not None:
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
@@ -84,10 +144,24 @@ def expected_start(
     if native is not None and native >= now - LATE_SECONDS:
         text = "what the batch system expects if the jobs before it take as long as they may"
         return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
+    # Of the next few of a shared queue earlier waits say more.
+    if backlog is not None and (not backlog.is_shared or backlog.jobs + 1 >= FEWEST_WAITS):
+        return after_backlog(now, backlog)
     for known in past:
         if (found := after_waits(now, queued_at, known)) is not None:
             return found
-    return None
+    return None if backlog is None else after_backlog(now, backlog)
+
+
+def after_backlog(now: float, backlog: Backlog) -> ExpectedStart:
+    """The interval around the time at which those before a job, and one more, have ended."""
+    left = (backlog.jobs + 1) / backlog.per_second
+    first, last = left / math.sqrt(WIDEST), left * math.sqrt(WIDEST)
+    if last - first < NARROWEST_SECONDS:
+        first = max(0.0, left - NARROWEST_SECONDS / 2)
+        last = first + NARROWEST_SECONDS
+    text = f"{backlog.jobs:,.0f} jobs before it and {backlog.per_second * 3600:,.3g} an hour {backlog.whose}"
+    return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
 
 
 def around(now: float, at: float, source: StartSource, text: str, early: float = 0.0) -> ExpectedStart:
@@ -96,8 +170,11 @@ def around(now: float, at: float, source: StartSource, text: str, early: float =
     :param early: by how many seconds it may be earlier
     """
     left = max(at - now, 0.0)
-    since = now + max(0.0, left - max(0.0, early))
-    return ExpectedStart(since, now + left + LATE_SECONDS + LATE_PART * left, source, text)
+    first = max(0.0, left - max(0.0, early))
+    last = left + LATE_SECONDS + LATE_PART * left
+    if source is StartSource.FORECAST:
+        last = min(last, max(WIDEST * first, first + NARROWEST_SECONDS))
+    return ExpectedStart(now + first, now + left, now + last, source, text)
 
 
 def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart | None:
@@ -107,10 +184,10 @@ def after_waits(now: float, queued_at: float, past: KnownWaits) -> ExpectedStart
     if len(longer) < FEWEST_WAITS:
         return None
     outside = len(longer) // ONE_OF
-    first, last = longer[outside], longer[-1 - outside]
+    first, middle, last = longer[outside], longer[len(longer) // 2], longer[-1 - outside]
     which = f"{len(longer)} of {len(past.seconds)}" if len(longer) < len(past.seconds) else f"{len(longer)}"
     so_far = (
         f": those that waited for {format_time(round(waited))} or longer" if len(longer) < len(past.seconds) else ""
     )
     text = f"{which} earlier tries of {past.whose}{so_far}"
-    return ExpectedStart(queued_at + first, queued_at + last, StartSource.PAST_WAITS, text)
+    return ExpectedStart(queued_at + first, queued_at + middle, queued_at + last, StartSource.PAST_WAITS, text)

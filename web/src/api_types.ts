@@ -944,6 +944,8 @@ export interface components {
             ended_at: number | null;
             /** Expected End */
             expected_end: number | null;
+            /** Held */
+            held: string | null;
             last_run: components["schemas"]["LastRun"] | null;
             /** Now */
             now: number;
@@ -1171,23 +1173,23 @@ export interface components {
         };
         /**
          * StartEstimate
-         * @description From when to when a job that waits is expected to start.
+         * @description From when to when a job that waits is expected to start, or why no start is expected.
          */
         StartEstimate: {
             /** Since */
-            since: number;
-            source: components["schemas"]["StartSource"];
+            since: number | null;
+            source: components["schemas"]["StartSource"] | null;
             /** Text */
             text: string;
             /** Until */
-            until: number;
+            until: number | null;
         };
         /**
          * StartSource
          * @description What an expected start rests on.
          * @enum {string}
          */
-        StartSource: "forecast" | "batch_system" | "past_waits";
+        StartSource: "forecast" | "batch_system" | "backlog" | "past_waits";
         /**
          * State
          * @description Where a job is on its way; the cause says why it ended or waits.
@@ -1436,8 +1438,6 @@ export interface components {
             hidden: boolean;
             /** Jobs */
             jobs: number;
-            /** Jobs Per Hour */
-            jobs_per_hour: number | null;
             /** Key */
             key: string;
             /** Kind */
@@ -1452,14 +1452,13 @@ export interface components {
             };
             /** Remedy */
             remedy: string;
-            /** Seconds */
-            seconds: number | null;
             /** Sentences */
             sentences: string[];
             /** Share */
             share: number;
             /** Site */
             site: string | null;
+            start: components["schemas"]["StartEstimate"] | null;
             /** Title */
             title: string;
         };

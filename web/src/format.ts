@@ -149,18 +149,15 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
   const asked = requested ? `${asked_by} has asked for ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
   if (!is_planned) return [asked, "No plan covers this run: only sites with policy = \"forecast\" plan ahead."].filter(isText);
-  const deadline = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;
-  const end = trouble
-    ? `It ${spoken(trouble)}`
-    : ends_at !== null
-      ? `Planned to end at about ${date(ends_at)}${deadline}`
-      : finish_by === null ? null : `It shall end by ${date(finish_by)}; when it will is not known`;
+  // When it is expected to end is said once, above.
+  const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It shall end by ${date(finish_by)}${ends_at === null ? ", but no plan says when it will" : ", as planned"}`;
   const worth = asked_hurry !== null ? null : hurry === null ? "The hurry is that of its sites" : `${hurryName(hurry)}, as its Dag says`;
   return [asked, worth, end].filter(isText);
 }
 
 /** When a job is expected to start, in a few characters. */
 export function startText({since, until}: Pick<StartEstimate, "since" | "until">, now: number): string {
+  if (since === null || until === null) return "not while held";
   const at = until - now > 43200 ? date : minute;
   const [first, last] = [at(since), at(until)];
   return since <= now ? `by ${last}` : first === last ? `at about ${last}` : `${first} – ${last}`;

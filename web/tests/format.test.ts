@@ -63,6 +63,7 @@ test("when a job starts: a time of day, a date where that is far off", () => {
   expect(startText({since: now + 600, until: now + 1800}, now)).toBe("17:55 – 18:15");
   expect(startText({since: now + 600, until: now + 620}, now)).toBe("at about 17:55");
   expect(startText({since: now - 600, until: now + 1800}, now)).toBe("by 18:15");
+  expect(startText({since: null, until: null}, now)).toBe("not while held");
   expect(startText({since: now, until: now + 86400}, now)).toMatch(/^by .*Nov 24.* 17:45$/);
 });
 
@@ -73,7 +74,7 @@ test("what a run goes by, and when it ends", () => {
   expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No plan covers this run/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
   expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
-  expect(end).toMatch(/^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
+  expect(end).toMatch(/^It shall end by .*Nov 27.* 06:00, as planned$/);
   expect(more).toEqual([]);
   const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
   expect(byDag).toBe("hurry 2.5, as its Dag says");

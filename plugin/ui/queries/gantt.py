@@ -5,6 +5,7 @@ Times are seconds since the epoch. None is what is not known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session, defer
 
 from lading.executors.orchestrator import airflow_run_requests
 from lading.executors.orchestrator.airflow_dags import Dags
-from lading.executors.store import JobRow
+from lading.executors.store import LIVE, JobRow, starts
 from lading.executors.store.durations import Durations
 from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
@@ -104,7 +105,10 @@ class RunGantt(BaseModel):
     ended_at: float | None
     """None: it has not."""
     expected_end: float | None
-    """By the plan where there is one, else by how long its tasks took before; None: it has ended, or is not known."""
+    """By the plan where there is one, else by when its jobs start and how long its tasks took before; None: it has
+    ended, or is not known."""
+    held: str | None
+    """What holds jobs of it, so that no end is expected; None: nothing does."""
     critical: list[str]
     """The chain of tasks that makes the run as long, the first one first."""
     last_run: LastRun | None
@@ -135,12 +139,25 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     if dag_run is not None and dag_run.start_date is not None:
         began = min(began or now, dag_run.start_date.timestamp())
     lengths = durations(session, dag_id, [*tasks, *pending]) if live else {}
+    last = last_run(session, dag_id, run_id, began)
+    before = {} if last is None else tasks_took(session, dag_id, last.run_id)
+    lasts, held = last_starts(session, dag_id, run_id, now) if live else ({}, None)
     stretches = {
-        name: Stretch(task.sums["began_at"], task.started_at, task.until, lengths.get(name))
+        name: Stretch(
+            task.sums["began_at"],
+            task.started_at,
+            task.until,
+            lengths.get(name) if task.until is not None or lasts.get(name) is not None else None,
+            lasts.get(name),
+        )
         for name, task in tasks.items()
     }
-    # What has no job yet.
-    stretches |= {name: Stretch(None, None, None, lengths.get(name)) for name in pending if name not in tasks and live}
+    # What has no job yet: all jobs of a mapped task count.
+    for name in pending:
+        if name not in tasks and live and name in lengths:
+            stretches[name] = Stretch(None, None, None, max(lengths[name], before.get(name, 0.0)))
+        elif name not in tasks and live:
+            stretches[name] = Stretch(None, None, None, None)
     before_each = without(upstream, stretches)
     expected = to_come(stretches, before_each, now)
     ends = {name: each.until for name, each in stretches.items() if each.until is not None}
@@ -149,8 +166,6 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
     unknown = [name for name in stretches if name not in ends]
     lasting = {name: now for name in unknown if stretches[name].since is not None}
     chain = critical({**ends, **lasting}, before_each) if upstream else []
-    last = last_run(session, dag_id, run_id, began)
-    before = {} if last is None else tasks_took(session, dag_id, last.run_id)
     ended = None if live or not tasks else max((each.sums["ended_at"] or 0.0 for each in tasks.values()), default=None)
     ended = None if any(each.sums["live"] for each in tasks.values()) else ended
     forecast = airflow_run_requests.terms(session, dag_id, run_id).get(run_id)
@@ -161,7 +176,8 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
         now=now,
         began_at=began,
         ended_at=ended,
-        expected_end=expected_end if live else None,
+        expected_end=expected_end if live and held is None else None,
+        held=held,
         critical=chain,
         last_run=last,
         tasks=[
@@ -172,6 +188,30 @@ def gantt(session: Session, dag_id: str, run_id: str, now: float) -> RunGantt:
             for name in names
         ],
     )  # fmt: skip
+
+
+def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple[dict[str, float | None], str | None]:
+    """When the last live job of each task of a run started, or is expected to (None: nothing says it), and what holds
+    jobs of it.
+    """
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None), JobRow.state.in_(LIVE))
+    jobs = session.execute(select(*starts.COLUMNS, JobRow.started_at).where(*mine)).all()
+    expected = starts.expected_starts(session, jobs, now)
+    found: dict[str, float | None] = {}
+    held: Counter[str] = Counter()
+    for job in jobs:
+        start = expected.get(job.token)
+        at = job.started_at if job.state not in starts.WAITING else None
+        if isinstance(start, starts.NoStart):
+            held[start.text] += 1
+        elif start is not None:
+            at = start.at
+        known = found.get(job.task_id, at)
+        found[job.task_id] = None if at is None or known is None else max(at, known)
+    if not held:
+        return found, None
+    text, number = held.most_common(1)[0]
+    return found, f"{number:,} of its jobs {'wait' if number > 1 else 'waits'}: {text}"
 
 
 def begin_of(stretch: Stretch, expected: tuple[float, float] | None) -> float:

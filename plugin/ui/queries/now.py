@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,20 +23,20 @@ from lading.executors.store.figures import (
     CpusInUse,
     LiveJobs,
     Up,
-    begun,
     busy,
     live_jobs,
     queues,
     teams,
     total,
     usd_per_hour,
-    waiting,
     what_is_up,
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.starts import Backlogs, Holding
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
 from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
@@ -393,11 +393,8 @@ class WaitGroup(BaseModel):
     jobs: int
     share: float
     """Of all that wait, 0 to 1."""
-    jobs_per_hour: float | None
-    """How many jobs of these Dags have begun there in an hour, by the last 24; None: none has, or they wait for a
-    budget."""
-    seconds: float | None
-    """How long it takes at that rate until all of them have begun; None: likewise."""
+    start: StartEstimate | None
+    """When the last of them is expected to start; None: nothing says it."""
     cpus: float
     oldest: float
     """When the first of them was queued."""
@@ -435,26 +432,29 @@ class WaitingGroup:
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
-    # Of all its Dags, those that the user may not see as well.
-    all_dags: set[str | None] = field(default_factory=set)
+    rows: list[Any] = field(default_factory=list)
 
-    def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
+    def add(self, row: Any, seen: bool) -> None:
         """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
-        self.all_dags.add(dag_id)
+        self.rows.append(row)
+        self.jobs += row.jobs
+        self.cpus += float(row.cpus)
+        self.oldest = min(self.oldest, row.oldest)
         if not seen:
             self.hidden = True
             return
-        if reason is not None:
-            self.reasons[reason] += count
-        if dag_id:
-            self.dags[dag_id] += count
+        if row.reason is not None:
+            self.reasons[row.reason] += row.jobs
+        if row.dag_id:
+            self.dags[row.dag_id] += row.jobs
 
-    def model(self, waiting: int, rate: float | None) -> WaitGroup:
+    def model(self, waiting: int, backlogs: Backlogs) -> WaitGroup:
         """
         :param waiting: how many jobs wait in all
-        :param rate: how many of its Dags have begun there in an hour; None: none has, or that says nothing
         """
-        code = self.code
+        code, start = self.code, as_estimate(backlogs.last_start(self.rows))
+        if start is not None and self.hidden:  # what it rests on may name a task of another Dag
+            start.text = ""
         sentences = Counter[str]()
         for reason, jobs in self.reasons.items():
             sentences[str(reason)] += jobs
@@ -470,8 +470,7 @@ class WaitingGroup:
             params=plain(commonest[0][0]) if commonest else {},
             jobs=self.jobs,
             share=self.jobs / waiting if waiting else 0.0,
-            jobs_per_hour=rate,
-            seconds=None if rate is None else self.jobs / rate * 3600,
+            start=start,
             cpus=self.cpus,
             oldest=self.oldest,
             sentences=[text for text, _ in sentences.most_common(MOST_SENTENCES)],
@@ -495,14 +494,11 @@ def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
 def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Why jobs wait now."""
     groups: dict[Key, WaitingGroup] = {}
-    for reason, dag_id, site, count, cpus, oldest in waiting(session):
-        seen = sight.sees(dag_id)
-        key = key_of(reason, site, seen)
-        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
-        group.jobs += count
-        group.cpus += float(cpus)
-        group.oldest = min(group.oldest, oldest)
-        group.add(reason, dag_id, count, seen)
+    backlogs = Backlogs(session, Holding(session), now)
+    for row in backlogs.rows:
+        seen = sight.sees(row.dag_id)
+        key = key_of(row.reason, row.site, seen)
+        groups.setdefault(key, WaitingGroup((row.reason or NEW).meaning, *key[1:])).add(row, seen)
     for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
         seen = sight.sees(dag_id)
         held_in = groups.get(key_of(reason, job_site, seen))
@@ -512,34 +508,8 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
                 HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
-    jobs, rates = sum(each.jobs for each in ordered), BeginRates(session, now)
-    groups_said = [
-        # Those that a spent budget holds begin with its next period, at whatever rate others have begun.
-        each.model(jobs, None if each.code.kind == "budget" else rates.per_hour(each.site, each.all_dags))
-        for each in ordered
-    ]
-    return WaitGroups(now=now, jobs=jobs, groups=groups_said)
-
-
-class BeginRates:
-    """How many jobs begin in an hour, by what has begun within the last 24."""
-
-    def __init__(self, session: Session, now: float) -> None:
-        self.now = now
-        self.begun = begun(session, now - SECONDS_PER_DAY)
-
-    def per_hour(self, site: str | None, dags: Collection[str | None]) -> float | None:
-        """The rate of some Dags.
-
-        :param site: there; None: anywhere
-        :returns: None: none of them has begun
-        """
-        rows = [row for row in self.begun if row[1] in dags and site in (None, row[0])]
-        if not rows:
-            return None
-        # Of what came an hour ago a day says nothing, nor does a second.
-        hours: float = max((self.now - min(row[3] for row in rows)) / 3600, 1.0)
-        return sum(int(row[2]) for row in rows) / hours
+    jobs = sum(each.jobs for each in ordered)
+    return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, backlogs) for each in ordered])
 
 
 def plain(reason: Reason) -> dict[str, Any]:

@@ -502,7 +502,4 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
 def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any]:
     """The tries that have waited longest before they started, those that still wait among them."""
     longest = select(JobRow, usd_until(now)).where(*mine).order_by(waited(now).desc(), JobRow.token).limit(MOST_WAITS)
-    rows = session.execute(longest).all()
-    boots = boots_of(session, [job for job, _ in rows])
-    ahead = database_ahead(session)
-    return [as_try(job, Sight(), usd, boots.get(job.location or ""), ahead=ahead) for job, usd in rows]
+    return as_tries(session, Sight(), [(job, usd) for job, usd in session.execute(longest)], now)

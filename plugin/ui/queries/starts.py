@@ -5,19 +5,20 @@ from __future__ import annotations
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from lading.executors.store.starts import accuracy
+from lading.executors.store.starts import NoStart, accuracy
 from lading.scheduling.insight.starts import ExpectedStart, StartSource
 
 
 class StartEstimate(BaseModel):
-    """From when to when a job that waits is expected to start."""
+    """From when to when a job that waits is expected to start, or why no start is expected."""
 
-    since: float
-    """Epoch seconds; so for ``until``."""
-    until: float
-    source: StartSource
+    since: float | None
+    """Epoch seconds; so for ``until``. None: it is held by something that time alone does not end."""
+    until: float | None
+    source: StartSource | None
+    """None: likewise."""
     text: str
-    """What it rests on, as a part of a sentence."""
+    """What it rests on, as a part of a sentence; of one that is held, by what."""
 
 
 class StartAccuracy(BaseModel):
@@ -30,10 +31,12 @@ class StartAccuracy(BaseModel):
     """How many of them started within it."""
 
 
-def as_estimate(start: ExpectedStart | None) -> StartEstimate | None:
+def as_estimate(start: ExpectedStart | NoStart | None) -> StartEstimate | None:
     """The model of an expected start."""
     if start is None:
         return None
+    if isinstance(start, NoStart):
+        return StartEstimate(since=None, until=None, source=None, text=start.text)
     return StartEstimate(since=start.since, until=start.until, source=start.source, text=start.text)
 
 

@@ -2,10 +2,10 @@
 import * as React from "react";
 import type {QueueWait, StartAccuracy, StartSource, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
-import {count, cpusText, duration, percent, sentence, spoken, usd} from "../format";
+import {count, cpusText, duration, iso, percent, sentence, spoken, startText, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Bar, Clamp, Link, Name, Row, Select} from "../ui/parts";
+import {AnswerSection, Bar, Clamp, Link, Muted, Name, Row, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 import {WAITING} from "./jobs";
@@ -30,7 +30,7 @@ const isLimitAlone = (group: WaitGroup) => {
 const lines = (group: WaitGroup) => [...(isLimitAlone(group) ? [] : group.sentences).map((text) => sentence(spoken(text) ?? "", group.site)), ...holds(group)];
 /** The jobs of a group. Those of which nothing was said yet have no code; few that wait have a site, but their reasons. */
 const choices = ({key, limit, site: at}: WaitGroup) => (key === "new" ? {view: "jobs", state: "queued"} : {view: "jobs", state: WAITING, reason: key, limit, at});
-const atRate = ({seconds}: WaitGroup) => (seconds === null ? "–" : `about ${duration(seconds)}`);
+const lastStart = ({start}: WaitGroup, now: number) => (start === null ? <Muted>unknown</Muted> : <div>{startText(start, now)}{start.since === null || !start.text ? null : <div className="muted"><Clamp text={start.text} /></div>}</div>);
 
 function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chosenSite: string | null}) {
   const rows = chosenSite ? found.groups.filter(({site}) => site === chosenSite) : found.groups;
@@ -42,7 +42,9 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Waits for", cell: (group) => (
       <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
-    {title: "Started within", csvTitle: "Started within, s", help: "At the rate at which jobs of these Dags have begun there in the last 24 hours", cell: atRate, text: ({seconds}) => seconds, number: true},
+    {title: "Last one starts", help: "When the last of these jobs is expected to start, by what is also said of each job", cell: (group) => lastStart(group, now), text: false},
+    {title: "Last one starts from", hidden: true, text: ({start}) => iso(start?.since)},
+    {title: "Last one starts until", hidden: true, text: ({start}) => iso(start?.until)},
     {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
     {title: "cpus asked", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
@@ -66,7 +68,7 @@ function Queues() {
   return <AnswerSection title="Queue waits" asked={asked}>{(found) => <Table name="Queue waits" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
-const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", past_waits: "By the waits of earlier tries"};
+const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", backlog: "By the jobs before them", past_waits: "By the waits of earlier tries"};
 const MONTH = 30 * 86400;
 /** How often jobs have started when it was said that they would. */
 function Accuracy() {

@@ -136,11 +136,10 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Cost", cell: (task) => (task.usd === null && !task.cpu_hours ? "–" : cost(task.usd, task.cpu_hours)), csvTitle: "USD", text: (task) => task.usd, number: true},
     {title: "cpu-hours", hidden: true, text: (task) => task.cpu_hours},
   ];
-  const end = found.ended_at === null && found.expected_end !== null ? `It is expected to end at about ${date(found.expected_end)}. ` : "";
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
     <>
-      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}{end}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
+      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
       <div style={{margin: "4px 0"}}><Row><Button onClick={() => turn(0.5)}>Zoom in</Button>{zoom ? <><Button onClick={() => turn(2)}>Zoom out</Button><Button onClick={() => turn(1, -0.5)}>Earlier</Button><Button onClick={() => turn(1, 0.5)}>Later</Button></> : null}</Row><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: hatched("var(--l-failed)", SLANTS.failed)}]} /><Hatches /></div>
       <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
     </>

@@ -57,7 +57,7 @@ export function RunTab({dagId, runId}: Run) {
   if (found && (!found.totals.jobs || found.totals.began_at === null)) return <Frame isTab><Muted>Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted></Frame>;
   return (
     <Frame isTab>
-      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} end={gantt[0]?.expected_end ?? null} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
+      <AnswerSection title="Run" asked={asked}>{(run) => <Took run={run} end={gantt[0]?.expected_end ?? null} held={gantt[0]?.held ?? null} now={now} dagId={dagId} runId={runId} />}</AnswerSection>
       {found?.outlook ? <Outlook dagId={dagId} runId={runId} outlook={found.outlook} mayEdit={found.may_edit ?? false} /> : null}
       <Gantt asked={gantt} dagId={dagId} runId={runId} />
       {found && found.totals.began_at !== null ? <RunPacking dagId={dagId} runId={runId} began={found.totals.began_at} ended={found.totals.live ? null : found.totals.ended_at} now={found.now} /> : null}
@@ -69,21 +69,22 @@ export function RunTab({dagId, runId}: Run) {
 /** How far a run is, and when it ends, in one line.
  *
  * @param end: when it is expected to end, epoch seconds; null: it has ended, or nothing says it
+ * @param held: what holds jobs of it, so that no end is expected; null: nothing does
  */
-export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: number | null): string {
+export function progress({totals: {jobs, live, failed}, states}: Pick<RunSummary, "totals" | "states">, end: number | null, held: string | null = null): string {
   const failures = failed ? `, of these ${count(failed)} failed` : "";
   if (!live) return `All ${jobsText(jobs)} finished${failures}.`;
   const running = states.running ?? 0;
-  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${end === null ? "When it ends is unknown." : `Ends at about ${date(end)}.`}`;
+  return `${count(running)} of ${jobsText(jobs)} running, ${count(live - running)} waiting, ${count(jobs - live)} finished${failures}. ${held !== null ? `No end is expected: ${held}.` : end === null ? "When it ends is unknown." : `Ends at about ${date(end)}.`}`;
 }
 
-function Took({run: found, end, now, dagId, runId}: Run & {run: RunSummary; end: number | null; now: number}) {
+function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary; end: number | null; held: string | null; now: number}) {
   const {totals, states, billed} = found;
   const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   const jobs = (more: Record<string, string>) => pagePath({view: "jobs", dag: dagId, run: runId, ...more});
   return (
     <>
-        <p className="lead" data-testid="progress">{progress(found, end)}</p>
+        <p className="lead" data-testid="progress">{progress(found, end, held)}</p>
         <Tiles>
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}

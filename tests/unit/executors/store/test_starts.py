@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import create_engine, delete, insert, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.answers import changes_by_events
-from lading.executors.store import JobRow, State, leases, starts, usage
-from lading.scheduling.insight.starts import StartSource
+from lading.executors.store import JobRow, SiteRow, State, leases, reason_values, starts, usage
+from lading.scheduling.insight.starts import ExpectedStart, StartSource
+from lading.scheduling.reasons import Reason, because
 
 NOW = 1_800_000_000.0
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "disk": 0, "gpus": 0.0, "priority": 0}
@@ -63,6 +66,115 @@ def test_what_is_shown_first_is_kept_and_measured(session: Session) -> None:
     assert starts.accuracy(session, NOW) == [(StartSource.PAST_WAITS, 2, 1)]
 
 
+FULL = because("site_instances", used=40, most=40).at("hpc")
+HELD = (
+    because("paused", site="hpc", by="carol"),
+    because("unreachable", text="no route to host").at("hpc"),
+    because("budget_spent", budget="lab", spent=200.4, most=200, until=2e9),
+    because("max_usd", spent=10.0, most=10.0),
+    because("share_bound", share="lab", used=8, most=8, what="cpus"),
+    because("share_turn", share="lab", used=60.0, entitled=40.0, half_life=3600.0),
+)
+
+
+@pytest.mark.parametrize("reason", HELD, ids=lambda reason: reason.code)
+def test_of_what_is_held_no_start_is_expected_whatever_else_says_one(session: Session, reason: Reason) -> None:
+    for number in range(10):
+        times = {"queued_at": NOW - 5000, "started_at": NOW - 4000, "ended_at": NOW - 1000}
+        add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", **times)
+    add(session, "held", planned_start=NOW + 600, native_start=NOW + 900, **reason_values(reason))
+    [found] = starts.show_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW).values()
+    assert found == starts.NoStart(reason.meaning.title)
+    assert row(session, "held").said_at is None, "nothing was promised"
+
+
+def test_no_start_is_expected_at_sites_that_are_paused_or_away_but_of_what_they_have_been_given(
+    session: Session,
+) -> None:
+    away = {"kind": "slurm", "limits": "{}", "contact_at": NOW}
+    session.add(SiteRow(name="gpu", position=0, paused_by="carol", **away))
+    session.add(SiteRow(name="old", position=1, trouble="no route to host", **away))
+    for site in ("gpu", "old"):
+        add(session, f"waits {site}", site_hint=site, planned_start=NOW + 600)
+        add(session, f"given {site}", state=State.PLACED, site=site, native_start=NOW + 600)
+    found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
+    assert {token: getattr(each, "text", "")[:24] for token, each in found.items()} == {
+        "waits gpu": "Its site is paused", "given gpu": "what the batch system ex",
+        "waits old": "The site is unavailable", "given old": "The site is unavailable",
+    }  # fmt: skip
+
+
+def replayed(chance: random.Random, jobs: int, slots: int, seconds: float) -> list[dict[str, Any]]:
+    """Jobs of three sizes at a site that runs so many at a time, a third of them within the first minute; times are
+    seconds from the beginning.
+    """
+    arrivals = sorted(
+        chance.uniform(0, 60) if number % 3 == 0 else chance.uniform(0, seconds) for number in range(jobs)
+    )
+    free = [0.0] * slots
+    found = []
+    for number, at in enumerate(arrivals):
+        started = max(at + 1, heapq.heappop(free) + 1)
+        ended = started + chance.choice([60, 300, 900]) * chance.lognormvariate(0, 0.4)
+        heapq.heappush(free, ended)
+        found.append({"token": f"{number}", "queued_at": at, "started_at": started, "ended_at": ended})
+    return found
+
+
+def seen(job: dict[str, Any], at: float, begin: float) -> dict[str, Any]:
+    """A job as the store has it at a time."""
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t", "cpus": 1.0, "memory": 100, "unreported": False, "news": 0}
+    times = {name: begin + job[name] if job[name] <= at else None for name in ("started_at", "ended_at")}
+    waits = times["started_at"] is None
+    state = State.QUEUED if waits else State.RUNNING if times["ended_at"] is None else State.SUCCEEDED
+    there = {"site": None if waits else "hpc", "location": None if waits else "L1"}
+    return {
+        **COMMON, **names, **times, **there, **reason_values(FULL if waits else None), "token": job["token"],
+        "state": state, "queued_at": begin + job["queued_at"], "map_index": -1, "try_number": 1,
+    }  # fmt: skip
+
+
+def test_most_jobs_of_a_full_site_start_within_what_was_said(session: Session) -> None:
+    """Said at ten times, while the backlog grows, lasts and shrinks; of jobs whose tries never waited for as long."""
+    jobs = replayed(random.Random(3), 1800, 40, 6 * 3600)
+    said: list[tuple[float, ExpectedStart]] = []
+    for at in range(1800, 6 * 3600, 1800):
+        session.execute(delete(JobRow))
+        begin = NOW - at
+        rows = [seen(job, at, begin) for job in jobs if job["queued_at"] <= at]
+        session.execute(insert(JobRow.__table__), rows)
+        began = {job["token"]: begin + job["started_at"] for job in jobs}
+        for token, start in starts.expected_starts(
+            session, session.execute(select(*starts.COLUMNS)).all(), NOW
+        ).items():
+            assert isinstance(start, ExpectedStart)
+            said.append((began[token], start))
+    assert len(said) > 1000
+    assert {start.source for _, start in said} == {StartSource.BACKLOG}
+    assert sum(start.since <= began <= start.until for began, start in said) >= 0.8 * len(said)
+    for _, start in said:
+        first, last = start.since - NOW, start.until - NOW
+        assert last - first <= 60.001 or last <= 3.001 * first
+
+
+def test_jobs_that_a_limit_of_their_task_holds_wait_for_its_jobs_alone(session: Session) -> None:
+    limit = because("task_jobs", most=2, task="t")
+    for number in range(20):
+        # Two at a time, ten minutes each; others of the site go a hundred times as fast.
+        ended = {"queued_at": NOW - 6000, "started_at": NOW - 600 * (number // 2 + 1) - 1}
+        add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", ended_at=NOW - 600 * (number // 2) - 1, **ended)
+        for more in range(5):
+            fast = {"queued_at": NOW - 100, "started_at": NOW - 40, "ended_at": NOW - 1 - number}
+            add(session, f"fast{number}.{more}", task_id="other", state=State.SUCCEEDED, site="hpc", **fast)
+        add(session, f"waits{number}", queued_at=NOW - 6000 + 60 * number, site_hint="hpc", **reason_values(limit))
+    found = starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
+    last = found["waits19"]
+    assert isinstance(last, ExpectedStart)
+    assert last.source is StartSource.BACKLOG
+    assert last.text.endswith("an hour of task t")
+    assert last.since <= NOW + 6000 <= last.until, "after nineteen others, two at a time"
+
+
 def test_plans_and_batch_systems_go_before_earlier_tries(session: Session) -> None:
     add(session, "planned")
     add(session, "batch", state=State.PLACED, site="hpc", location="hpc")
@@ -70,7 +182,8 @@ def test_plans_and_batch_systems_go_before_earlier_tries(session: Session) -> No
     store.apply(session, changes_by_events([{"event": "estimated", "token": "batch", "starts_at": NOW + 900}]), "hpc")
     jobs = session.scalars(select(JobRow)).all()
     found = starts.expected_starts(session, jobs, NOW)
-    assert {token: (each.source.value, each.since) for token, each in found.items()} == {
+    said = {token: each for token, each in found.items() if isinstance(each, ExpectedStart)}
+    assert {token: (each.source.value, each.since) for token, each in said.items()} == {
         "planned": ("forecast", NOW + 450), "batch": ("batch_system", NOW + 225),
     }  # fmt: skip
     starts.note_plans(session, {"planned": NOW + 605}, {"planned": NOW + 600}, NOW)

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import Any
 
 import httpx
@@ -36,15 +37,20 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
-from lading.executors.store import Capacity, LocationRow, SiteRow, State, instances, requests
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, instances, requests
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
 from lading.executors.store.share_rows import BudgetRow
+from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
+from lading.plugin.subcommands.explain import start_step
+from lading.plugin.subcommands.jobs import job_row, short_job_row
 from lading.scheduling.insight.auto import SizeChoice, as_text
+from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.reasons import because, free_text
+from lading.scheduling.text.units import format_moment
 from tests.services.examples import part
 from tests.services.processes import wait_until
 
@@ -299,14 +305,65 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     )
 
 
-def test_of_jobs_that_a_budget_holds_no_rate_is_said(session: Session, client: TestClient) -> None:
-    spent = because("budget_spent_cpu_hours", budget="b", spent=2.0, most=1.0, until=2e9)
-    add(session, "begun", state=State.SUCCEEDED, site="hpc", started_at=NOW - 60, ended_at=NOW - 30)
-    add(session, "held", state=State.QUEUED, reason=spent)
-    add(session, "waits", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
+def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
+    session: Session, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,500 jobs that wait at a full site start within 33 hours or so, wherever it is said."""
+    monkeypatch.setattr("lading.plugin.ui.app.controller_now", lambda session: NOW)
+    monkeypatch.setattr("lading.plugin.subcommands.explain.controller_now", lambda session: NOW)
+    full = because("max_allocations", used=8, most=8).at("hpc")
+    spent = because("budget_spent", budget="b", spent=2.0, most=1.0, until=2e9)
+    for number in range(76):  # in an hour
+        began = NOW - 3599 + 47 * number
+        times = {"queued_at": began - 600, "started_at": began, "ended_at": NOW - 40 * number}
+        add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", map_index=number, **times)
+    for number in range(2500):
+        waits = {"queued_at": NOW - 9000 + 2 * number, "map_index": 100 + number, "site_hint": "hpc"}
+        add(session, f"w{number:04}", state=State.QUEUED, reason=full, **waits)
+    add(session, "held", state=State.QUEUED, reason=spent, task_id="held", planned_start=NOW + 300)
+    session.add(dag_run("r"))
     session.commit()
-    rates = {group["key"]: group["jobs_per_hour"] for group in client.get("/waits").json()["groups"]}
-    assert rates == {"budget_spent_cpu_hours": None, "max_allocations": 1.0}
+    groups = {group["key"]: group["start"] for group in client.get("/waits").json()["groups"]}
+    last = groups["max_allocations"]
+    assert last["since"] <= NOW + 33 * 3600 <= last["until"] <= NOW + 60 * 3600
+    where = {"limit": 1, "state": "queued", "q": "w2499"}
+    [of_job] = [job["start"] for job in client.get("/jobs", params=where).json()["jobs"]]
+    [of_task] = [
+        job["start"]
+        for job in client.get("/dags/mine/runs/r/tasks/t", params={"limit": 1, "map_index": 2599}).json()["jobs"]
+    ]
+    of_run = {job["id"]: job["start"] for job in client.get("/dags/mine/runs/r").json()["waits"]}
+    row = session.scalars(select(JobRow).where(JobRow.token == "w2499")).one()
+    [step] = start_step(session, row)
+    start = show_starts(session, [row], NOW)["w2499"]
+    assert isinstance(start, ExpectedStart)
+    assert of_job == of_task == last
+    assert (of_job["since"], of_job["until"], of_job["text"]) == (start.since, start.until, start.text)
+    assert step.lines[0] == f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
+    assert job_row(row, start=start)["starts_until"] == start.until
+    first = session.scalars(select(JobRow).where(JobRow.token == "w0000")).one()
+    assert of_run["w0000"]["until"] == show_starts(session, [first], NOW)["w0000"].until  # type: ignore[union-attr]
+    held = {"since": None, "until": None, "source": None, "text": "The budget of its team is spent"}
+    assert groups["budget_spent"] == held
+    [of_held] = [job["start"] for job in client.get("/dags/mine/runs/r/tasks/held").json()["jobs"]]
+    assert of_held == held
+    row = session.scalars(select(JobRow).where(JobRow.token == "held")).one()
+    assert start_step(session, row)[0].lines == ["none while this holds it: The budget of its team is spent"]
+    assert short_job_row(row, start=show_starts(session, [row], NOW)["held"])["starts"] == f"held: {held['text']}"
+    run = client.get("/dags/mine/runs/r/gantt").json()
+    assert (run["expected_end"], run["held"]) == (None, "1 of its jobs waits: The budget of its team is spent")
+    session.delete(row)
+    session.commit()
+    run = client.get("/dags/mine/runs/r/gantt").json()
+    assert run["held"] is None
+    assert run["expected_end"] >= NOW + 30 * 3600, "after the last of its jobs"
+
+
+def dag_run(run_id: str) -> DagRun:
+    """A run that lives."""
+    run = DagRun(dag_id="mine", run_id=run_id, run_type=DagRunType.MANUAL, state="running")
+    run.start_date = datetime.fromtimestamp(NOW - 20_000, timezone.utc)
+    return run
 
 
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
