@@ -95,6 +95,29 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     return by_site
 
 
+class MemoryInUse(NamedTuple):
+    """The memory of the machines of a site that are up, and what of it is promised to jobs that run there, MiB."""
+
+    promised: int = 0
+    up: int = 0
+
+
+def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
+    """The memory of what is up, by site."""
+    fixed = select(Capacity.site, Capacity.name, Capacity.memory).where(Capacity.until.is_(None))
+    launched = select(InstanceRow.site, InstanceRow.token, InstanceRow.memory).where(InstanceRow.state.in_(UP))
+    machines = {(site, name): memory for query in (fixed, launched) for site, name, memory in session.execute(query)}
+    columns = JobRow.site, JobRow.location
+    running = select(*columns, func.sum(JobRow.memory)).where(JobRow.state == State.RUNNING).group_by(*columns)
+    # What is in a queue of a batch system is on nodes that are not Lading's to count.
+    promised = {(site, name): int(memory) for site, name, memory in session.execute(running)}
+    found: dict[str, MemoryInUse] = {}
+    for (site, name), memory in machines.items():
+        before = found.get(site, MemoryInUse())
+        found[site] = MemoryInUse(before.promised + promised.get((site, name), 0), before.up + int(memory or 0))
+    return found
+
+
 class TeamFigures(NamedTuple):
     """What a team of Airflow's has now.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Integer, bindparam, case, cast, func, select, update
+from sqlalchemy import Integer, bindparam, case, cast, func, literal_column, select, update
 
 from lading.executors.store.figures import CPUS
 from lading.executors.store.jobs import QUEUED, chunks
@@ -71,17 +71,17 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     waiting = [job for job in jobs if job.state in WAITING]
     if not waiting:
         return {}
-    holding = Holding(session)
+    held = HeldJobs(session)
     found: dict[str, ExpectedStart | NoStart] = {}
     for job in waiting:
-        if (text := holding.of(job)) is not None:
+        if (text := held.by(job)) is not None:
             found[job.token] = NoStart(text)
     free = [job for job in waiting if job.token not in found]
     unsaid = [job for job in free if job.planned_start is None]
     tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
     sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)
     ahead = database_ahead(session)
-    backlogs = Backlogs(session, holding, now) if any(job.native_start is None for job in unsaid) else None
+    backlogs = Backlogs(session, held, now) if any(job.native_start is None for job in unsaid) else None
     for job in free:
         past = []
         if known := tasks.get((job.dag_id or "", job.task_id or "")):
@@ -95,7 +95,7 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     return found
 
 
-class Holding:
+class HeldJobs:
     """What holds jobs that wait, as their reasons and their sites say."""
 
     def __init__(self, session: Session) -> None:
@@ -104,7 +104,7 @@ class Holding:
             name: "paused" if paused else "site_silent" if trouble else None for name, paused, trouble in rows
         }
 
-    def of(self, job: Any) -> str | None:
+    def by(self, job: Any) -> str | None:
         """What holds a job, as text; None: nothing does."""
         if (text := held_because(job.reason_code)) is not None:
             return text
@@ -134,9 +134,9 @@ def place_of(job: Any) -> Place:
 class Backlogs:
     """The jobs that wait for the same, in the order in which they start, and how fast that goes."""
 
-    def __init__(self, session: Session, holding: Holding, now: float) -> None:
+    def __init__(self, session: Session, held: HeldJobs, now: float) -> None:
         self.session, self.now = session, now
-        since = cast(JobRow.queued_at / SECONDS_TOGETHER, Integer)
+        since = cast(JobRow.queued_at / literal_column(str(SECONDS_TOGETHER)), Integer)
         columns = (
             JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority,
             JobRow.reason, JobRow.reason_code,
@@ -157,13 +157,13 @@ class Backlogs:
             ),
         )
         rows = session.execute(query.where(JobRow.state.in_(WAITING)).group_by(*columns, since)).all()
-        self.holding = holding
+        self.held = held
         self.rows: Sequence[Any] = rows
         """The jobs that wait, those together that are alike and were queued together."""
         self.waiting: dict[Place, dict[tuple[bool, int, int], int]] = {}
         self.oldest: dict[Place, float] = {}
         for row in rows:
-            if holding.of(row) is not None:
+            if held.by(row) is not None:
                 continue
             place = place_of(row)
             turns = self.waiting.setdefault(place, {})
@@ -178,25 +178,22 @@ class Backlogs:
             self.sums[place] = order, sums
         self.rates: dict[Place, float | None] = {}
 
-    def before(self, job: Any) -> Backlog | None:
-        """What is before a job; None: it is not known how fast that goes."""
+    def before(self, job: Any) -> Backlog:
+        """What is before a job."""
         place = place_of(job)
-        rate = self.rate(place)
-        if rate is None:
-            return None
         order, sums = self.sums.get(place, ([], [0]))
         turn = (job.state != State.PLACED, -job.priority, job.queued_at / SECONDS_TOGETHER)
         at = bisect_left(order, turn)
         # Of those that were queued with it as many are before it as behind it.
         at_once = at - 1 if at and order[at - 1][:2] == turn[:2] and turn[2] - order[at - 1][2] < 1 else at
         before = (sums[at_once] + sums[at_once + 1] - 1) / 2 if at_once < len(order) else sums[-1]
-        return Backlog(before, rate, whose(place), is_shared=job.state == State.PLACED)
+        return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
 
     def last_start(self, rows: Iterable[Any]) -> ExpectedStart | NoStart | None:
         """When the last jobs of some rows are expected to start; None: of some nothing says it."""
         last: ExpectedStart | None = None
         for row in rows:
-            if (text := self.holding.of(row)) is not None:
+            if (text := self.held.by(row)) is not None:
                 return NoStart(text)
             known = row.planned_start is not None or row.native_start is not None
             before = None if known else self.before(row)
@@ -233,7 +230,7 @@ class Backlogs:
         return rate_at_full_load(waits, ended, since)
 
 
-def whose(place: Place) -> str:
+def place_text(place: Place) -> str:
     """For what jobs wait, as text."""
     sort, first, second = place
     if sort == "site":

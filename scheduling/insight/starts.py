@@ -82,13 +82,13 @@ class Backlog:
     """What is before a job that waits.
 
     :param jobs: that wait for the same and start before it
-    :param per_second: how many end there in a second at full load
+    :param per_second: how many end there in a second at full load; None: too few have
     :param whose: for what they wait, as text
     :param is_shared: whether they are in the queue of a batch system, where jobs of others come between them
     """
 
     jobs: float
-    per_second: float
+    per_second: float | None
     whose: str
     is_shared: bool = False
 
@@ -135,7 +135,7 @@ def expected_start(
     :param planned: when the plan of its site has it begin; None: no plan has it
     :param native: when the batch system expects it to; None: it does not say
     :param past: the waits of earlier tries, of what is most like it first
-    :param backlog: what is before it; None: it is not known how fast that goes
+    :param backlog: what is before it; None: that is not known
     """
     if planned is not None:
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
@@ -144,23 +144,30 @@ def expected_start(
     if native is not None and native >= now - LATE_SECONDS:
         text = "what the batch system expects if the jobs before it take as long as they may"
         return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
-    # Of the next few of a shared queue earlier waits say more.
-    if backlog is not None and (not backlog.is_shared or backlog.jobs + 1 >= FEWEST_WAITS):
-        return after_backlog(now, backlog)
+    by_backlog = (
+        None if backlog is None or backlog.per_second is None else after_backlog(now, backlog, backlog.per_second)
+    )
+    if backlog is not None:
+        is_long = backlog.jobs + 1 >= FEWEST_WAITS
+        # Of the next few of a shared queue earlier waits say more; of a long queue of Lading's own they say nothing.
+        if by_backlog is not None and (is_long or not backlog.is_shared):
+            return by_backlog
+        if is_long and not backlog.is_shared:
+            return None
     for known in past:
         if (found := after_waits(now, queued_at, known)) is not None:
             return found
-    return None if backlog is None else after_backlog(now, backlog)
+    return by_backlog
 
 
-def after_backlog(now: float, backlog: Backlog) -> ExpectedStart:
+def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which those before a job, and one more, have ended."""
-    left = (backlog.jobs + 1) / backlog.per_second
+    left = (backlog.jobs + 1) / per_second
     first, last = left / math.sqrt(WIDEST), left * math.sqrt(WIDEST)
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
         last = first + NARROWEST_SECONDS
-    text = f"{backlog.jobs:,.0f} jobs before it and {backlog.per_second * 3600:,.3g} an hour {backlog.whose}"
+    text = f"{backlog.jobs:,.0f} jobs before it and {per_second * 3600:,.3g} an hour {backlog.whose}"
     return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
 
 

@@ -349,10 +349,10 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     )
     view(page, "Machines")
     machines = page.get_by_role("table", name="Machines").locator("tbody tr")
-    page.get_by_role("button", name="cpus used / up").click()  # the busiest first, then what can be drained
+    page.get_by_role("button", name="cpus, memory / up").click()  # the busiest first, then what can be drained
     expect(page).to_have_url(re.compile("sort=used&order=desc"))
     busiest = machines.first.inner_text()
-    page.get_by_role("button", name="cpus used / up").click()
+    page.get_by_role("button", name="cpus, memory / up").click()
     expect(machines.first).not_to_have_text(busiest, use_inner_text=True)
     page.go_back()
     expect(machines.first).to_have_text(busiest, use_inner_text=True)

@@ -792,6 +792,8 @@ export interface components {
             lane: number[];
             /** Map Index */
             map_index: number[];
+            /** Memory */
+            memory: number[];
             /** Name */
             name: (number | null)[];
             /** Nodes */
@@ -1127,6 +1129,10 @@ export interface components {
             machines_idle: number;
             /** Machines Silent */
             machines_silent: number;
+            /** Memory Promised */
+            memory_promised: number;
+            /** Memory Up */
+            memory_up: number;
             /** Name */
             name: string;
             /** Nodes */

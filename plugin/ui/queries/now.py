@@ -22,9 +22,11 @@ from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State
 from lading.executors.store.figures import (
     CpusInUse,
     LiveJobs,
+    MemoryInUse,
     Up,
     busy,
     live_jobs,
+    memory_in_use,
     queues,
     teams,
     total,
@@ -33,7 +35,7 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.starts import Backlogs, Holding
+from lading.executors.store.starts import Backlogs, HeldJobs
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
@@ -96,6 +98,9 @@ class SiteState(BaseModel):
     """Of batch jobs of their own, on nodes that are not Lading's to count."""
     cpus_up: float | None
     """None: it is a batch system, with no allocation."""
+    memory_promised: int
+    """To jobs that run on what is up; likewise what that has."""
+    memory_up: int
     usd_per_hour: float | None
 
 
@@ -160,6 +165,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
     live, up, rates = live_jobs(session), what_is_up(session), queues(session)
     bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
     at_work = busy(live)
+    memory = memory_in_use(session)
     lease, unseen = store.lease(session), budgets_out_of_sight(session, sight)
     sites = [
         site_state(
@@ -167,6 +173,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             row,
             live,
             at_work.get(row.name, CpusInUse()),
+            memory.get(row.name, MemoryInUse()),
             up,
             rates.get(row.name),
             bought.get(row.name, Bought()),
@@ -246,6 +253,7 @@ def site_state(
     row: SiteRow,
     live: Sequence[LiveJobs],
     at_work: CpusInUse,
+    memory: MemoryInUse,
     up: Sequence[Up],
     rate: float | None,
     bought: Bought,
@@ -295,6 +303,8 @@ def site_state(
         cpus_used=at_work.used,
         cpus_batch=at_work.batch,
         cpus_up=cpus_up,
+        memory_promised=memory.promised,
+        memory_up=memory.up,
         usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
     )
 
@@ -494,7 +504,7 @@ def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
 def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Why jobs wait now."""
     groups: dict[Key, WaitingGroup] = {}
-    backlogs = Backlogs(session, Holding(session), now)
+    backlogs = Backlogs(session, HeldJobs(session), now)
     for row in backlogs.rows:
         seen = sight.sees(row.dag_id)
         key = key_of(row.reason, row.site, seen)

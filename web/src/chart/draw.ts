@@ -1,10 +1,10 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
 import type {ChartMachine} from "../api_types";
-import {bought, clock, count, cpusText, date, day, duration, machineState, spoken, tickLabel} from "../format";
+import {bought, clock, count, cpusText, date, day, duration, machineState, memory, spoken, tickLabel} from "../format";
 import {keyOf, taskName} from "../paths";
 import {DARK, LIGHT, SLANTS, shownState, type Palette} from "./colors";
 import type {ChartJob, Packing} from "./packing";
-import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, wasUp, type Layout, type Row} from "./rows";
+import {MOMENTS, beginning, rowsOf, seriesOf, siteOf, wasUp, type Layout, type Measure, type Row} from "./rows";
 
 type ECharts = typeof import("./echarts");
 type Chart = ReturnType<ECharts["init"]>;
@@ -30,7 +30,7 @@ function jobTip(job: ChartJob, now: number): string {
   return lines([
     `<b>${escaped(taskName(keyOf(job)))}</b>`,
     !job.hidden && `${escaped(job.runId ?? "")} · try ${job.tryNumber} · ${escaped(job.state)}`,
-    `${cpusText(job.cpus)}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
+    `${cpusText(job.cpus)}, ${memory(job.memory)}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
     escaped(job.place),
   ]);
 }
@@ -39,7 +39,7 @@ function machineTip(machine: ChartMachine): string {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
   return lines([
     `<b>${escaped(machine.key)}</b>`,
-    `${escaped(machineState(machine).filter(Boolean).join(" "))} · ${count(machine.cpus)} cpus${price}`,
+    `${escaped(machineState(machine).filter(Boolean).join(" "))} · ${count(machine.cpus)} cpus, ${memory(machine.memory)}${price}`,
     escaped(bought(machine)),
     machine.node && escaped(machine.node),
     machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`,
@@ -72,7 +72,12 @@ function fill(color: string, slant: number | null): unknown {
 }
 
 const EVERY = () => true;
-interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout}
+/** What the lines of the lower chart are called. */
+const MEASURES: Record<Measure, {unit: string; used: string; up: string; batch: string}> = {
+  cpus: {unit: "cpus", used: "cpus used", up: "cpus up", batch: "cpus in batch jobs"},
+  memory: {unit: "GiB", used: "GiB promised", up: "GiB up", batch: "GiB of batch jobs"},
+};
+interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout; measure: Measure}
 interface Cell {row: Row; from: number; until: number; top: number; level: number}
 
 /** Its element has it as `packingChart`: so tests, and the browser's console, can look into it. */
@@ -102,7 +107,7 @@ export class PackingChart {
   private get palette(): Palette { return this.dark ? DARK : LIGHT; }
 
   /** `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first. */
-  update(packing: Packing, dark: boolean, mine: Drawn["mine"] = EVERY, look: Drawn["look"] = null, layout: Layout = rowsOf(packing)): void {
+  update(packing: Packing, dark: boolean, mine: Drawn["mine"] = EVERY, look: Drawn["look"] = null, layout: Layout = rowsOf(packing), measure: Measure = "cpus"): void {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
@@ -114,7 +119,7 @@ export class PackingChart {
       this.zoomed = null;
     }
     if (packing !== this.drawn?.packing) this.came = Date.now();
-    this.draw((this.drawn = {packing, dark, mine, look, layout}), false);
+    this.draw((this.drawn = {packing, dark, mine, look, layout, measure}), false);
   }
 
   private draw(drawn: Drawn, lazyUpdate: boolean): void {
@@ -130,7 +135,7 @@ export class PackingChart {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
       const drawn = this.drawn;
-      if (this.chart && drawn) this.update(drawn.packing, drawn.dark, drawn.mine, drawn.look, drawn.layout);
+      if (this.chart && drawn) this.update(drawn.packing, drawn.dark, drawn.mine, drawn.look, drawn.layout, drawn.measure);
     });
   }
 
@@ -183,8 +188,8 @@ export class PackingChart {
     return cells.filter(({level}) => level > 0);
   }
 
-  private option({packing, dark, mine, look, layout}: Drawn) {
-    const {rows, height} = layout, since = beginning(packing), series = seriesOf(packing, since), palette = this.palette;
+  private option({packing, dark, mine, look, layout, measure}: Drawn) {
+    const {rows, height} = layout, since = beginning(packing), series = seriesOf(packing, since, measure), names = MEASURES[measure], palette = this.palette;
     const ms = (at: number) => at * 1000, ends = (end: number | null) => ms(end ?? packing.until);
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
@@ -222,14 +227,14 @@ export class PackingChart {
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
-      legend: {top: 0, type: narrow ? "scroll" : "plain", data: ["cpus used", "cpus up", ...(series.batch ? ["cpus in batch jobs"] : []), ...(series.usd ? ["USD per hour"] : [])]},
+      legend: {top: 0, type: narrow ? "scroll" : "plain", data: [names.used, names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: (item: {seriesId?: string; dataIndex: number}) => this.tip(item.seriesId, item.dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
       grid: [{left, right: RIGHT, top: 28, bottom: 60 + below + 34}, {left, right: RIGHT, bottom: 60, height: below}],
       xAxis: [x(0), x(1)],
       yAxis: [
         {gridIndex: 0, min: 0, max: height || 1, inverse: true, axisLabel: {show: false}, axisLine: {show: false}, axisTick: {show: false}, splitLine: {show: false}},
-        {gridIndex: 1, min: 0, splitNumber: 2, name: "cpus", nameTextStyle: {fontSize: 10}},
+        {gridIndex: 1, min: 0, splitNumber: 2, name: names.unit, nameTextStyle: {fontSize: 10}},
         {gridIndex: 1, min: 0, splitNumber: 2, splitLine: {show: false}, show: series.usd !== null, name: "USD/h", nameTextStyle: {fontSize: 10}},
       ],
       series: [
@@ -243,9 +248,9 @@ export class PackingChart {
           if (!row || y < area.y || y > area.y + area.height) return null;
           return {type: "text", x: area.x - 8, y, style: {text: narrow && row.machine ? row.label.slice(siteOf(row.label).length + 1) : row.label, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fontWeight: row.density ? "bold" : "normal", fill: dark ? "#d4d4d8" : "#3f3f46"}};
         }},
-        line("cpus up", series.up, palette.hidden, 1, "dashed"),
-        line("cpus used", series.used, palette.running, 1, "solid"),
-        ...(series.batch ? [line("cpus in batch jobs", series.batch, palette.phases.boot, 1, "solid")] : []),
+        line(names.up, series.up, palette.hidden, 1, "dashed"),
+        line(names.used, series.used, palette.running, 1, "solid"),
+        ...(series.batch ? [line(names.batch, series.batch, palette.phases.boot, 1, "solid")] : []),
         ...(series.usd ? [line("USD per hour", series.usd, palette.phases.queue, 2, "dotted")] : []),
       ],
     };

@@ -149,24 +149,28 @@ export function rowsOf(packing: Packing, isMine?: IsMine, opened: Record<string,
 // Whether a job is a batch job of its own: then it is on a node of which only its jobs are known.
 const isBatch = (job: ChartJob, {machines, queues}: Packing) => !machines.has(job.place) && siteOf(job.place) in queues;
 
+/** What the lower chart shows: cpus, or GiB of memory that jobs were promised. */
+export type Measure = "cpus" | "memory";
 export interface Series {used: [number, number][]; up: [number, number][]; batch: [number, number][] | null; usd: [number, number][] | null}
-/** Of cpus used, cpus up, cpus in batch jobs and USD per hour the mean of each moment. null: no batch jobs, no prices. */
-export function seriesOf(packing: Packing, since: number): Series {
+/** Of cpus used (or memory promised), what was up, what batch jobs had, and USD per hour the mean of each moment. null: no batch jobs, no prices. */
+export function seriesOf(packing: Packing, since: number, measure: Measure = "cpus"): Series {
   const {until, jobs, machines, queues} = packing;
   const [used, up, batch, usd] = Array.from({length: 4}, () => new Levels(since, until));
   let isPriced = false, hasBatch = false;
   for (const job of jobs.values()) {
-    if (!isBatch(job, packing)) { used.add(job.start, job.end, job.cpus); continue; }
+    const amount = measure === "cpus" ? job.cpus : job.memory / 1024;
+    if (!isBatch(job, packing)) { used.add(job.start, job.end, amount); continue; }
     const cpus = job.cpus * job.nodes, rate = queues[siteOf(job.place)];
     hasBatch = true;
     isPriced ||= rate !== null;
-    batch.add(job.start, job.end, cpus);
+    batch.add(job.start, job.end, amount * job.nodes);
     usd.add(job.start, job.end, cpus * (rate ?? 0));
   }
   for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) {
     const {usd_per_hour, usd_since: paidSince} = machine;
     isPriced ||= usd_per_hour !== null;
-    if (wasUp(machine)) up.add(from, to, cpus);
+    // Memory changes with no span: it is that of now.
+    if (wasUp(machine)) up.add(from, to, measure === "cpus" ? cpus : (machine.memory ?? 0) / 1024);
     if (wasUp(machine) || paidSince != null) usd.add(from, to, usd_per_hour ?? 0);
   }
   return {used: used.points(), up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};

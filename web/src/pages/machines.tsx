@@ -1,14 +1,15 @@
 // What runs where: the packing chart and the machines, and what to drain.
 import * as React from "react";
 import {memo, useCallback, useDeferredValue, useMemo} from "react";
+import {ask} from "../api";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
-import {idleShare, sharesOf, siteOf, wasUp} from "../chart/rows";
+import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
 import {bought, count, date, fraction, iso, machineState, memory, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {usePacking} from "../polling";
 import {Packing} from "../ui/chart";
-import {Awaited, Badge, Clamp, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
+import {Awaited, Badge, Clamp, Confirmed, Link, Muted, Name, Row, Section, Select, Trouble, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Asked, actions, type Action} from "./now";
 import type {PageProps} from "./page";
@@ -28,8 +29,11 @@ const SORTS = ["machine", "used", "share", "spent", "since"] as const;
 type SortKey = (typeof SORTS)[number];
 interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean; by: SortKey; descending: boolean; onSort: (by: string, descending: boolean) => void}
 function Machines({packing, shares, now, may, by, descending, onSort}: TableProps) {
-  const used = new Map<string, number>();
-  for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
+  const used = new Map<string, number>(), promised = new Map<string, number>();
+  for (const job of packing.jobs.values()) if (job.end === null) {
+    used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
+    promised.set(job.place, (promised.get(job.place) ?? 0) + job.memory);
+  }
   // When the last job of each ended, as far as the chart goes back.
   const lastEnd = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end !== null) lastEnd.set(job.place, Math.max(lastEnd.get(job.place) ?? 0, job.end));
@@ -48,11 +52,12 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
   const load = (machine: ChartMachine) => `${count(used.get(machine.key) ?? 0)} / ${wasUp(machine) ? count(machine.cpus) : "–"}`;
   const share = ({key}: ChartMachine) => percent(shares.get(key)?.used ?? 0, shares.get(key)?.up);
   const columns: Column<ChartMachine>[] = [
-    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine) ? `${bought(machine)}, ` : ""}<span className="line">{memory(machine.memory)}</span></Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
+    {title: "Machine", cell: (machine) => <div><Link to={pagePath({view: "jobs", site: machine.site, location: machine.name})} label={`Jobs on ${machine.key}`}><Name>{machine.key}</Name></Link><div><Muted>{bought(machine)}</Muted></div></div>, text: (machine) => machine.key, sort: "machine"},
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus used / up", csvTitle: "cpus used", cell: load, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "cpus, memory / up", csvTitle: "cpus used", help: "cpus, and below them memory, that running jobs asked for, of those of the machine", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><div className="line">{memory(promised.get(machine.key) ?? 0)} / {memory(machine.memory)}</div><UseBar title="memory promised" used={promised.get(machine.key) ?? 0} most={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "Memory promised, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
     {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
     {title: "cpus", hidden: true, text: ({cpus}) => cpus},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
@@ -66,7 +71,9 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "Note", cell: (machine) => <div className="note"><Clamp text={spoken(machine.reason) ?? ""} /></div>, text: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ];
-  return <Table name="Machines" rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
+  const idle = rows.filter(isIdle), drainIdle = async () => { for (const {key} of idle) await ask("drain", key); };
+  const more = may && idle.length > 1 ? <Confirmed label={`Drain ${count(idle.length)} idle machines`} question={`Let ${count(idle.length)} machines that have no job end?`} onYes={drainIdle} /> : null;
+  return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
 const MachineTable = memo(Machines);
 
@@ -76,6 +83,8 @@ export function only(packing: Data, site: string, machine: string | null): Data 
   const keep = <Value,>(all: Map<string, Value>, place: (value: Value) => string) => new Map([...all].filter(([, value]) => isThere(place(value))));
   return {...packing, jobs: keep(packing.jobs, (job) => job.place), machines: keep(packing.machines, (machine) => machine.key)};
 }
+
+const MEASURES: [Measure, string][] = [["cpus", "cpus over time"], ["memory", "memory over time"]];
 
 const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
 
@@ -93,6 +102,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
   const idle = idleShare(shares);
   // The chart comes first: the rows of hundreds of machines would hold it up.
   const listed = useDeferredValue(packing, null);
+  const measure = MEASURES.find(([key]) => key === chosen.get("measure"))?.[0] ?? "cpus";
   const by = SORTS.find((key) => key === chosen.get("sort")) ?? "machine", descending = chosen.get("order") === "desc";
   const onSort = useCallback((sort: string, isDescending: boolean) => chosen.set({sort, order: isDescending ? "desc" : null}), [chosen]);
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
@@ -102,6 +112,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
       <span className="muted pointer">Ctrl + wheel zooms, a click opens the task</span>
       <Select label="Of which site" value={site ?? ""} options={sites} onChange={(value) => chosen.set({site: value || null, machine: null})} />
       {machine ? <span className="chip">machine: <Name>{machine}</Name><button type="button" aria-label={`All machines of ${site}`} onClick={() => chosen.set({machine: null})}>×</button></span> : null}
+      <Select label="Lower chart" value={measure} options={MEASURES} onChange={(value) => chosen.set({measure: value === "cpus" ? null : value})} />
       <Select label="How far back" value={range} options={RANGES} onChange={(value) => chosen.set({range: value})} />
     </Row>
   );
@@ -110,7 +121,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
       <Section title="Packing" more={more}>
         <Trouble text={trouble} />
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
-        {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} /> : null}
+        {packing || !trouble ? <Packing packing={packing} opened={opened} onOpened={setOpened} measure={measure} /> : null}
       </Section>
       <Section title="Machines">{listed ? <MachineTable packing={listed} shares={shares} now={now} may={summary?.may_act ?? false} by={by} descending={descending} onSort={onSort} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />

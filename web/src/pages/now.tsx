@@ -2,10 +2,10 @@
 import * as React from "react";
 import {address, ask} from "../api";
 import type {BillPage as Bill, OperatorRequest, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
-import {ago, cost, count, date, inUse, iso, percent, spoken, usd} from "../format";
+import {ago, cost, count, date, inUse, iso, memory, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Badge, Bar, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles} from "../ui/parts";
+import {AnswerSection, Badge, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
@@ -40,9 +40,7 @@ export function limitLine({name, text, used, most}: SiteLimit): string {
 }
 function Limits({site}: {site: SiteState}) {
   const nodes = site.nodes !== null && site.idle_nodes !== null ? {used: site.nodes - site.idle_nodes, most: site.nodes} : null;
-  const bar = (used: number, most: number, title: string) => (
-    <Bar whole={Math.max(most, used)} height={6} parts={[{key: "used", title, value: used, text: percent(used, most), color: used >= most ? "var(--l-queue)" : "var(--l-used)"}]} />
-  );
+  const bar = (used: number, most: number, title: string) => <UseBar title={title} used={used} most={most} color={used >= most ? "var(--l-queue)" : "var(--l-used)"} />;
   return (
     <>
       {nodes ? <div><div className="line">{count(nodes.used)} of {count(nodes.most)} nodes busy</div>{bar(nodes.used, nodes.most, "nodes busy")}</div> : null}
@@ -82,7 +80,9 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link>{site.cpus_up ? <Bar whole={site.cpus_up} height={6} parts={[{key: "used", title: "cpus used", value: site.cpus_used, text: percent(site.cpus_used, site.cpus_up), color: "var(--l-running)"}]} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs asked for, of those of the machines that are up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <div className="line">{memory(site.memory_promised)} / {memory(site.memory_up)}<UseBar title="memory promised" used={site.memory_promised} most={site.memory_up} /></div> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
+    {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
     {title: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},

@@ -4,7 +4,7 @@ import {memo, useEffect, useLayoutEffect, useMemo, useRef, useState} from "react
 import {SLANTS, hatched, shownState, type ShownState} from "../chart/colors";
 import {PackingChart, loadECharts} from "../chart/draw";
 import type {ChartJob, Packing as Data} from "../chart/packing";
-import {rowsOf, type Group} from "../chart/rows";
+import {rowsOf, type Group, type Measure} from "../chart/rows";
 import {keyOf, taskPath} from "../paths";
 import {useNavigate} from "./choices";
 import {Button, Muted, Spinner, Legend, useDark} from "./parts";
@@ -35,9 +35,11 @@ interface Props {
   /** What the user has opened or folded, by the key of the group, and what is told of the next choice. */
   opened?: Record<string, boolean>;
   onOpened?: (opened: Record<string, boolean>) => void;
+  /** What the lower chart shows. */
+  measure?: Measure;
 }
 
-export const Packing = memo(function Packing({packing, mine, look, opened: given, onOpened}: Props) {
+export const Packing = memo(function Packing({packing, mine, look, opened: given, onOpened, measure = "cpus"}: Props) {
   const element = useRef<HTMLDivElement>(null), chart = useRef<PackingChart | null>(null);
   const dark = useDark(), navigate = useNavigate();
   const [failed, setFailed] = useState<string | null>(null), [ready, setReady] = useState(false);
@@ -65,9 +67,9 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
     // Another window is loaded: what was in the last one is not in it.
     if (!packing || !layout) { chart.current.clear(); delete element.current.dataset.redrawMs; return; }
     const began = performance.now();
-    chart.current.update(packing, dark, mine, look ?? null, layout);
+    chart.current.update(packing, dark, mine, look ?? null, layout, measure);
     element.current.dataset.redrawMs = (performance.now() - began).toFixed(1);
-  }, [ready, packing, layout, dark, mine, look]);
+  }, [ready, packing, layout, dark, mine, look, measure]);
   const rows = layout ? Math.min(24, layout.rows.length) : 4;
   const fold = ({key, isOpen}: Group) => (onOpened ?? setOwn)({...opened, [key]: !isOpen});
   return (

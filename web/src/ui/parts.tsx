@@ -2,7 +2,7 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock, middle} from "../format";
+import {clock, middle, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -192,6 +192,11 @@ export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?
       {rest > 0 ? <i style={{flexGrow: part(rest), flexBasis: 0}} /> : null}
     </div>
   );
+}
+/** How much of something is used, below the numbers that say it. */
+export function UseBar({title, used, most, color = "var(--l-running)"}: {title: string; used: number; most: number | null | undefined; color?: string}) {
+  if (!most) return null;
+  return <Bar whole={Math.max(most, used)} height={6} parts={[{key: "used", title, value: used, text: percent(used, most), color}]} />;
 }
 export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string}[]}) => (
   <div className="legend">{parts.map(({key, title, color, text}) => <span key={key}><Swatch color={color} />{title}{text ? ` ${text}` : ""}</span>)}</div>

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.insight.starts import FEWEST_WAITS, KnownWaits, StartSource, expected_start
+from lading.scheduling.insight.starts import (
+    FEWEST_WAITS,
+    Backlog,
+    KnownWaits,
+    StartSource,
+    expected_start,
+    rate_at_full_load,
+)
 
 NOW = 1_800_000_000.0
 TIMES = st.none() | st.floats(-5000, 1e6).map(lambda seconds: NOW + seconds)
@@ -47,3 +54,34 @@ def test_what_a_batch_system_expects_has_a_margin() -> None:
     assert found is not None
     assert (found.since, found.until, found.source) == (NOW + 150, NOW + 960, StartSource.BATCH_SYSTEM)
     assert expected_start(NOW, NOW - 10, native=NOW - 600) is None
+
+
+def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
+    past = [KnownWaits([60.0] * 20, "task align")]
+    assert expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc")) is None
+    shared = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc", is_shared=True))
+    near = expected_start(NOW, NOW, past=past, backlog=Backlog(2, None, "at site hpc"))
+    assert shared is not None
+    assert shared == near
+    assert shared.source is StartSource.PAST_WAITS
+    known = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, 76 / 3600, "at site hpc"))
+    assert known is not None
+    assert (known.source, known.text) == (StartSource.BACKLOG, "2,500 jobs before it and 76 an hour at site hpc")
+    assert known.since <= NOW + 33 * 3600 <= known.until
+    assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
+
+
+@given(left=st.floats(0, 1e6))
+def test_the_latest_start_by_a_plan_is_three_times_as_far_as_the_earliest_or_a_minute_later(left: float) -> None:
+    found = expected_start(NOW, NOW, planned=NOW + left)
+    assert found is not None
+    first, last = found.since - NOW, found.until - NOW
+    assert first <= left <= last
+    assert last <= 3 * first + 1e-3 or last - first <= 60 + 1e-3
+
+
+def test_what_a_plan_starts_together_is_no_rate() -> None:
+    waits, since = [(NOW - 100.0, NOW)], NOW - 3600
+    assert rate_at_full_load(waits, [], since) is None, "nothing has ended"
+    assert rate_at_full_load(waits, [NOW - 200.0] * 9, since) is None, "they ended while nothing waited"
+    assert rate_at_full_load([*waits, (NOW - 150, NOW - 50)], [NOW - 1.0] * 15, since) == 0.1
