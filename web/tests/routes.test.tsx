@@ -4,6 +4,8 @@ import * as React from "react";
 import {act} from "react";
 import {createRoot, type Root} from "react-dom/client";
 import {afterEach, beforeEach, expect, test, vi} from "vitest";
+import type {BillPage, PackingChart} from "../src/api_types";
+import {idleRemedy} from "../src/pages/cost";
 import {ANSWERS, NOW} from "./answers";
 
 vi.mock("../src/chart/draw", () => ({loadECharts: () => new Promise(() => undefined), PackingChart: class {}}));
@@ -19,6 +21,7 @@ const AWAY = "[data-testid=stale]";
 const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 const json = (body: unknown, status = 200) => new Response(JSON.stringify(body), {status});
 
+let isPost = false, posted: Record<string, string> = {};
 let answer: (route: string) => Promise<Response>, asked: string[], root: Root, box: HTMLElement;
 const text = () => box.textContent ?? "";
 const times = (route: string) => asked.filter((each) => each === route).length;
@@ -28,7 +31,9 @@ async function pass(seconds: number) { await act(async () => { await vi.advanceT
 beforeEach(() => {
   vi.useFakeTimers({now: NOW * 1000});
   vi.stubGlobal("IS_REACT_ACT_ENVIRONMENT", true);
-  vi.stubGlobal("fetch", (url: URL) => {
+  vi.stubGlobal("fetch", (url: URL, options?: RequestInit) => {
+    isPost = options?.method === "POST";
+    posted = isPost ? JSON.parse(String(options?.body)) : {};
     const route = decodeURIComponent(url.pathname.replace(/^.*?\/web\/|^.*?\/src\//, "").replace(/^\//, ""));
     asked.push(route);
     return answer(route);
@@ -111,6 +116,38 @@ test("what was known stays where a newer answer does not come, and says since wh
   answer = good;
   await pass(61);
   expect(text()).not.toContain("Not updated");
+});
+
+test("Cost says which site idled, for how much, and which setting would cut it", async () => {
+  const bill = ANSWERS["bill"] as BillPage, row = bill.rows[0];
+  const at = (site: string, usd_idle: number, cpu_hours_idle: number) => ({...row, kind: "named", site, dag_id: null, task_id: null, run_id: null, total: {...row.total, usd_idle, cpu_hours_idle}});
+  answer = async (route) => (route === "bill" ? json({...bill, split: "site", rows: [at("lab", 1, 20), at("hpc", 5, 100), at("busy", 0, 0)]}) : good(route));
+  await open("Cost");
+  await pass(2);
+  const rows = [...box.querySelectorAll("section[aria-label='Idle machines'] tbody tr")].map((each) => each.textContent ?? "");
+  expect(rows).toHaveLength(2);
+  expect(rows[0]).toMatch(/^hpc\$5\.00.*100.*Lower idle_seconds of hpc/);
+  expect(idleRemedy("ec2", "cloud")).toContain("idle_seconds of cloud");
+  expect(idleRemedy("ssh", "lab")).not.toContain("idle_seconds");
+});
+
+test("idle machines are drained together, after one question", async () => {
+  const chart = ANSWERS["packing"] as PackingChart, machine = chart.machines[0];
+  const idle = ["L2", "L3"].map((name) => ({...machine, key: `hpc/${name}`, name}));
+  const sent: string[] = [];
+  answer = async (route) => {
+    if (route === "packing") return json({...chart, machines: [machine, ...idle]});
+    if (route === "requests" && isPost) { sent.push(posted.target); return json({}, 202); }
+    return good(route);
+  };
+  await open("Machines");
+  await pass(2);
+  const button = (name: string) => [...box.querySelectorAll("button")].find((each) => each.textContent === name);
+  await act(async () => button("Drain 2 idle machines")?.click());
+  expect(sent).toEqual([]);
+  await act(async () => button("Yes")?.click());
+  await pass(1);
+  expect(sent).toEqual(["hpc/L2", "hpc/L3"]);
 });
 
 test.each(Object.keys(VIEWS) as View[])("%s: in CSV numbers are numbers, and times are in UTC with their year", async (view) => {

@@ -6,7 +6,7 @@ import {cost, count, cpuHours, cpusText, date, exact, fraction, iso, jobsText, p
 import {dagPath, pagePath, runPath} from "../paths";
 import {useAnswer, useLast} from "../polling";
 import type {Chosen} from "../ui/choices";
-import {AnswerSection, Bar, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
+import {AnswerSection, Bar, Clamp, Legend, Link, Muted, Name, Row, Section, Select, TaskName, Tile, Tiles, type Part} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {actions, type Action} from "./now";
@@ -128,6 +128,30 @@ function Saved({asked}: {asked: SavingsAnswer}) {
   );
 }
 
+/** What would cut the time in which machines of a site have no job. */
+export function idleRemedy(kind: string | undefined, site: string): string {
+  if (kind === "ssh" || kind === "local") return `The machines of ${site} cost the same without jobs: give it more (accept_untargeted, or the hint site).`;
+  if (kind === "ec2") return `Lower idle_seconds of ${site}, for which a machine without jobs is kept, or name fewer large instance_types.`;
+  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or ask for smaller allocations.`;
+}
+
+/** Which sites idled, how much that came to, and which setting would cut it. */
+function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
+  const inUsd = bill.total.usd !== null;
+  const of = ({total}: BillRow) => amount(total, "idle", inUsd);
+  const rows = bill.rows.filter((row) => row.site && of(row) > 0).sort((one, other) => of(other) - of(one));
+  if (!rows.length) return null;
+  const kind = (site: string) => summary?.sites.find(({name}) => name === site)?.kind;
+  const columns: Column<BillRow>[] = [
+    {title: "Site", cell: (row) => <Link to={pagePath({view: "machines", site: row.site})} label={`Machines of ${row.site}`}><Name>{row.site ?? ""}</Name></Link>, text: (row) => row.site},
+    {title: "USD idle", cell: ({total}) => usd(total.usd_idle), text: ({total}) => total.usd_idle, has: ({total}) => total.usd_idle !== null, number: true},
+    {title: "Of its cost", help: "Of what the site has cost in this time", cell: (row) => percent(of(row), whole(row.total, inUsd)), text: (row) => fraction(of(row), whole(row.total, inUsd)), number: true},
+    {title: "cpu-hours idle", cell: ({total}) => count(total.cpu_hours_idle), text: ({total}) => total.cpu_hours_idle, number: true},
+    {title: "What would cut it", cell: (row) => <Clamp text={idleRemedy(kind(row.site ?? ""), row.site ?? "")} />, text: (row) => idleRemedy(kind(row.site ?? ""), row.site ?? "")},
+  ];
+  return <Section title="Idle machines"><Table name="Idle machines" rows={rows} columns={columns} empty="" keyOf={({site}) => site ?? ""} /></Section>;
+}
+
 type Budget = NonNullable<Summary["budgets"]>[number];
 const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
   lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
@@ -169,9 +193,10 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
   );
   return (
     <>
-      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} since={billSpan(Number(days), bill.now).since} /></Loading>}</AnswerSection>
+      <AnswerSection title="Cost" more={more} asked={[shown, asked[1]]}>{(bill) => <Loading isOld={isOld}><BillSummary bill={bill} savings={savings[0]} since={billSpan(Number(days), bill.now).since} idlePath={chosen.href({split: "site"})} /></Loading>}</AnswerSection>
       <Budgets asked={[summary, summaryTrouble]} />
       {shown ? <Section title="Breakdown"><Loading isOld={isOld}><Rows bill={shown} split={shown.split} inUsd={shown.total.usd !== null} /></Loading></Section> : null}
+      {shown?.split === "site" ? <Idle bill={shown} summary={summary} /> : null}
       <Saved asked={savings} />
     </>
   );
@@ -180,13 +205,14 @@ export function CostPage({chosen, summary, trouble: summaryTrouble}: PageProps) 
 /** What is shown until the next choice is loaded is pale. */
 const Loading = ({isOld, children}: {isOld: boolean; children: React.ReactNode}) => <div style={{opacity: isOld ? 0.55 : 1}} aria-busy={isOld}>{children}</div>;
 
-function BillSummary({bill, savings, since}: {bill: Bill; savings: Savings | null; since: number}) {
+/** @param idlePath: where it is said which sites idled */
+function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Savings | null; since: number; idlePath: string}) {
   const {total, running} = bill, inUsd = total.usd !== null;
   return (
     <>
       <Tiles>
         <Tile label={`${utcDay(bill.periods[0].since)} until now`} value={cost(total.usd, total.cpu_hours)} help={inUsd ? cpuHours(total.cpu_hours) : null} />
-        {SHARES.map(({key, title}) => <Tile key={key} label={title} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
+        {SHARES.map(({key, title}) => <Tile key={key} label={title} to={key === "idle" ? idlePath : undefined} value={inUsd ? usd(amount(total, key, true)) : cpuHours(amount(total, key, false))} help={percent(amount(total, key, inUsd), whole(total, inUsd))} />)}
         <Tile label="Running, not included" value={cost(running.usd, running.cpu_hours)} help={`${jobsText(running.jobs)}, until now`} />
         {savings?.tasks.length ? <Tile label="Right sizes save" value={cost(savings.usd, savings.cpu_hours)} help="a month, see below" /> : null}
         {savings && Object.values(savings.freed).some((freed) => freed !== 0) ? <Tile label="Sizing frees now" value={`${cpusText(savings.freed.cpus)}, ${count(savings.freed.gib)} GiB`} help={`${cpuHours(savings.freed.cpu_hours)} and ${count(savings.freed.gib_hours)} GiB-hours within a day`} /> : null}
