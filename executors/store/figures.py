@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select
 
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.jobs import QUEUED
 from lading.executors.store.queued import QueuedJobs
 from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
 from lading.scheduling.reasons import Reason
@@ -93,6 +94,15 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
                 CpusInUse(used, batch + jobs.cpus) if jobs.is_batch else CpusInUse(used + jobs.cpus, batch)
             )
     return by_site
+
+
+def waiting(session: Session) -> Sequence[Any]:
+    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
+    return session.execute(
+        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(QUEUED))
+        .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
+        .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
+    ).all()
 
 
 class MemoryInUse(NamedTuple):

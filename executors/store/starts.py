@@ -8,13 +8,12 @@ came true.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Integer, bindparam, case, cast, func, literal_column, select, update
+from sqlalchemy import Integer, bindparam, case, cast, func, select, update
 
-from lading.executors.store.figures import CPUS
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.leases import database_ahead
 from lading.executors.store.tables import JobRow, SiteRow, State
@@ -32,12 +31,16 @@ from lading.scheduling.reason_codes import CODES
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from lading.scheduling.reasons import Reason
+
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
 # How many end in an hour is found out by the last hour; where too few have, by the last day.
 SECONDS_OF_RATE = (3600.0, 86400.0)
+# The codes of limits that a Dag sets to its own jobs.
+LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
 # Those that were queued within so many seconds are counted together.
 SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
@@ -125,10 +128,10 @@ Place = tuple[str, str | None, str | None]
 
 def place_of(job: Any) -> Place:
     """What a job waits for: room at a site, or the end of others of its task or run, whose number is limited."""
-    code = CODES.get(job.reason_code or "")
-    if code is None or code.kind != "max_instances":
+    if job.reason_code not in LIMITED:
         return "site", site_of(job), None
-    return ("run", job.dag_id, job.run_id) if code.key.startswith("run_") else ("task", job.dag_id, job.task_id)
+    is_of_run = job.reason_code.startswith("run_")
+    return ("run", job.dag_id, job.run_id) if is_of_run else ("task", job.dag_id, job.task_id)
 
 
 class Backlogs:
@@ -136,40 +139,41 @@ class Backlogs:
 
     def __init__(self, session: Session, held: HeldJobs, now: float) -> None:
         self.session, self.now = session, now
-        since = cast(JobRow.queued_at / literal_column(str(SECONDS_TOGETHER)), Integer)
+        is_limited = JobRow.reason_code.in_(LIMITED)
+        # Of most jobs it is nothing whose they are: many thousands are few rows.
         columns = (
-            JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority,
-            JobRow.reason, JobRow.reason_code,
+            JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority, JobRow.reason, JobRow.reason_code,
+            case((is_limited, JobRow.dag_id)).label("dag_id"), case((is_limited, JobRow.run_id)).label("run_id"),
+            case((is_limited, JobRow.task_id)).label("task_id"),
+            cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
         )  # fmt: skip
+        amounts = JobRow.queued_at, JobRow.planned_start, JobRow.native_start
+        each = select(*columns, *amounts).where(JobRow.state.in_(WAITING)).subquery()
+        together = [each.c[column.key] for column in columns]
         query = select(
-            *columns,
-            since.label("since"),
+            *together,
             func.count().label("jobs"),
-            func.sum(CPUS).label("cpus"),
-            func.min(QUEUED).label("oldest"),
-            func.max(JobRow.queued_at).label("queued_at"),
-            # Of the last of them; None: not all have one.
-            case((func.count() == func.count(JobRow.planned_start), func.max(JobRow.planned_start))).label(
-                "planned_start"
-            ),
-            case((func.count() == func.count(JobRow.native_start), func.max(JobRow.native_start))).label(
-                "native_start"
+            func.min(each.c.queued_at).label("oldest"),
+            func.max(each.c.queued_at).label("queued_at"),
+            *(
+                # Of the last of them; None: not all have one.
+                case((func.count() == func.count(column), func.max(column))).label(column.key)
+                for column in (each.c.planned_start, each.c.native_start)
             ),
         )
-        rows = session.execute(query.where(JobRow.state.in_(WAITING)).group_by(*columns, since)).all()
-        self.held = held
-        self.rows: Sequence[Any] = rows
-        """The jobs that wait, those together that are alike and were queued together."""
+        self.held, self.ahead = held, database_ahead(session)
+        self.rows: Sequence[Any] = session.execute(query.group_by(*together)).all()
         self.waiting: dict[Place, dict[tuple[bool, int, int], int]] = {}
         self.oldest: dict[Place, float] = {}
-        for row in rows:
+        for row in self.rows:
             if held.by(row) is not None:
                 continue
             place = place_of(row)
             turns = self.waiting.setdefault(place, {})
             turn = (row.state != State.PLACED, -row.priority, row.since)
             turns[turn] = turns.get(turn, 0) + row.jobs
-            self.oldest[place] = min(row.oldest, self.oldest.get(place, row.oldest))
+            oldest = row.oldest - self.ahead
+            self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
         self.sums: dict[Place, tuple[list[tuple[bool, int, int]], list[int]]] = {}
         for place, turns in self.waiting.items():
             order, sums = sorted(turns), [0]
@@ -189,15 +193,20 @@ class Backlogs:
         before = (sums[at_once] + sums[at_once + 1] - 1) / 2 if at_once < len(order) else sums[-1]
         return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
 
-    def last_start(self, rows: Iterable[Any]) -> ExpectedStart | NoStart | None:
-        """When the last jobs of some rows are expected to start; None: of some nothing says it."""
+    def last_start(self, why: Collection[tuple[Reason | None, str | None]]) -> ExpectedStart | NoStart | None:
+        """When the last jobs are expected to start that wait for these reasons at these sites; None: of some nothing
+        says it.
+        """
         last: ExpectedStart | None = None
-        for row in rows:
+        for row in self.rows:
+            if (row.reason, row.site) not in why:
+                continue
             if (text := self.held.by(row)) is not None:
                 return NoStart(text)
-            known = row.planned_start is not None or row.native_start is not None
-            before = None if known else self.before(row)
-            start = expected_start(self.now, row.oldest, row.planned_start, row.native_start, backlog=before)
+            is_known = row.planned_start is not None or row.native_start is not None
+            before = None if is_known else self.before(row)
+            oldest = row.oldest - self.ahead
+            start = expected_start(self.now, oldest, row.planned_start, row.native_start, backlog=before)
             if start is None:
                 return None
             last = start if last is None or start.at > last.at else last

@@ -31,6 +31,7 @@ from lading.executors.store.figures import (
     teams,
     total,
     usd_per_hour,
+    waiting,
     what_is_up,
 )
 from lading.executors.store.gangs.rows import held_by
@@ -442,27 +443,24 @@ class WaitingGroup:
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
-    rows: list[Any] = field(default_factory=list)
+    # For what its jobs wait, at which sites, those that the user may not see as well.
+    why: set[tuple[Reason | None, str | None]] = field(default_factory=set)
 
-    def add(self, row: Any, seen: bool) -> None:
+    def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
         """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
-        self.rows.append(row)
-        self.jobs += row.jobs
-        self.cpus += float(row.cpus)
-        self.oldest = min(self.oldest, row.oldest)
         if not seen:
             self.hidden = True
             return
-        if row.reason is not None:
-            self.reasons[row.reason] += row.jobs
-        if row.dag_id:
-            self.dags[row.dag_id] += row.jobs
+        if reason is not None:
+            self.reasons[reason] += count
+        if dag_id:
+            self.dags[dag_id] += count
 
     def model(self, waiting: int, backlogs: Backlogs) -> WaitGroup:
         """
         :param waiting: how many jobs wait in all
         """
-        code, start = self.code, as_estimate(backlogs.last_start(self.rows))
+        code, start = self.code, as_estimate(backlogs.last_start(self.why))
         if start is not None and self.hidden:  # what it rests on may name a task of another Dag
             start.text = ""
         sentences = Counter[str]()
@@ -505,10 +503,15 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Why jobs wait now."""
     groups: dict[Key, WaitingGroup] = {}
     backlogs = Backlogs(session, HeldJobs(session), now)
-    for row in backlogs.rows:
-        seen = sight.sees(row.dag_id)
-        key = key_of(row.reason, row.site, seen)
-        groups.setdefault(key, WaitingGroup((row.reason or NEW).meaning, *key[1:])).add(row, seen)
+    for reason, dag_id, site, count, cpus, oldest in waiting(session):
+        seen = sight.sees(dag_id)
+        key = key_of(reason, site, seen)
+        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
+        group.jobs += count
+        group.cpus += float(cpus)
+        group.oldest = min(group.oldest, oldest)
+        group.why.add((reason, site))
+        group.add(reason, dag_id, count, seen)
     for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
         seen = sight.sees(dag_id)
         held_in = groups.get(key_of(reason, job_site, seen))
