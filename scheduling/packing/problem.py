@@ -249,7 +249,7 @@ def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bi
     """
     soon: dict[tuple[str, str], Bin] = {}
     later: dict[tuple[str, str], Bin] = {}
-    for candidate in _in_order(Identity(catalogue)) if catalogue else ():
+    for candidate in _in_order(CatalogueKey(catalogue)) if catalogue else ():
         offering = candidate.offering
         available = offering.unavailable_until is None or offering.unavailable_until <= now
         (soon if available else later).setdefault((candidate.type.name, offering.capacity_type), candidate)
@@ -257,7 +257,7 @@ def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bi
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CatalogueKey:
     """A catalogue as a key, which costs nothing to compare: it is never changed."""
 
     catalogue: Catalogue
@@ -266,11 +266,11 @@ class Identity:
         return id(self.catalogue)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.catalogue is self.catalogue
+        return isinstance(other, CatalogueKey) and other.catalogue is self.catalogue
 
 
 @lru_cache(maxsize=16)
-def _in_order(of: Identity) -> Sequence[Bin]:
+def _in_order(of: CatalogueKey) -> Sequence[Bin]:
     """All bins of a catalogue in order of preference, each zone's: a simulation asks for them at every decision."""
     bins = []
     for kind in of.catalogue.types.values():
