@@ -1,15 +1,17 @@
-"""What the documentation shows: each sites file is valid, and each Dag can be imported, with valid hints."""
+"""What the documentation shows: each sites file is valid, and each Dag can be imported, each command exists."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing import dagbag
 
 from lading.hooks.files.sites_file import TABLES
@@ -53,6 +55,14 @@ WHOLE = {
 # A module beside a Dag has its name in the first line.
 MODULES = [(page, text) for page, text in blocks("python") if re.match(r"# \w+\.py\b", text)]
 DAGS = [(page, text) for page, text in blocks("python") if "from airflow.sdk import" in text and "DAG(" in text.upper()]
+
+# What a reader types. commands.md, which is generated from the parsers, shows how each command is called.
+TYPED = [
+    (page, line)
+    for page, text in blocks("(?:sh|shell|console)")
+    for line in text.replace("\\\n", "").splitlines()
+    if re.match(r"(?:\$ )?airflow ", line) and page.name != "commands.md"
+]
 
 
 def written(value: object) -> str:
@@ -110,3 +120,9 @@ def test_a_dag(page: Path, text: str, tmp_path: Path, monkeypatch: pytest.Monkey
     bag = dagbag.BundleDagBag(dag_folder=tmp_path / "shown.py", bundle_path=tmp_path, bundle_name="docs")
     assert not bag.import_errors
     assert bag.dags
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED, ids=named(TYPED))
+def test_a_command(page: Path, line: str) -> None:
+    command = re.split(r" (?:[|>]|\|\||&&) ", line.removeprefix("$ "))[0]
+    assert get_parser().parse_args(shlex.split(command, comments=True)[1:])
