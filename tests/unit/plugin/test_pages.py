@@ -27,8 +27,6 @@ ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Their sites files are there to be copied: none needs what another page says.
 COMPLETE = ("concepts.md", "gallery.md", "gpus.md", "debug_batch.md", "other_executors.md")
-# Of other pages many show a few keys of a site that these set up.
-SET_UP = ("clusters.md", "machines.md", "ec2.md")
 
 
 def blocks(language: str) -> Iterator[tuple[Path, str]]:
@@ -45,13 +43,9 @@ def tables(text: str) -> dict[str, Any] | None:
 
 
 FILES = [(page, found) for page, text in blocks("toml") if (found := tables(text))]
-WHOLE = {
-    name: table
-    for page, found in FILES
-    if page.name in SET_UP and page.parent.name == "how_to"
-    for name, table in found.get("sites", {}).items()
-    if "kind" in table
-}
+SHOWN = [pair for page, found in FILES if page.name not in COMPLETE for pair in found.get("sites", {}).items()]
+# Other pages show the keys that they are about: by name, the table that has the most.
+WHOLE: dict[str, dict[str, Any]] = dict(sorted(SHOWN, key=lambda pair: len(pair[1])))
 # A module beside a Dag has its name in the first line.
 MODULES = [(page, text) for page, text in blocks("python") if re.match(r"# \w+\.py\b", text)]
 DAGS = [(page, text) for page, text in blocks("python") if "from airflow.sdk import" in text and "DAG(" in text.upper()]
