@@ -69,7 +69,7 @@ def complete(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def directive(name: str, text: str) -> str:
-    """The directive that shows the docstrings of a module, or of one of its members with the methods that ``text`` names."""
+    """The directive that shows the docstrings of a module, or of one of its members and the methods in ``text``."""
     module, _, member = name.rpartition(".")
     found = getattr(import_module(module), member, None)
     if found is None or ismodule(found):

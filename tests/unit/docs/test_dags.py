@@ -1,4 +1,4 @@
-"""The Dags of the README, the how-tos and the tutorials: they import, and the tutorials show the files that they name."""
+"""The Dags in the README, the how-tos and the tutorials: they import, and tutorials show the files that they name."""
 
 from __future__ import annotations
 

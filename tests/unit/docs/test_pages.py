@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,}) *\{.*|(?<!`)\{[\w:]+\}`\S.*", re.MULTILINE)
+DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,}) *\{.*|(?<!`)\{[\w:]+\}`[\w~<].*", re.MULTILINE)
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/[!_]*/**/*.md")), "docs/index.md"]
 
 
