@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.decorator import _TaskDecorator
 
@@ -78,11 +79,15 @@ def test_the_dag_of_the_readme() -> None:
     check(names[call.removesuffix("()")]())
 
 
-@pytest.mark.parametrize("page", ["containers", "files", "gangs", "mpi", "right_sizes", "script_operator"])
-def test_the_first_block_of_a_how_to(page: str) -> None:
-    names: dict[str, Any] = {"task": task, "resources": resources, "JobScriptOperator": JobScriptOperator}
+HOW_TOS = [f"how_to/{name}" for name in ("containers", "files", "gangs", "mpi", "right_sizes", "script_operator")]
+
+
+@pytest.mark.parametrize("page", [*HOW_TOS, "reference/hints"])
+def test_the_first_block_of_a_page(page: str) -> None:
+    names: dict[str, Any] = {each.__name__: each for each in (BashOperator, JobScriptOperator, resources)}
+    names["task"] = task
     with DAG("shown", schedule=None) as dag:
-        exec(first_block(f"docs/how_to/{page}.md"), names)
+        exec(first_block(f"docs/{page}.md"), names)
         for name, value in names.items():
             if isinstance(value, _TaskDecorator) and name not in dag.task_ids:  # the page shows no call
                 value(**dict.fromkeys(inspect.signature(value.function).parameters, "/data/file"))
