@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import lading
 from lading.hooks.deployment import current
+from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
 
@@ -34,7 +35,7 @@ MODULES = (
     "lading.executors.agent.__main__",
     "lading.executors.agent.allocation_agent",
     "lading.executors.agent.batch_job",
-    "lading.executors.agent.tasks.command_runner",
+    COMMAND_RUNNER,
     "lading.executors.agent.tasks.inside",
     "lading.executors.host",
 )
