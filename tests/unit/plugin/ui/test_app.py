@@ -204,6 +204,8 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     local, hpc = found["sites"]
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
     assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
+    memory = [(site["memory_promised"], site["memory_up"]) for site in (local, hpc)]
+    assert memory == [(2048, 8192), (1024, 8192)], "of what runs, by what it asked for"
     assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
 
 
