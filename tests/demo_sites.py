@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lading.example_dags
 from tests.demo_summary import Job, Line, batch_lines, bought_lines, packed_lines
-from tests.services import node_python
+from tests.services import node_python, processes
 from tests.services.account import Account
 from tests.services.airflow import Airflow
 from tests.services.ec2 import FakeEC2
@@ -88,6 +88,23 @@ def rows(airflow: Airflow, *command: str) -> list[dict[str, str]]:
     return listed
 
 
+def ended_instances(airflow: Airflow) -> list[dict[str, str]]:
+    """All instances that were launched, once idle ones have been released.
+
+    :raises DemoError: they were not
+    """
+    found: list[dict[str, str]] = []
+
+    def ended() -> bool:
+        found[:] = rows(airflow, "instances", "--ended")
+        return all(each["ended_at"] for each in found)
+
+    print("Waiting until the idle machines are released")
+    if not processes.wait_until(ended, 300, 2):
+        raise DemoError(f"machines were not released within 300 s\n{airflow.log_tails()}")
+    return found
+
+
 @contextmanager
 def local(folder: Path) -> Iterator[Demo]:
     """This machine: the second run is sized by the first."""
@@ -138,7 +155,7 @@ def ec2(folder: Path) -> Iterator[Demo]:
         command = [sys.executable, "-m", "tests.demo_costs", "cloud", run_id]
         done = subprocess.run(command, cwd=ROOT, env=airflow.environment, stdout=subprocess.PIPE, text=True, check=True)
         if_bought = json.loads(done.stdout.splitlines()[-1])
-        return bought_lines(runs[-1], rows(airflow, "instances", "--ended"), if_bought)
+        return bought_lines(runs[-1], ended_instances(airflow), if_bought)
 
     (folder / "dags").mkdir()
     shutil.copy(EXAMPLES / "burst.py", folder / "dags")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -58,10 +58,6 @@ class Job:
         )
 
     @property
-    def where(self) -> str:
-        return " ".join(dict.fromkeys(filter(None, (self.site, self.node or self.location))))
-
-    @property
     def waited(self) -> float | None:
         return None if self.started_at is None else self.started_at - self.queued_at
 
@@ -98,7 +94,7 @@ def table(runs: Sequence[Sequence[Job]]) -> Table:
         shown.add_row(
             task,
             str(len(jobs)),
-            counted(job.where for job in jobs),
+            where(jobs),
             *([", ".join(job.batch_job for job in jobs if job.batch_job)] if has_batch_jobs else []),
             counted(job.outcome for job in jobs),
             f"{max(job.cpus for job in jobs):g}",
@@ -118,7 +114,19 @@ def by_task(jobs: Sequence[Job]) -> dict[str, list[Job]]:
     return tasks
 
 
-def counted(names: Any) -> str:
+def where(jobs: Sequence[Job]) -> str:
+    """The sites of jobs, each with its machine or the number of them."""
+    parts = []
+    for site in dict.fromkeys(job.site for job in jobs):
+        machines = [job.node or job.location for job in jobs if job.site == site]
+        several = len(set(machines)) > 1
+        place = f"{site} {machines[0]}" if not several else site
+        on = f" on {len(set(machines))} machines" if several else ""
+        parts.append(f"{counted([place] * len(machines))}{on}")
+    return ", ".join(parts)
+
+
+def counted(names: Iterable[str]) -> str:
     """Each name once, with how often it occurs."""
     return ", ".join(f"{name} × {count}" if count > 1 else name for name, count in Counter(names).items())
 
@@ -198,13 +206,13 @@ def bought_lines(
 ) -> list[Line]:
     """What was bought for a run, and what other ways to buy would have cost.
 
-    :param instances: rows of ``airflow lading instances --ended``
+    :param instances: rows of ``airflow lading instances --ended``, all of which have ended
     :param if_bought: by policy: ``usd``, ``machines`` and ``seconds`` of the same jobs (:mod:`tests.demo_costs`)
     """
     sites = Counter(job.site for job in jobs)
     kinds = Counter(f"{each['instance_type']} {each['capacity_type']} in {each['zone']}" for each in instances)
     usd = sum(float(each["usd"] or 0) for each in instances)
-    seconds = sum(float(each["hours"] or 0) for each in instances) * 3600
+    seconds = sum(float(each["ended_at"]) - float(each["launched_at"]) for each in instances)
     bought = ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "nothing"
     names = {"forecast": "Lading", "greedy": "greedy packing", "alone": "one machine per task"}
     compared = "; ".join(
