@@ -141,7 +141,7 @@ def most(jobs: Sequence[Job], value: Callable[[Job], float | None], form: str) -
 
 def run_line(jobs: Sequence[Job]) -> str:
     """How long a run took, and how much of it went on at once."""
-    spans = [(job.started_at, job.ended_at) for job in jobs if job.started_at and job.ended_at]
+    spans = [(job.started_at, job.ended_at) for job in jobs if job.started_at is not None and job.ended_at is not None]
     if not spans:
         return "no job ran"
     took = max(ended for _, ended in spans) - min(started for started, _ in spans)
