@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import logging
 import math
 import os
@@ -20,6 +19,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import AgentJob, Runner, load_runner
+from lading.executors.agent.supervisor import AgentJob, Runner, preload
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
@@ -400,12 +400,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
-    contained = ContainerRunner(load_runner(options.runner))
+    contained = ContainerRunner(import_module(options.runner))
     runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
-    runner.preload()
-    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
-    gc.collect()
-    gc.freeze()
+    preload(runner)
     Agent(spool, runner, held=held).run()
     return 0
 
@@ -422,8 +419,8 @@ class JobEnvironment:
         self.runner = runner
         self.logs = logs
 
-    def preload(self) -> None:
-        self.runner.preload()
+    def preload(self, program: str = "") -> None:
+        self.runner.preload(program)
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import os
 import socket
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
@@ -25,7 +25,7 @@ from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
-from lading.executors.agent.supervisor import Runner, load_runner
+from lading.executors.agent.supervisor import Runner, preload
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
     SECONDS_BETWEEN_REPORTS,
@@ -214,11 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
-    runner = JobEnvironment(ContainerRunner(load_runner(options.runner)), f"{cluster.root}/logs")
-    runner.preload()
-    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
-    gc.collect()
-    gc.freeze()
+    runner = JobEnvironment(ContainerRunner(import_module(options.runner)), f"{cluster.root}/logs")
+    preload(runner)
     agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
     agent.write_left()
     agent.run()

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
@@ -28,7 +29,7 @@ from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.supervisor import Runner, load_runner
+from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import log_to_stderr
@@ -93,7 +94,8 @@ class BatchJob:
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
-        entry = InboxEntry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+        limits = envelope.memory_limit, envelope.time_limit
+        entry = InboxEntry(waiting, *limits, envelope.expires_at, inode=0, program=envelope.program)
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
@@ -164,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     process_tree.adopt_orphans()
     # What is imported now stays: to look for garbage in it would take a tenth of the time.
     gc.disable()
-    runner = ContainerRunner(load_runner(options.runner))
+    runner = ContainerRunner(import_module(options.runner))
     runner.preload()
     gc.freeze()
     gc.enable()

@@ -153,6 +153,8 @@ class RunningJobs:
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.failures = 0
+        # What this process has imported beside what all jobs need.
+        self.programs = {""}
         self.supervisor_lines = SupervisorLines()
         self.trouble = Trouble(log)
         self._away: Reason | None = None
@@ -194,6 +196,9 @@ class RunningJobs:
         :raises OSError: the machine has no room for one more process
         """
         token = assignment.token
+        if entry.program not in self.programs:
+            self.programs.add(entry.program)
+            supervisor.preload(self.runner, entry.program)
         pid = self.supervisor_lines.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(
             assignment
         )

@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -189,8 +188,11 @@ class AgentJob:
 class Runner(Protocol):
     """What runs the workloads of an agent."""
 
-    def preload(self) -> None:
-        """Import and warm up in the agent whatever each job would have to import."""
+    def preload(self, program: str = "") -> None:
+        """Import and warm up in the agent whatever each job would have to import.
+
+        :param program: what only jobs of this program need
+        """
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end, in the process of its job.
@@ -199,24 +201,12 @@ class Runner(Protocol):
         """
 
 
-COMMAND_RUNNER = "lading.executors.agent.tasks.command_runner"
-
-
-def load_runner(name: str) -> Any:
-    """The runner of a name, a module.
-
-    A machine that has got the agent from its controller, and no more, runs commands as they are: another runner of such
-    jobs, which has imported their program once for all, comes with that program.
-
-    :raises ImportError: it is not here
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        if child_processes.ARCHIVE is None:
-            raise
-        log.info("%s is not on this machine (%s): each job starts its command anew", name, error)
-        return import_module(COMMAND_RUNNER)
+def preload(runner: Runner, program: str = "") -> None:
+    """Have a runner import what jobs need, in the process of which theirs are copies."""
+    runner.preload(program)
+    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
+    gc.collect()
+    gc.freeze()
 
 
 def become(

@@ -92,6 +92,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
         policy=config.policy,
         locality_fallback=config.locality_fallback,
         locality_wait=config.locality_wait,
+        seconds_ahead=site.seconds_ahead,
     )
 
 

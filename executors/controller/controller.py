@@ -300,14 +300,15 @@ class Controller:
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             self.needs.note_ends(session, [each.token for each in changes if "ended_at" in each.values])
             self.shares.note_ends(session, [each.token for each in changes if each.values.get("cpu_seconds")])
-            short = store.locations(session, site_memory.short(changes, time.time()))
+            short = site_memory.short(changes, time.time())
+            located = store.locations(session, short)
             self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
         if not is_all:
             self.ring()
-        self.throughput[site.name].note(short)
+        self.throughput[site.name].note((location, *short[token]) for token, location in located.items())
         self._publish(changes)
         return is_all
 

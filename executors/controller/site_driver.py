@@ -109,7 +109,7 @@ class SiteDriver:
                 self.given.pop(token, None)
                 began = event.get("started_at")
                 if given is not None and given.location and began is not None and event["at"] - began < SHORT:
-                    self.throughput.note([given.location])
+                    self.throughput.note([(given.location, began, event["at"])])
             elif kind == "started" and given is not None:
                 self.given[token] = replace(given, state=State.RUNNING)
             elif kind == "returned" and given is not None and given.location == event["location"]:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from lading.executors.store import Change
 from lading.hooks.site import LocationState, Observation
@@ -19,6 +20,8 @@ from lading.scheduling.resources import Resources
 
 # Those that have run for longer, or whose end is old news, say nothing about the next tick, seconds.
 SHORT = 5.0
+# No job takes less: reports round its times, seconds.
+LEAST_BUSY = 0.01
 
 
 @dataclass(slots=True)
@@ -79,33 +82,54 @@ class MeasuredSizes:
 class Throughput:
     """The last ends of short jobs at the locations of one site.
 
-    :param seconds: as many jobs are prefetched to a location as have ended there in so many seconds
+    :param seconds: a location is given what it can run in so many seconds
     """
 
     seconds: float
-    ends: deque[tuple[float, str]] = field(default_factory=deque)
+    ends: deque[tuple[float, str, float, float]] = field(default_factory=deque)
 
-    def note(self, locations: Iterable[str]) -> None:
-        """A short job has ended at each of these locations now."""
+    def note(self, ended: Iterable[tuple[str, float, float]]) -> None:
+        """Short jobs have ended now: the location of each, and when it began and ended by the clock there."""
         now = time.monotonic()
-        self.ends.extend((now, location) for location in locations)
+        self.ends.extend((now, *job) for job in ended)
 
     def prefetchable(self) -> Counter[str]:
-        """How many jobs may be prefetched to each location, by its name."""
+        """How many jobs may be prefetched to each location, by its name.
+
+        The rate is that of the time in which short jobs ran there. Measured by the clock, a location that has run out
+        of jobs would seem slow, would be given few, and would run out of them again.
+        """
         horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:
             self.ends.popleft()
-        return Counter(location for _, location in self.ends)
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for _, location, began, ended in self.ends:
+            spans.setdefault(location, []).append((began, ended))
+        return Counter(
+            {
+                location: round(len(there) * max(1.0, self.seconds / max(_busy_seconds(there), LEAST_BUSY)))
+                for location, there in spans.items()
+            }
+        )
 
 
-def short(changes: Iterable[Change], now: float) -> list[str]:
-    """The tokens of the short jobs that have just ended.
+def _busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """For how long at least one of these jobs ran."""
+    busy, until = 0.0, -inf
+    for began, ended in sorted(spans):
+        busy += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return busy
+
+
+def short(changes: Iterable[Change], now: float) -> dict[str, tuple[float, float]]:
+    """When the short jobs began that have just ended, and when they ended, by token.
 
     :param now: epoch seconds
     """
-    tokens = []
+    spans = {}
     for change in changes:
-        started, ended = change.values.get("started_at"), change.values.get("ended_at")
-        if started is not None and ended is not None and ended - started < SHORT and now - ended < SHORT:
-            tokens.append(change.token)
-    return tokens
+        began, ended = change.values.get("started_at"), change.values.get("ended_at")
+        if began is not None and ended is not None and ended - began < SHORT and now - ended < SHORT:
+            spans[change.token] = began, ended
+    return spans

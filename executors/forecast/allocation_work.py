@@ -82,6 +82,7 @@ class AllocationWork:
         now: float,
         *,
         pools: Mapping[str, int],
+        turns: Mapping[str, tuple[int, float]],
         is_blind: bool,
         held: Collection[str] = (),
         barred: Collection[str] = (),
@@ -93,12 +94,13 @@ class AllocationWork:
         :param known: the runs of which it is known what comes after their jobs
         :param now: epoch seconds
         :param pools: how many slots each of Airflow's pools has
+        :param turns: the priority and the turn that shares give to waiting jobs, by token; empty: they are of one share
         :param is_blind: whether it is not known of some other run of a Dag
         :param held: the runs whose jobs may not start; ``barred``: jobs that may not, by their tokens; ``not_ahead``:
             the runs for which nothing is asked for before their jobs wait
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
-        its = site_forecast(self.at_site.values(), pools)
+        its = site_forecast(self.at_site.values(), pools, turns)
         _, held_up = self.held_up.update(its, now)
         left_out = [*held_up, *its.held(held, barred)]
         there = {each.name for each in site.launched}

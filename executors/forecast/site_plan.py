@@ -17,7 +17,7 @@ from lading.scheduling.forecast.choice import choose, on_sale
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at
 from lading.scheduling.forecast.fleet_work import Fleet, FleetWork
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.policy import Actions, Planner, find_prefetches
+from lading.scheduling.forecast.policy import SLACK, Actions, Planner, find_prefetches
 from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import limits_left
@@ -183,7 +183,8 @@ class SitePlan:
         withheld = self.planner.withheld(forecast)
         schedule = self.planner.schedule
         known = {} if schedule is None else schedule.starts
-        prefetch_to = {} if schedule is None else find_prefetches(schedule, forecast, planned, now, withheld)
+        until = now + max(SLACK, site.seconds_ahead)
+        prefetch_to = {} if schedule is None else find_prefetches(schedule, forecast, planned, now, until, withheld)
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
         # When that goes on is not known.
         unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}

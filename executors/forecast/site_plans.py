@@ -207,7 +207,7 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its, budgets, {job.name for job in waiting})
-        self.coming = self._coming(session, runs, allocating, barred, now) if allocating else {}
+        self.coming = self._coming(session, runs, allocating, barred, turns, now) if allocating else {}
         ends: dict[str, float] = {}
         starts: dict[str, float] = {}
         for some in (*self.plans.values(), *(work.plan for work in self.work.values() if work.plan is not None)):
@@ -230,6 +230,7 @@ class SitePlans:
         runs: Sequence[ComingRun],
         sites: Sequence[SiteView],
         barred: Mapping[str, frozenset[str]],
+        turns: Mapping[str, tuple[int, float]],
         now: float,
     ) -> dict[str, ComingWork]:
         """What is to come at sites of allocations."""
@@ -250,6 +251,7 @@ class SitePlans:
                     known,
                     now,
                     pools=self.live_runs.pools,
+                    turns=turns,
                     is_blind=bool(unclear),
                     held=self._held(),
                     barred=barred.get(site.name, frozenset()),

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,14 +134,14 @@ def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def locations(session: Session, tokens: Sequence[str]) -> list[str]:
-    """Where these jobs have been, as far as they have been anywhere."""
-    return [
-        location
-        for chunk in chunks(tokens)
-        for location in session.scalars(select(JobRow.location).where(JobRow.token.in_(chunk)))
+def locations(session: Session, tokens: Collection[str]) -> dict[str, str]:
+    """Where these jobs have been, by token, as far as they have been anywhere."""
+    return {
+        token: location
+        for chunk in chunks([*tokens])
+        for token, location in session.execute(select(JobRow.token, JobRow.location).where(JobRow.token.in_(chunk)))
         if location is not None
-    ]
+    }
 
 
 def adopt(session: Session, tokens: Sequence[str], owner: int | None, team: str | None = None) -> None:

@@ -92,8 +92,8 @@ class EC2Config(MachinesConfig):
         FORECAST,
         description="What decides which machines are launched: `forecast` plans for "
         "[everything that runs still have to do](packing.md#forecast), `greedy` for the jobs that wait. "
-        "Any other [policy](placement.md#policies) chooses among the machines that are there, and machines are launched "
-        "as with `forecast`.",
+        "Any other [policy](placement.md#policies) chooses among the machines that are there, and machines are "
+        "launched as with `forecast`.",
     )
     hurry: Hurry = Field(
         1.0,

@@ -9,6 +9,8 @@ from typing import Any
 
 # What such a workload is called, and what the trial of a site is.
 COMMAND, PROBE = "Command", "Probe"
+# What runs it in the node agent, a module.
+COMMAND_RUNNER = "lading.executors.agent.tasks.command_runner"
 # The folder of logs of a job on a machine from which the controller fetches them. Airflow reads the same variable.
 LOG_FOLDER_VARIABLE = "AIRFLOW__LOGGING__BASE_LOG_FOLDER"
 
@@ -24,6 +26,8 @@ class CommandWork:
     :param log_path: of the file in which it prints, relative to that folder; empty: it has none
     :param rule: of which it is a job, for people
     :param wildcards: which job of that it is, for people, such as ``sample=A``
+    :param runner: the module that runs it where it is installed: the node agent has it import the command's program
+        once, before the first such job; empty: the program is started anew, as any other is
     """
 
     arguments: Sequence[str]
@@ -33,6 +37,7 @@ class CommandWork:
     log_path: str = ""
     rule: str = ""
     wildcards: str = ""
+    runner: str = ""
 
     def to_workload(self) -> dict[str, Any]:
         """The same as the workload of a job."""
@@ -51,7 +56,7 @@ class CommandWork:
             raise ValueError("the arguments of its command are not a list of text")
         if not isinstance(environment, dict) or not all(isinstance(each, str) for each in environment.values()):
             raise ValueError("the environment of its command is not a table of text")
-        texts = {name: workload.get(name, "") for name in ("folder", "log_folder", "log_path")}
+        texts = {name: workload.get(name, "") for name in ("folder", "log_folder", "log_path", "runner")}
         if wrong := sorted(name for name, value in texts.items() if not isinstance(value, str)):
             raise ValueError(f"{', '.join(wrong)} of its command is not text")
         environment = {**environment, **_given_at_dispatch(workload.get("token"))}

@@ -332,15 +332,21 @@ def act(
 
 
 def find_prefetches(
-    schedule: Schedule, forecast: Forecast, waiting: Collection[str], now: float, withheld: Collection[str] = ()
+    schedule: Schedule,
+    forecast: Forecast,
+    waiting: Collection[str],
+    now: float,
+    until: float,
+    withheld: Collection[str] = (),
 ) -> dict[str, str]:
     """The machines that are there to which waiting steps go a moment before there is room, by the names of the steps.
 
     An agent begins what it has as soon as there is room, so short steps lose no time on their way where short ones end.
     But it may begin one sooner than planned, on what has just come free for another one that it does not have: one that
     is still to come, or a long one, which waits for its turn elsewhere. So none goes there that is to begin after such
-    a step, or so much later that the schedule would not hold.
+    a step, or after ``until``.
 
+    :param now: epoch seconds, as is ``until``
     :param withheld: steps that wait for a launch which is not allowed now
     """
     steps = forecast.steps
@@ -359,7 +365,7 @@ def find_prefetches(
         # What begins there now may have ended when there is another look.
         if machine.location.name in turning or any(start <= now + SOON for start in going.values()):
             others = (start for name, start in begins.items() if name not in going and steps[name].seconds > SOON)
-            last = min([now + SLACK, *others])
+            last = min([until, *others])
             found.update({name: machine.location.name for name, start in going.items() if start <= last})
     return found
 

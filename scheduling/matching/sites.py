@@ -50,6 +50,7 @@ class SiteView:
         ``locality_fallback`` and ``locality_wait``: how ``data_locality`` does it
     :param launches: whether its locations are launched, also while it is not known which can be
     :param tried: the names of jobs for which nothing has come free since a place was sought for them
+    :param seconds_ahead: for how long a location of short jobs is to be busy with what is prefetched to it
     """
 
     name: str
@@ -75,6 +76,7 @@ class SiteView:
     locality_wait: float = 0.0
     tried: frozenset[str] = frozenset()
     launches: bool = False
+    seconds_ahead: float = 0.0
 
     def may_run(self, job: PlannedJob) -> bool:
         """Whether it could ever run a job, busy or not."""

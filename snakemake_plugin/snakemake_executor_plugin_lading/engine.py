@@ -64,6 +64,8 @@ LONGEST_NAME = 250
 # A reason says which machine and how much; the same for another job is no news.
 NUMBERS = re.compile(r"\d+(\.\d+)?")
 MOST_OWNERS = 2**31
+# Where this plugin is installed, jobs that start Snakemake find it imported.
+RUNNER = "snakemake_executor_plugin_lading.runner"
 
 
 class EngineError(Exception):
@@ -466,6 +468,7 @@ class Engine:
             log_path=log_path,
             rule=name,
             wildcards=wildcards_of(job),
+            runner="" if command.is_direct else RUNNER,
         )
         return {
             **columns,

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.deployment.deployment import BatchDefaults, Deployment, DeploymentIdentity, Login, OpenSocket
+from lading.hooks.spool.command import COMMAND_RUNNER
 from lading.scheduling.site_names import ACCOUNT
 from snakemake_executor_plugin_lading import runs
 from snakemake_executor_plugin_lading.needs import allocations_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from lading.executors.store.gangs.runs import DagRunKey
     from lading.executors.store.run_rows import RunKey, RunRequest
 
-RUNNER = "snakemake_executor_plugin_lading.runner"
 # What runs a command as a batch job, MiB: a Python that watches it.
 MEMORY_OF_BATCH_JOB = 48
 # Of allocations of a site whose table has no mode: seconds for which one without jobs keeps its node from batch jobs,
@@ -53,7 +53,7 @@ class SnakemakeDeployment(Deployment):
         self.state = state
 
     def runner_options(self) -> list[str]:
-        return ["--runner", RUNNER]
+        return ["--runner", COMMAND_RUNNER]
 
     def brings_agent(self) -> bool:
         return True

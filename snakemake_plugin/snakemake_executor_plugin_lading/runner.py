@@ -37,8 +37,8 @@ MODULES = (
 NODES_PYTHON = "python -m snakemake"
 
 
-def preload() -> None:
-    """Import what every job needs, so that a fork of this process has it."""
+def preload(program: str = "") -> None:
+    """Import what every Snakemake needs, so that a fork of this process has it."""
     for module in MODULES:
         with contextlib.suppress(ImportError):  # of another version; a job imports what it needs itself
             importlib.import_module(module)
@@ -49,16 +49,15 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
 
     :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
     """
-    found = workload.get("arguments")
-    arguments = found if isinstance(found, list) else []
+    command = CommandWork.from_workload(workload)
+    arguments = [*command.arguments]
     is_nodes = arguments[:3] == NODES_PYTHON.split()
     is_ours = is_nodes or arguments[:3] == [sys.executable, "-m", "snakemake"]
     if not is_ours or "snakemake.cli" not in sys.modules:
         if is_nodes or (arguments[:2] == ["/bin/sh", "-c"] and NODES_PYTHON in arguments[-1]):
             os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-        command_runner.run(workload, job)
+        command_runner.start(command, job)
         return
-    command = CommandWork.from_workload(workload)
     log = open_log(command)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,12 +14,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from lading.executors.agent.supervisor import COMMAND_RUNNER
 from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.deployment import current
 from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.site import Site
-from lading.hooks.spool.command import CommandWork
+from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Layout, Resources
 from tests.services.execution_api import ExecutionApi

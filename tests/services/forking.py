@@ -53,7 +53,7 @@ def preload(components: list[str]) -> None:
         from lading.executors.agent import agent
         from lading.plugin import service  # noqa: F401
 
-        for module in agent.load_runner(agent.RUNNER).MODULES:
+        for module in import_module(agent.RUNNER).MODULES:
             import_module(module)
     import_all_models()
     ProvidersManager().initialize_providers_configuration()

@@ -5,11 +5,14 @@ The work of such a job is :class:`lading.hooks.spool.command.CommandWork`, which
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
@@ -19,9 +22,28 @@ from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
 
+if TYPE_CHECKING:
+    from lading.executors.agent.supervisor import Runner
 
-def preload() -> None:
-    """There is nothing to import: a command brings its own programs."""
+log = logging.getLogger(__name__)
+
+
+def preload(program: str = "") -> None:
+    """Have the program of commands imported that name this runner; others start theirs anew."""
+    if (runner := _runner(program)) is not None:
+        runner.preload()
+
+
+@cache
+def _runner(name: str) -> Runner | None:
+    """The runner of this name; None: it is not here, so that its commands are run as any others."""
+    if not name:
+        return None
+    try:
+        return cast("Runner", import_module(name))
+    except Exception as error:  # of another version, or half installed: the command itself may say more
+        log.info("%s is not on this machine (%r): each job starts its command anew", name, error)
+        return None
 
 
 def run(workload: dict[str, Any], job: AgentJob) -> None:
@@ -35,8 +57,19 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         command = CommandWork.from_workload(workload)
     except ValueError as error:
         raise AgentJobFailed(because("workload_unreadable", text=str(error))) from error
+    if (runner := _runner(command.runner)) is not None:
+        runner.run(workload, job)
+    else:
+        start(command, job)
+
+
+def start(command: CommandWork, job: AgentJob) -> None:
+    """Start the program of a command, and wait for its end.
+
+    :raises AgentJobFailed: it cannot be started, or has ended with another exit code than 0
+    """
     try:
-        log = open_log(command)
+        output = open_log(command)
     except OSError as error:
         raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
     folder = command.folder or os.environ.get(SCRATCH_VARIABLE)
@@ -47,15 +80,15 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
             cwd=folder,
             env={**os.environ, **command.environment},
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
         )
     except (OSError, ValueError) as error:
         text = f"{command.arguments[0]} cannot be started in {folder or os.getcwd()}: {error}"
         raise AgentJobFailed(because("job_error", text=text)) from error
     finally:
-        if log is not None:
-            os.close(log)
+        if output is not None:
+            os.close(output)
     passing.start(send_to_all, is_asked=job.cause() is not None)
     code = process.wait()
     # From here on only what it has left running is ended.

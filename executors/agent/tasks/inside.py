@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree
@@ -19,7 +20,7 @@ from lading.executors.agent.container import path_of
 from lading.executors.agent.job_folder import Supervisor
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJob
-from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers, load_runner
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.events import to_json
@@ -36,8 +37,8 @@ def main() -> None:
     workload = json.load(sys.stdin)
     peak = start_meter(token, job.folder)
     process_tree.adopt_orphans()
-    runner = load_runner(module)
-    runner.preload()
+    runner = import_module(module)
+    runner.preload(workload.get("runner", ""))
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before, killed = ProcessUsage(), host.oom_kills()
     exit_code, reason, cause = 0, None, AgentJobFailed.cause

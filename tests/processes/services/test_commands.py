@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.agent.supervisor import COMMAND_RUNNER
+from lading.hooks.spool.command import COMMAND_RUNNER
 from tests.services import processes
 from tests.services.airflow import AIRFLOW
 from tests.services.commands import PROGRAM, Commands

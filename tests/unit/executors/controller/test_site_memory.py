@@ -15,12 +15,31 @@ def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(site_memory.time, "monotonic", lambda: now)
     ends = Throughput(2.0)
     assert not ends.prefetchable()
-    ends.note(["a", "b", "a"])
+    ends.note([("a", 7.0, 8.0), ("b", 7.0, 8.0), ("a", 8.0, 9.0)])
     now += 1.0
-    ends.note(["b"])
+    ends.note([("b", 8.0, 9.0)])
     assert ends.prefetchable() == {"a": 2, "b": 2}
     now += 1.0 + 0.1
-    assert ends.prefetchable() == {"b": 1}
+    assert ends.prefetchable() == {"b": 2}, "one in a second is two in two seconds"
+
+
+@pytest.mark.parametrize(
+    ("spans", "prefetchable"),
+    [
+        ([(0.0, 1.0)] * 8, 48),
+        ([(0.0, 1.0)] * 8 + [(3.0, 4.0)] * 8, 48),
+        ([(0.0, 4.0), (1.0, 2.0), (3.5, 5.0)], 4),
+        ([(0.0, 4.0), (0.5, 4.5), (4.0, 8.0)], 3),
+        ([(9.0, 9.0)], 600),
+    ],
+    ids=["a second of eight at once", "idle in between", "overlapping", "busy for longer than that", "no time at all"],
+)
+def test_a_location_that_ran_out_of_jobs_gets_what_it_could_have_run(
+    spans: list[tuple[float, float]], prefetchable: int
+) -> None:
+    ends = Throughput(6.0)
+    ends.note(("a", *span) for span in spans)
+    assert ends.prefetchable() == {"a": prefetchable}
 
 
 def test_only_short_jobs_that_have_just_ended_count() -> None:
@@ -32,4 +51,4 @@ def test_only_short_jobs_that_have_just_ended_count() -> None:
         Change("began", {"started_at": 99.0}),
         Change("waits", {"reason": free_text("for room")}),
     ]
-    assert site_memory.short(changes, 100.0) == ["short"]
+    assert site_memory.short(changes, 100.0) == {"short": (97.0, 99.0)}

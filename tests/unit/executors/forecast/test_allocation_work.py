@@ -215,7 +215,7 @@ def test_what_has_been_in_an_allocation_is_kept() -> None:
     site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
 
     def look(*runs: ComingRun) -> ComingWork:
-        return work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, is_blind=False)
+        return work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, turns={}, is_blind=False)
 
     first = look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u")))
     assert (first.tokens, first.known, first.foreseen) == ({"u": "y"}, {"r"}, {"a1"})
@@ -230,7 +230,7 @@ def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
     work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
     runs = [run("r", job("x"))]
     found = [
-        work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
+        work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False)
         for now in (0.0, SECONDS_UNTIL_HELD_UP)
     ]
     assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]
@@ -256,7 +256,9 @@ class Cluster:
         up = [each for each in self.launched if not each.booting]
         site = SiteView(name="hpc", market=self.market, locations=up, launched=list(self.launched))
         runs = [ComingRun("r", 0.0, jobs)]
-        found = self.work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False, barred=barred)
+        found = self.work.coming_work(
+            runs, site, QueueWaits(), {"r"}, now, pools={}, turns={}, is_blind=False, barred=barred
+        )
         for each in found.plan.launches if found.plan is not None and self.is_paid else ():
             name = f"new-{len(self.launched)}"
             its = Location(name, each.capacity, instance_type=each.kind, ends_at=now + each.seconds, booting=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import io
 import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,6 +37,12 @@ class Counting(ShellTransport):
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
         self.sent += any(isinstance(each, Put) for each in steps)
         return super().exchange(steps, timeout)
+
+
+def sources_in(archive: Path | IO[bytes]) -> dict[str, bytes]:
+    """The sources of an archive by their paths in it."""
+    with zipfile.ZipFile(archive) as packed:
+        return {name: packed.read(name) for name in packed.namelist() if name.endswith(".py")}
 
 
 def test_the_same_sources_make_the_same_file() -> None:
@@ -89,11 +99,41 @@ def test_it_is_sent_once_and_what_has_not_been_used_for_long_goes(tmp_path: Path
         agent_archive.bring(transport, sys.executable, root, "true\n")
     assert transport.sent == 1
     there = Path(found.path(root))
-    assert there.read_bytes() == found.content
-    there.write_bytes(b"")
-    agent_archive.bring(transport, sys.executable, root)
-    assert there.read_bytes() == found.content, "what a crash has cut is sent again"
+    whole = there.read_bytes()
+    assert sources_in(there) == sources_in(io.BytesIO(found.content))
+    for cut in (b"", whole[:-1], whole[:-1000] + bytes(1000)):
+        there.write_bytes(cut)
+        agent_archive.bring(transport, sys.executable, root)
+        assert there.read_bytes() == whole, "what a crash has cut is sent again"
+    assert transport.sent == 4
     assert sorted(each.name for each in agents.iterdir()) == sorted([f"{found.digest}.zip", "queued.zip", "young.zip"])
+
+
+def test_it_starts_from_bytecode_and_with_another_python_from_the_sources(tmp_path: Path) -> None:
+    agent_archive.bring(ShellTransport(), sys.executable, str(tmp_path))
+    there = agent_archive.archive().path(str(tmp_path))
+
+    def compiled_at_the_start() -> set[str]:
+        """What is made of the sources in the archive, by the audit event of each."""
+        program = (
+            "import runpy, sys\n"
+            "sys.addaudithook(lambda event, of: event == 'compile' and print(of[1], file=sys.stderr))\n"
+            f"sys.argv = [{there!r}, 'lading.executors.agent.batch_job', '--help']\n"
+            f"runpy.run_path({there!r}, run_name='__main__')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert "Run one task as a job of a batch system" in done.stdout
+        return {line for line in done.stderr.splitlines() if line.startswith(there)}
+
+    assert compiled_at_the_start() == set()
+    magic = importlib.util.MAGIC_NUMBER
+    other = bytes([magic[0] ^ 1]) + magic[1:]
+    with zipfile.ZipFile(there) as packed:
+        files = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(there, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, other + content[4:] if name.endswith("c") else content)
+    assert f"{there}/lading/executors/agent/batch_job.py" in compiled_at_the_start()
 
 
 def test_what_has_arrived_in_part_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -76,6 +77,23 @@ def test_whatever_is_in_the_way_of_a_write_is_there_once(tmp_path: Path) -> None
         write_atomically(tmp_path / "file", "text")
     write_atomically(tmp_path / "file", "text")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("text", ["a" * 2**24, "\ud800"], ids=["interrupted", "not encodable"])
+def test_a_write_that_fails_halfway_leaves_nothing(tmp_path: Path, text: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises((KeyboardInterrupt, UnicodeEncodeError)):  # noqa: PT012 - the alarm may come between two
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            while True:
+                write_atomically(tmp_path / "file", text)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert {each.name for each in tmp_path.iterdir()} <= {"file"}
 
 
 def test_the_journal_is_read_in_order_and_hidden_files_are_left_alone(spool: Spool) -> None:

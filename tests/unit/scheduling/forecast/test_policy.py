@@ -213,24 +213,38 @@ def test_what_is_short_and_next_on_a_machine_may_go_there_before_there_is_room()
     starts = {"next": 11.0, "soon": 10.0 + SLACK, "later": 10.5 + SLACK}
     schedule, forecast = at_one_machine(2, seconds=10, **starts)
     here = behind(forecast, 10)
-    assert find_prefetches(schedule, here, starts, 10.0) == {"next": "up", "soon": "up"}
-    assert find_prefetches(schedule, here, {"soon"}, 11.0) == {}, "the next one is still to come"
-    assert find_prefetches(schedule, here, {"soon"}, 11.0, withheld={"next"}) == {"soon": "up"}
-    assert find_prefetches(schedule, forecast, starts, 10.0) == {}, "nothing runs there that is about to end"
-    assert find_prefetches(schedule, behind(forecast, 11), starts, 10.0) == {}, "it loses little behind a long one"
-    assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0) == {}, "which takes longer than expected"
+    assert find_prefetches(schedule, here, starts, 10.0, 10.0 + SLACK) == {"next": "up", "soon": "up"}
+    assert find_prefetches(schedule, here, {"soon"}, 11.0, 11.0 + SLACK) == {}, "the next one is still to come"
+    assert find_prefetches(schedule, here, {"soon"}, 11.0, 11.0 + SLACK, withheld={"next"}) == {"soon": "up"}
+    assert find_prefetches(schedule, forecast, starts, 10.0, 10.0 + SLACK) == {}, (
+        "nothing runs there that is about to end"
+    )
+    assert find_prefetches(schedule, behind(forecast, 11), starts, 10.0, 10.0 + SLACK) == {}, (
+        "it loses little behind a long one"
+    )
+    assert find_prefetches(schedule, behind(forecast, 1), starts, 10.0, 10.0 + SLACK) == {}, (
+        "which takes longer than expected"
+    )
     long, others = at_one_machine(2, seconds=11, **starts)
-    assert find_prefetches(long, behind(others, 10), starts, 10.0) == {}, "a more urgent one may come before its turn"
+    assert find_prefetches(long, behind(others, 10), starts, 10.0, 10.0 + SLACK) == {}, (
+        "a more urgent one may come before its turn"
+    )
     for known in ({"spread": 0.1, "measured": 1}, {"seconds": 1.0, "spread": 0.5}):
         unsure = {name: replace(each, **known) for name, each in here.steps.items()}
-        assert find_prefetches(schedule, Forecast(unsure), starts, 10.0) == {}, "it may as well be a long one"
+        assert find_prefetches(schedule, Forecast(unsure), starts, 10.0, 10.0 + SLACK) == {}, (
+            "it may as well be a long one"
+        )
     schedule.machines[0].released = True
-    assert find_prefetches(schedule, here, starts, 10.0) == {}
+    assert find_prefetches(schedule, here, starts, 10.0, 10.0 + SLACK) == {}
 
 
 def test_what_begins_now_and_is_short_may_have_ended_before_there_is_another_look() -> None:
     schedule, forecast = at_one_machine(0, seconds=0.1, first=10.0, second=10.1, third=10.2, late=12.1)
-    assert find_prefetches(schedule, forecast, forecast.steps, 10.0).keys() == {"first", "second", "third"}
+    assert find_prefetches(schedule, forecast, forecast.steps, 10.0, 10.0 + SLACK).keys() == {
+        "first",
+        "second",
+        "third",
+    }
 
 
 @pytest.mark.parametrize(("seconds", "is_waiting"), [(10.0, False), (300.0, False), (300.0, True)])
@@ -242,14 +256,14 @@ def test_nothing_is_prefetched_that_could_take_the_room_of_what_is_to_begin_befo
     here = behind(forecast, 10)
     steps = {**here.steps, "critical": replace(here.steps["critical"], seconds=seconds)}
     waiting = {"first", "second", *(("critical",) if is_waiting else ())}
-    assert find_prefetches(schedule, Forecast(steps), waiting, 10.0) == {"first": "up"}
+    assert find_prefetches(schedule, Forecast(steps), waiting, 10.0, 10.0 + SLACK) == {"first": "up"}
 
 
 def test_what_takes_a_moment_itself_keeps_nothing_from_a_machine() -> None:
     schedule, forecast = at_one_machine(2, seconds=10, coming=10.5, second=10.7)
     here = behind(forecast, 10)
     steps = {**here.steps, "coming": replace(here.steps["coming"], seconds=0.1)}
-    assert find_prefetches(schedule, Forecast(steps), {"second"}, 10.0) == {"second": "up"}
+    assert find_prefetches(schedule, Forecast(steps), {"second"}, 10.0, 10.0 + SLACK) == {"second": "up"}
 
 
 def test_a_fleet_is_chosen_beside_the_last_one_as_long_as_nothing_has_come() -> None:
