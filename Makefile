@@ -44,8 +44,9 @@ dev: .venv/locked  ## make the checkout importable as lading, and open a shell i
 	@echo 'lading is this checkout until the shell ends and another target installs the wheel: exit leaves it'
 	@VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-sh} || true
 
-docs: .venv/installed .environments/docs/installed  ## build the site of the documentation in docs/_build; warnings are errors
+docs: .venv/installed .environments/docs/installed  ## build the site of the documentation in docs/_build, where warnings are errors, and list phrases to avoid
 	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
+	@.environments/docs/bin/python docs/phrases.py
 
 test: lint types docs .environments/snakemake/installed  ## check formatting, lint, types and the documentation, then run all tests
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 4

@@ -1,4 +1,4 @@
-"""What Lading does with tasks that say what they need: it packs them, and ends one that takes too much memory."""
+"""Tasks that declare their resources: Lading packs them, and kills one that exceeds its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 def first_steps() -> None:
     @task(executor_config=resources(cpus=0.5, memory="200 MiB", time="5 min"))
     def square(number: int) -> int:
-        time.sleep(5)  # long enough to be seen at work
+        time.sleep(5)  # long enough to be seen running
         return number**2
 
     @task
@@ -25,9 +25,9 @@ def first_steps() -> None:
 
     @task(executor_config=resources(memory="256 MiB"), retries=1, retry_delay=timedelta(seconds=1))
     def hungry() -> int:
-        """Its first try is ended for its memory; the second may have twice as much."""
+        """Its first try is killed for exceeding its memory; the second gets twice as much."""
         eaten = bytearray(b"x") * (300 * MIB)
-        time.sleep(30)  # a busy machine may take seconds to see it
+        time.sleep(30)  # on a busy machine Lading may take seconds to notice
         return len(eaten) // MIB
 
     total(square.expand(number=list(range(1, 9))))  # type: ignore[arg-type]  # an XComArg stands for what will be returned

@@ -249,13 +249,36 @@ def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bi
     """
     soon: dict[tuple[str, str], Bin] = {}
     later: dict[tuple[str, str], Bin] = {}
-    for kind in catalogue.types.values() if catalogue else ():
+    for candidate in _in_order(CatalogueKey(catalogue)) if catalogue else ():
+        offering = candidate.offering
+        available = offering.unavailable_until is None or offering.unavailable_until <= now
+        (soon if available else later).setdefault((candidate.type.name, offering.capacity_type), candidate)
+    return [*soon.values()], [*later.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueKey:
+    """A catalogue as a key, which costs nothing to compare: it is never changed."""
+
+    catalogue: Catalogue
+
+    def __hash__(self) -> int:
+        return id(self.catalogue)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CatalogueKey) and other.catalogue is self.catalogue
+
+
+@lru_cache(maxsize=16)
+def _in_order(of: CatalogueKey) -> Sequence[Bin]:
+    """All bins of a catalogue in order of preference, each zone's: a simulation asks for them at every decision."""
+    bins = []
+    for kind in of.catalogue.types.values():
+        capacity = vector(kind.capacity)
         for offering in sorted(kind.offerings, key=lambda offering: (offering.usd_per_hour, offering.zone or "")):
             description = MachineKind(kind.arch, kind.features, kind.name, offering.capacity_type)
-            candidate = Bin(kind, offering, vector(kind.capacity), description)
-            available = offering.unavailable_until is None or offering.unavailable_until <= now
-            (soon if available else later).setdefault((kind.name, offering.capacity_type), candidate)
-    return sorted(soon.values(), key=preference), sorted(later.values(), key=preference)
+            bins.append(Bin(kind, offering, capacity, description))
+    return sorted(bins, key=preference)
 
 
 def preference(candidate: Bin) -> tuple[float, int, int, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -119,13 +120,14 @@ class Executor(RemoteExecutor):
         if not active_jobs:
             self._rest(has_news=False)
             return
-        has_store = self._has_store()
-        ended: dict[str, EndedJob] = self.engine.fetch_ended() if has_store else {}
-        if has_store and time.monotonic() >= self.next_questions:
-            self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
-            self.engine.keep_controller()
-            for wait in self.engine.wait_reasons():
-                self._say_once(wait)
+        ended: dict[str, EndedJob] = {}
+        with self._needing_store():
+            ended = self.engine.fetch_ended()
+            if time.monotonic() >= self.next_questions:
+                self.next_questions = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
+                self.engine.keep_controller()
+                for wait in self.engine.wait_reasons():
+                    self._say_once(wait)
         has_news = False
         again: list[SubmittedJobInfo] = []
         for info in active_jobs:
@@ -145,15 +147,16 @@ class Executor(RemoteExecutor):
                 logs = [os.path.relpath(path) for path in (info.aux["log"],) if os.path.exists(path)]
                 last = "".join(f"\n{lines}\n" for path in logs if (lines := last_lines(path)))
                 self.report_job_error(info, msg=f"Lading: {end.message}. {last}", aux_logs=logs)
-        if again:
-            for info in again:
-                restore_updated(info.job)
-                if info.aux["command"].is_direct:
-                    await direct.prepare(info.job)  # it may have written a part of its output
-            self.engine.submit(again)
-            for info in again:
-                yield info
-        self.engine.acknowledge(ended)
+        for info in again:
+            restore_updated(info.job)
+            if info.aux["command"].is_direct:
+                await direct.prepare(info.job)  # it may have written a part of its output
+        with self._needing_store():
+            if again:
+                self.engine.submit(again)
+            self.engine.acknowledge(ended)
+        for info in again:
+            yield info
         self._rest(has_news=has_news)
 
     def _say_once(self, text: str) -> None:
@@ -170,19 +173,18 @@ class Executor(RemoteExecutor):
         if self.interrupts is not None and self.interrupts.look() and not self.is_cancelled and scheduler is not None:
             scheduler.executor_error_callback(WorkflowError(INTERRUPTED))
 
-    def _has_store(self) -> bool:
-        """Whether the store is still there; else the workflow ends."""
+    @contextlib.contextmanager
+    def _needing_store(self) -> Iterator[None]:
+        """End the workflow where its store is removed, be it meanwhile."""
         from snakemake_executor_plugin_lading.state_folder import StoreRemoved
 
         try:
-            self.engine.state.check(self.engine.store)
+            yield
         except StoreRemoved as error:
             if not self.is_cancelled:
                 self.is_cancelled = True
                 # Of an error that was raised Snakemake shows where.
                 self.workflow.scheduler.executor_error_callback(WorkflowError(str(error)))
-            return False
-        return True
 
     def _rest(self, *, has_news: bool) -> None:
         """Set when the active jobs are checked again."""

@@ -15,7 +15,7 @@ TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 def examples(page: str) -> list[str]:
     """The example Dags that a tutorial shows, which it has the reader copy."""
     text = (TUTORIALS / page).read_text(encoding="utf-8")
-    return re.findall(r"\{literalinclude\} ../../example_dags/(\w+)\.py", text)
+    return sorted(set(re.findall(r"\(../../example_dags/(\w+)\.py\)", text)))
 
 
 def commands(page: str) -> list[list[str]]:

@@ -232,6 +232,13 @@ def test_alerts_are_about_reasons_and_causes_that_there_are() -> None:
                     assert set(names.split("|")) <= known, rule["title"]
 
 
+def test_the_page_on_monitoring_lists_the_alerts() -> None:
+    rows = re.findall(
+        r"^\| (.+?) \| (\d+) min \|", (DOCS.parent / "how_to" / "monitoring.md").read_text(), re.MULTILINE
+    )
+    assert rows == [(rule["title"], rule["for"].removesuffix("m")) for rule in alert_rules()]
+
+
 def test_the_docs_and_the_dashboard_know_what_is_reported_and_nothing_else(told: list[Any], session: Session) -> None:
     everything(session)
     names = {name for name, _, _ in told}

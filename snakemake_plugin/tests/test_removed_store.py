@@ -1,0 +1,35 @@
+"""The executor beside an engine that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_lading.executor import Executor
+from snakemake_executor_plugin_lading.state_folder import StoreRemoved
+
+
+@pytest.mark.parametrize("question", ["fetch_ended", "keep_controller", "wait_reasons", "acknowledge"])
+def test_a_store_that_is_removed_at_any_moment_ends_the_workflow_once(question: str) -> None:
+    def gone(*_: object) -> None:
+        raise StoreRemoved("the store is gone")
+
+    answers = {"fetch_ended": {}, "keep_controller": None, "wait_reasons": set(), "acknowledge": None}
+    errors: list[str] = []
+    executor: Any = Executor.__new__(Executor)
+    executor.engine = SimpleNamespace(**{name: lambda *_, said=said: said for name, said in answers.items()})
+    setattr(executor.engine, question, gone)
+    scheduler = SimpleNamespace(executor_error_callback=lambda error: errors.append(str(error)))
+    executor.workflow = SimpleNamespace(scheduler=scheduler)
+    executor.is_cancelled, executor.next_questions, executor.logged = False, 0.0, set()
+    job = SimpleNamespace(external_jobid="1")
+
+    async def look() -> list[Any]:
+        return [active async for active in executor.check_active_jobs([job])]
+
+    assert asyncio.run(look()) == [job]
+    executor.next_questions = 0.0
+    assert asyncio.run(look()) == [job]
+    assert errors == ["the store is gone"]
