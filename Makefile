@@ -15,8 +15,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
 unexport PYTHONDONTWRITEBYTECODE
 
-# $(call quietly,what is done,command): one line when all is well, everything that was printed when it isn't.
-quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
+# $(call quietly,what is done,command,how far it is): the step, every ten seconds how far it is, by default the last line of its
+# output, and how long it took; if it fails, all its output.
+# The parent of the loop is asked for since Ctrl-C does not reach what runs in the background.
+BEAT := 10
+quietly = @mkdir -p .venv && : >$(LOG) && begin=$$(date +%s) && printf '%s\n' '$(1)' && { \
+    while sleep $(BEAT) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
+        printf '  %4d s  %.100s\n' $$(( $$(date +%s) - begin )) "$$($(or $(3),tail -n 1 $(LOG)))"; done & beat=$$!; \
+    { $(2); } >$(LOG) 2>&1; status=$$?; kill $$beat; \
+    [ $$status -eq 0 ] || { cat $(LOG); exit 1; }; printf '  done in %d s\n' $$(( $$(date +%s) - begin )); }
 
 .DELETE_ON_ERROR:
 .PHONY: help demo dev ui docs coverage test test-snakemake test-snakemake-upstream test-snakemake-workflows test-unit test-versions lint types format lock wheel package clean
@@ -24,7 +31,7 @@ quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 ||
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up, SITE=slurm or ec2 is a double
+demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up, SITE=slurm or SITE=ec2 runs it there
 	@$(BIN)/python -m tests.demo
 
 # The rooms of the checkout as one tree, which Python, mypy and editors follow; the wheel would hide it.
@@ -121,7 +128,8 @@ clean:  ## remove all that make has made
 	@rm -rf .venv
 	$(call quietly,making .venv with $(PYTHON),$(PYTHON) -m venv .venv)
 	$(call quietly,installing what requirements.lock names (a few minutes when nothing is cached), \
-	    $(BIN)/pip install --quiet --no-deps --require-hashes -r requirements.lock && $(BIN)/pip check)
+	    $(BIN)/pip install --progress-bar off --no-deps --require-hashes -r requirements.lock && $(BIN)/pip check, \
+	    if grep -q '^Installing' $(LOG); then echo "$$(ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l) of $$(grep -c == requirements.lock) packages are installed"; else tail -n 1 $(LOG); fi)
 	@touch $@
 
 # Tests, type checks and the demo use the package as a user gets it: the wheel, never the checkout.

@@ -1,9 +1,9 @@
 """Survey the Python standard library of this machine: a mapped task per package, then a report.
 
 Three shapes of tasks share the machine: many small packages on a quarter of a core each, some medium ones on half a
-core, a few large ones on a core. Beside them one task that holds the whole library in memory looks for functions that
-occur more than once. Lading packs them by what they ask for; any other executor runs the same file and ignores what
-they ask for.
+core, a few large ones on a core. Another task holds the whole library in memory and looks for functions that occur
+more than once. The mapped tasks say nothing about memory: Lading packs them by its default until a few of them have
+ended, then by what those used. Other executors run the same file and ignore the hints.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Survey(TypedDict):
     imports: dict[str, int]  # how often which module
 
 
-def packages() -> list[Package]:
-    """Every package of the library; a module that is a single file counts by its first letter, for there are many."""
+def packages(every: int = 1) -> list[Package]:
+    """Every n-th package of the library; modules that are a single file are grouped by their first letter."""
     files: dict[str, list[Path]] = {}
     for path in sorted(LIBRARY.rglob("*.py")):
         top, *below = path.relative_to(LIBRARY).parts
@@ -52,7 +52,7 @@ def packages() -> list[Package]:
             files.setdefault(top if below else f"modules {top.lstrip('_')[0].lower()}*", []).append(path)
     return [
         Package(name=name, files=[str(path) for path in paths], size=sum(path.stat().st_size for path in paths))
-        for name, paths in files.items()
+        for name, paths in list(files.items())[::every]
     ]
 
 
@@ -98,9 +98,9 @@ def survey(package: Package) -> Survey:
     )
 
 
-def duplicates(shortest: int = 10) -> list[list[str]]:
+def duplicates(shortest: int = 10, every: int = 1) -> list[list[str]]:
     """Functions of at least ``shortest`` lines with the same body, whatever their names: where each group is."""
-    trees = {file: ast.parse(Path(file).read_bytes(), file) for package in packages() for file in package["files"]}
+    trees = {file: ast.parse(Path(file).read_bytes(), file) for package in packages(every) for file in package["files"]}
     places: dict[str, list[str]] = {}
     for file, tree in trees.items():
         for function in functions(tree):
@@ -147,39 +147,44 @@ def report(surveys: list[Survey], duplicated: list[list[str]]) -> str:
 @dag(
     schedule=None,
     params={
-        "folder": Param("", type="string", description="where the report goes; empty: stdlib_survey in AIRFLOW_HOME")
+        "folder": Param("", type="string", description="where the report goes; empty: stdlib_survey in AIRFLOW_HOME"),
+        "every": Param(1, type="integer", minimum=1, description="survey every n-th package only"),
     },
     max_active_tasks=1000,  # how many run at once is for resources to say
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def stdlib_survey() -> None:
-    @task(executor_config=resources(cpus=0.25, memory="256 MiB"))
+    @task(executor_config=resources(cpus=0.25, memory="128 MiB"))
     def sized(at_least: int, below: int) -> list[Package]:
         """Name the packages of that many bytes, largest first."""
         return sorted(
-            (package for package in packages() if at_least <= package["size"] < below),
+            (
+                package
+                for package in packages(get_current_context()["params"]["every"])
+                if at_least <= package["size"] < below
+            ),
             key=lambda package: -package["size"],
         )
 
-    @task(executor_config=resources(cpus=0.25, memory="256 MiB", time="5m"))
+    @task(executor_config=resources(cpus=0.25, time="5m"))
     def small(package: Package) -> Survey:
         return survey(package)
 
-    @task(executor_config=resources(cpus=0.5, memory="384 MiB", time="5m"))
+    @task(executor_config=resources(cpus=0.5, time="5m"))
     def medium(package: Package) -> Survey:
         return survey(package)
 
-    @task(executor_config=resources(cpus=1, memory="512 MiB", time="5m"))
+    @task(executor_config=resources(cpus=1, time="5m"))
     def large(package: Package) -> Survey:
         return survey(package)
 
     @task(executor_config=resources(cpus=1, memory="1 GiB", time="5m"))
     def duplicated() -> list[list[str]]:
-        return duplicates()
+        return duplicates(every=get_current_context()["params"]["every"])
 
     # A shape without packages is skipped, which is no reason to do without the report.
-    @task(executor_config=resources(cpus=0.25, memory="256 MiB"), trigger_rule=TriggerRule.NONE_FAILED)
+    @task(executor_config=resources(cpus=0.25, memory="128 MiB"), trigger_rule=TriggerRule.NONE_FAILED)
     def gather(parts: list[list[Survey]], groups: list[list[str]]) -> dict[str, str]:
         """Write the report; return its folder, its path and its summary."""
         context = get_current_context()

@@ -1,7 +1,7 @@
-"""``make demo``: a real Airflow with Lading runs an example Dag, and a table shows what ran where.
+"""``make demo``: a real Airflow with Lading runs an example Dag; a table and a few lines say what ran where.
 
 Everything happens in ``.demo`` beside the Makefile, which each demo makes anew. ``SITE=slurm`` and ``SITE=ec2`` run it
-on a SLURM and on a double of EC2, which need root. ``KEEP=1`` leaves the UI up until Ctrl-C.
+on a SLURM and on a mock of EC2, which need root. ``KEEP=1`` leaves the UI up until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from tests.demo_sites import Demo, DemoError, chosen
+from tests.demo_summary import Job, table
 from tests.services import processes
 from tests.services.account import NeedsRootError
 from tests.services.airflow import FINISHED, Airflow, AirflowError
@@ -35,7 +35,9 @@ from tests.services.debian import MissingPackagesError
 
 FOLDER = Path(__file__).resolve().parents[1] / ".demo"
 PATIENCE = 600  # seconds that the run may take
-MOST_JOBS = 1000  # that the table shows; the run has some sixty, more than the command prints by default
+MOST_JOBS = 1000  # of a run, more than the command prints by default
+SECONDS_BETWEEN_LINES = 5  # of progress, where the output is no terminal
+MACHINES = "/plugin/lading?view=machines"
 ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 console = Console()
@@ -78,24 +80,32 @@ def show_how_to_look(airflow: Airflow, demo: Demo) -> None:
     file.touch(mode=0o600)
     file.write_text("\n".join([*exports, f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"]) + "\n")
     lines = [f". {file}", *(f"airflow lading {command}" for command in demo.commands)]
-    show_plainly(
-        "\n".join([f"UI: {airflow.url} until Ctrl-C. In another terminal:", *(f"    {each}" for each in lines)])
-    )
+    how = f"\nAirflow runs until Ctrl-C. Open {airflow.url}{MACHINES}, or type in another terminal:"
+    show_plainly("\n".join([how, *(f"    {each}" for each in lines)]))
 
 
 def demonstrate(airflow: Airflow, demo: Demo) -> str:
-    """Run the example and print what there is to see; return the run's state."""
-    console.print(f"UI: {airflow.url}")
+    """Run the example, as often as the demo does, and print what there is to see; return the last run's state."""
+    show_plainly(f"UI: {airflow.url}{MACHINES}")
     airflow.wait_for_dag(demo.dag)
-    run_id = airflow.trigger(demo.dag, demo.conf)
-    state = watch(airflow, demo.dag, run_id)
-    jobs = ended_jobs(airflow, run_id)
-    console.print(table(jobs))
-    console.print(summary(jobs))
-    if state == "success":
-        show_result(airflow.xcom(demo.dag, run_id, demo.result))
-    else:
-        show_failures(airflow, demo.dag, run_id)
+    runs, state, run_id = [], "", ""
+    for number in range(1, demo.runs + 1):
+        if demo.runs > 1:
+            console.print(f"Run {number} of {demo.runs}")
+        run_id = airflow.trigger(demo.dag, demo.conf)
+        state = watch(airflow, demo.dag, run_id)
+        runs.append(ended_jobs(airflow, run_id))
+        if state != "success":
+            console.print(table(runs))
+            show_failures(airflow, demo.dag, run_id)
+            return state
+    show_result(airflow.xcom(demo.dag, run_id, demo.result))
+    console.print(table(runs))
+    lines = [*demo.lines(airflow, run_id, runs), ("Machines page", f"{airflow.url}{MACHINES}")]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for about, line in lines:
+        grid.add_row(Text(about), Text(line))
+    console.print(grid)
     return state
 
 
@@ -119,7 +129,7 @@ def show_result(result: Any) -> None:
     """Print what the run has found out: a report in Markdown with the file that has all of it, or a few values."""
     if isinstance(result, dict) and "summary" in result:
         console.print(Markdown(result["summary"]))
-        console.print(f"\nThe whole report: {result['report']}", soft_wrap=True)
+        show_plainly(f"\nThe whole report: {result['report']}\n")
     else:
         show_plainly(json.dumps(result, indent=2))
 
@@ -150,7 +160,9 @@ def stopped_gently(airflow: Airflow) -> Iterator[Airflow]:
     """Start Airflow, and stop it whatever happens; a second Ctrl-C does not interrupt the stopping."""
     with contextlib.ExitStack() as stack:
         console.print("Starting Airflow: API server, scheduler, Dag processor, triggerer")
+        begin = time.monotonic()
         stack.enter_context(airflow)
+        console.print(f"Airflow is up after {time.monotonic() - begin:.0f} s", highlight=False)
         try:
             yield airflow
         finally:
@@ -180,12 +192,13 @@ def watch(airflow: Airflow, dag: str, run_id: str) -> str:
 def progress(dag: str) -> Iterator[Any]:
     """A function that shows how many task instances are in which state: as a bar on a terminal, else as lines."""
     if not console.is_terminal:
-        last = [""]
+        last, due = "", 0.0
 
         def print_changed(states: Counter[str]) -> None:
-            if (line := describe(states)) != last[0]:
+            nonlocal last, due
+            if (line := describe(states)) != last and time.monotonic() >= due:
                 console.print(line, highlight=False)
-                last[0] = line
+                last, due = line, time.monotonic() + SECONDS_BETWEEN_LINES
 
         yield print_changed
         return
@@ -208,86 +221,6 @@ def progress(dag: str) -> Iterator[Any]:
 
 def describe(states: Counter[str]) -> str:
     return ", ".join(f"{states[state]} {state}" for state in sorted(states))
-
-
-# -- what ran where
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A row of ``airflow lading jobs``, as far as the table needs it."""
-
-    task: str
-    where: str
-    outcome: str
-    cpus: float
-    memory: int  # MiB
-    peak_memory: float | None  # MiB
-    cpu_seconds: float | None
-    waited: float  # seconds
-    started_at: float | None
-    ended_at: float | None
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> Job:
-        index = int(row["map_index"])
-        return cls(
-            task=row["task_id"] + (f"[{index}]" if index >= 0 else ""),
-            where=row["site"] if row["location"] in (row["site"], None) else f"{row['site']} {row['location']}",
-            outcome="ok" if row["state"] == "succeeded" else f"{row['state']} {row['cause'] or ''}".rstrip(),
-            cpus=float(row["cpus"]),
-            memory=int(row["memory_mib"]),
-            peak_memory=number(row["peak_memory_mib"]),
-            cpu_seconds=number(row["cpu_seconds"]),
-            waited=float(row["wait_seconds"]),
-            started_at=number(row["started_at"]),
-            ended_at=number(row["ended_at"]),
-        )
-
-
-def number(text: str | None) -> float | None:
-    """Airflow's commands write every number as text in JSON."""
-    return None if text is None else float(text)
-
-
-def table(jobs: Sequence[Job]) -> Table:
-    """One line per job, in the order in which they started."""
-    shown = Table(
-        title="What ran where", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    shown.add_column("task", no_wrap=True)
-    shown.add_column("where")  # what a narrow terminal has no room for is wrapped here and in the next column
-    shown.add_column("outcome")
-    for heading in ("cpus", "CPU s", "MiB", "peak", "waited", "ran s"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for job in sorted(jobs, key=lambda job: job.started_at or 0):
-        ran = job.ended_at - job.started_at if job.started_at and job.ended_at else None
-        numbers = (
-            f"{job.cpus:g}",
-            decimal(job.cpu_seconds),
-            f"{job.memory:,}",
-            "" if job.peak_memory is None else f"{job.peak_memory:,.0f}",
-            decimal(job.waited),
-            decimal(ran),
-        )
-        shown.add_row(job.task, job.where, job.outcome, *numbers)
-    return shown
-
-
-def decimal(number: float | None) -> str:
-    return "" if number is None else f"{number:.1f}"
-
-
-def summary(jobs: Sequence[Job]) -> str:
-    """How well the jobs were packed, in one sentence."""
-    spans = [(job.started_at, job.ended_at) for job in jobs if job.started_at and job.ended_at]
-    if not spans:
-        return "No job ran."
-    took = max(ended for _, ended in spans) - min(started for started, _ in spans)
-    # The most at once is to be found at some job's start.
-    most = max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
-    used = sum(job.cpu_seconds or 0 for job in jobs)
-    return f"{len(spans)} jobs in {took:.1f} s, up to {most} at once, with {used:.1f} CPU seconds\n"
 
 
 def show_failures(airflow: Airflow, dag: str, run_id: str) -> None:

@@ -1,22 +1,27 @@
-"""The sites of the demo: this machine, a SLURM that it starts, or a double of EC2."""
+"""The sites of the demo: this machine, a SLURM that it starts, or a mock of EC2."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lading.example_dags
-from tests.services import node_python
+from tests.demo_summary import Job, Line, batch_lines, bought_lines, packed_lines
+from tests.services import node_python, processes
 from tests.services.account import Account
+from tests.services.airflow import Airflow
 from tests.services.ec2 import FakeEC2
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
+ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = Path(lading.example_dags.__path__[0])
 # They name sites that have to be there.
 OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
@@ -32,7 +37,9 @@ class Demo:
 
     :param dag: the Dag
     :param result: the task whose result is printed
-    :param conf: of its run
+    :param lines: make the summary, of the id of the last run and the jobs of all runs
+    :param conf: of its runs
+    :param runs: how many
     :param sites: the sites file; empty: none
     :param environment: of Airflow's processes, beside ours
     :param commands: to try while the UI is up
@@ -40,7 +47,9 @@ class Demo:
 
     dag: str
     result: str
+    lines: Callable[[Airflow, str, Sequence[Sequence[Job]]], list[Line]]
     conf: Mapping[str, object] = field(default_factory=dict)
+    runs: int = 1
     sites: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     commands: tuple[str, ...] = ("sites", "jobs")
@@ -73,11 +82,39 @@ def python_of(account: Account) -> Path:
     return python
 
 
+def rows(airflow: Airflow, *command: str) -> list[dict[str, str]]:
+    """What a command of Lading lists."""
+    listed: list[dict[str, str]] = json.loads(airflow.lading(*command, "--output", "json"))
+    return listed
+
+
+def ended_instances(airflow: Airflow) -> list[dict[str, str]]:
+    """All instances that were launched, once idle ones have been released.
+
+    :raises DemoError: they were not
+    """
+    found: list[dict[str, str]] = []
+
+    def ended() -> bool:
+        found[:] = rows(airflow, "instances", "--ended")
+        return all(each["ended_at"] for each in found)
+
+    print("Waiting until the idle machines are released")
+    if not processes.wait_until(ended, 300, 2):
+        raise DemoError(f"machines were not released within 300 s\n{airflow.log_tails()}")
+    return found
+
+
 @contextmanager
 def local(folder: Path) -> Iterator[Demo]:
-    """This machine."""
+    """This machine: the second run is sized by the first."""
+
+    def lines(airflow: Airflow, run_id: str, runs: Sequence[Sequence[Job]]) -> list[Line]:
+        [machine] = [each for each in rows(airflow, "sites") if each["kind"] == "local"]
+        return packed_lines(runs, float(machine["cpus"]), int(machine["memory_mib"]))
+
     shutil.copytree(EXAMPLES, folder / "dags", ignore=shutil.ignore_patterns(*OF_OTHER_SITES, "__pycache__"))
-    yield Demo("stdlib_survey", "gather")
+    yield Demo("stdlib_survey", "gather", lines, {"every": 2}, runs=2)
 
 
 @contextmanager
@@ -85,6 +122,7 @@ def slurm(folder: Path) -> Iterator[Demo]:
     """A SLURM of emulated nodes behind an SSH server."""
     (folder / "dags").mkdir()
     shutil.copy(EXAMPLES / "cluster_sketches.py", folder / "dags")
+    print("Starting SLURM: four emulated nodes behind an SSH server (Debian's packages, which are installed first)")
     with Account() as account, Slurm(account) as cluster, Sshd(account, environment=cluster.environment) as login:
         sites = f"""
             [sites.hpc]
@@ -99,12 +137,26 @@ def slurm(folder: Path) -> Iterator[Demo]:
             max_poll_interval = 4
             setup = "export AIRFLOW_HOME={account.home}/airflow"
             """
-        yield Demo("cluster_sketches", "tree", {"samples": 3}, sites, {"AIRFLOW_CONN_HPC": login.connection()})
+        yield Demo(
+            "cluster_sketches",
+            "tree",
+            lambda airflow, run_id, runs: batch_lines(runs[-1]),
+            {"samples": 3},
+            sites=sites,
+            environment={"AIRFLOW_CONN_HPC": login.connection()},
+        )
 
 
 @contextmanager
 def ec2(folder: Path) -> Iterator[Demo]:
-    """This machine, and a double of EC2 for what finds no room on it."""
+    """This machine, and a mock of EC2 for what finds no room on it."""
+
+    def lines(airflow: Airflow, run_id: str, runs: Sequence[Sequence[Job]]) -> list[Line]:
+        command = [sys.executable, "-m", "tests.demo_costs", "cloud", run_id]
+        done = subprocess.run(command, cwd=ROOT, env=airflow.environment, stdout=subprocess.PIPE, text=True, check=True)
+        if_bought = json.loads(done.stdout.splitlines()[-1])
+        return bought_lines(runs[-1], ended_instances(airflow), if_bought)
+
     (folder / "dags").mkdir()
     shutil.copy(EXAMPLES / "burst.py", folder / "dags")
     with FakeEC2(boot_seconds=2) as service:
@@ -131,8 +183,8 @@ def ec2(folder: Path) -> Iterator[Demo]:
             """
         commands = ("sites", "jobs", "instances --ended", "cost burst")
         conf = {"parts": 6, "seconds": 20}
-        # The controller, and boto3 within it, ask the double.
-        yield Demo("burst", "report", conf, sites, service.environment, commands)
+        # The controller, and boto3 within it, ask the mock.
+        yield Demo("burst", "report", lines, conf, sites=sites, environment=service.environment, commands=commands)
 
 
 SITES: Mapping[str, Callable[[Path], AbstractContextManager[Demo]]] = {"local": local, "slurm": slurm, "ec2": ec2}

@@ -68,13 +68,28 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     process = demo()
     printed, _ = process.communicate(timeout=1200)
     assert process.returncode == 0, printed
-    rows = re.findall(r"^ ?(\w+(?:\[\d+\])?) +local \S+ +ok +([\d.]+) +([\d.]+) +([\d,]+)", printed, re.MULTILINE)
-    asked = {task.partition("[")[0]: (cpus, memory) for task, cpus, _, memory in rows}
-    assert {"duplicated": ("1", "1,024"), "small": ("0.25", "256")}.items() <= asked.items(), printed
-    assert len(rows) > 30
+    rows = re.findall(
+        r"^ ?(\w+) +(\d+) +local \S+(?: × \d+)? +ok(?: × \d+)? +([\d.]+) +[\d.]+ +([\d,]+)(?: → (\d+))? ",
+        printed,
+        re.MULTILINE,
+    )
+    found = {task: (int(jobs), cpus, first, second) for task, jobs, cpus, first, second in rows}
+    assert found["duplicated"] == (1, "1", "1,024", ""), printed
+    # Packed by Lading's default at first, then by what the first run used.
+    _, cpus, first, second = found["small"]
+    assert (cpus, first) == ("0.25", "512")
+    assert int(second) < 512
+    assert sum(jobs for jobs, *_ in found.values()) > 20
+    assert len(found) == len(rows) == 8
+    assert re.search(r"^This machine +\S+ cores and \S+ GiB for tasks", printed, re.MULTILINE)
+    assert re.search(r"^Second run +\d+ jobs in \d+ s, at most \d+ at once; sized by", printed, re.MULTILINE)
+    assert re.search(r"^LocalExecutor +counts 32 slots", printed, re.MULTILINE)
+    assert re.search(r"^Machines page +http://127\.0\.0\.1:\d+/plugin/lading\?view=machines", printed, re.MULTILINE)
     assert "functions of ten lines and more occur more than once" in printed
     assert re.search(r"UI: http://127\.0\.0\.1:\d+", printed)
-    assert "| asyncio |" in (DEMO / "stdlib_survey" / "report.md").read_text()
+    # A row per mapped job: the demo surveys every other package.
+    report = (DEMO / "stdlib_survey" / "report.md").read_text()
+    assert report.count("\n| ") - 2 == sum(found[task][0] for task in ("small", "medium", "large"))
     assert processes.belonging(DEMO, ()) == []
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
+from functools import cache
 from importlib.metadata import metadata, version
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,13 +18,20 @@ import pytest
 import yaml
 from airflow.cli.cli_parser import get_parser
 from airflow.configuration import retrieve_configuration_description
+from cryptography.fernet import Fernet
 
 from lading.executors.settings import DEFAULTS, SECTION, Settings
 from lading.plugin.sites import load_sites
 from tests.clusters.sites import make_settings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.name != ".env")
+# Without what the image is built from, which is copied there.
+FILES = sorted(
+    path
+    for path in DEPLOY.rglob("*")
+    if path.suffix in (".toml", ".yaml", ".service", ".env", ".py", ".sh", "")
+    if path.is_file() and path.name != ".env"
+)
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
 OPTION = re.compile(r"\bAIRFLOW__([A-Z_]+?)__([A-Z_]+)\b")
 SHUTDOWN_SECONDS = int(DEFAULTS["shutdown_timeout"] or 0)
@@ -54,6 +65,12 @@ def pod() -> dict[str, Any]:
     return found
 
 
+def airflow_containers() -> list[dict[str, Any]]:
+    """Those of the pod that are of Lading's image."""
+    containers = [*pod()["initContainers"], *pod()["containers"]]
+    return [each for each in containers if "airflow-lading" in each["image"]]
+
+
 def image_environment() -> dict[str, str]:
     """What the image sets."""
     text = (DEPLOY / "docker/Dockerfile").read_text()
@@ -61,7 +78,7 @@ def image_environment() -> dict[str, str]:
 
 
 def unit(path: Path) -> ConfigParser:
-    parsed = ConfigParser(interpolation=None, strict=True)
+    parsed = ConfigParser(interpolation=None, strict=False)  # EnvironmentFile may occur twice
     parsed.optionxform = str  # type: ignore[method-assign,assignment]
     parsed.read_string(path.read_text())
     return parsed
@@ -72,16 +89,21 @@ def unit_environment() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
+def secrets(host: str = "127.0.0.1") -> dict[str, str]:
+    """What make_secrets.py makes."""
+    command = [sys.executable, DEPLOY / "make_secrets.py", host]
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in made.stdout.splitlines())
+
+
+@cache
 def environments() -> dict[str, Environment]:
     """What Airflow's processes have, by where that is said."""
-    kubernetes = {
-        **objects()["ConfigMap", "lading-options"]["data"],
-        **objects()["Secret", "lading-secrets"]["stringData"],
-    }
+    kubernetes = {**objects()["ConfigMap", "lading-options"]["data"], **secrets()}
     services = {
         f"compose {name}": image_environment() | each["environment"] for name, each in airflow_services().items()
     }
-    return {**services, "kubernetes": image_environment() | kubernetes, "systemd": unit_environment()}
+    return {**services, "kubernetes": image_environment() | kubernetes, "systemd": unit_environment() | secrets()}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -90,7 +112,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         yield f"compose {name}", service["command"]
         if (test := service.get("healthcheck", {}).get("test", ())) and "airflow" in test:
             yield f"health of {name}", test[1:]
-    for container in (*pod()["initContainers"], *pod()["containers"]):
+    for container in airflow_containers():
         yield f"kubernetes {container['name']}", container["args"]
     for path in UNITS:
         program, *arguments = shlex.split(unit(path)["Service"]["ExecStart"])
@@ -100,7 +122,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_each_file_says_what_of_it_was_checked(path: Path) -> None:
     head = path.read_text().partition("\n\n")[0] + path.read_text()[:1500]
-    assert "Checked: " in head or path.name == "env.example"
+    assert "Checked: " in head
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -178,24 +200,24 @@ def test_sites_file_and_state_folder_lie_where_volumes_are_mounted() -> None:
     assert mounted[str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)] == "sites"
     assert values()["volumeMounts"][0]["mountPath"] == str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)
     for path in UNITS:
-        assert unit(path)["Service"]["StateDirectory"].split() == ["airflow", "lading"]
+        assert {"airflow", "lading"} <= set(unit(path)["Service"]["StateDirectory"].split())
 
 
 def test_chart_and_controller_have_the_same_image_options_secrets_and_logs() -> None:
     chart = values()
     image = "{repository}:{tag}".format(**chart["images"]["airflow"])
-    containers = [*pod()["initContainers"], *pod()["containers"]]
+    containers = airflow_containers()
     assert {each["image"] for each in containers} == {image}
     assert image.endswith(f":{version('airflow-lading')}")
     sources = yaml.safe_load(chart["extraEnvFrom"])
     assert [each["envFrom"] for each in containers] == [sources, sources]
     turned_off = {name for name, enabled in chart["enableBuiltInSecretEnvVars"].items() if not enabled}
-    assert objects()["Secret", "lading-secrets"]["stringData"].keys() <= turned_off
+    assert {name for name in secrets() if name.startswith("AIRFLOW")} <= turned_off
     [logs] = [each for each in pod()["volumes"] if each["name"] == "logs"]
     assert logs["persistentVolumeClaim"]["claimName"] == chart["logs"]["persistence"]["existingClaim"]
-    for source in (*sources, {"configMapRef": chart["volumes"][0]["configMap"]}):
-        [(kind, named)] = source.items()
-        assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], named["name"]) in objects()
+    assert sources[1] == {"secretRef": {"name": "lading-secrets"}}
+    for name in (sources[0]["configMapRef"]["name"], chart["volumes"][0]["configMap"]["name"]):
+        assert ("ConfigMap", name) in objects()
     assert ("PersistentVolumeClaim", chart["logs"]["persistence"]["existingClaim"]) in objects()
     assert ("ServiceAccount", pod()["serviceAccountName"]) in objects()
 
@@ -213,7 +235,7 @@ def test_a_stop_has_more_time_than_lading_takes_for_it() -> None:
 
 def test_the_image_is_of_the_airflow_that_is_tested_and_has_an_extra_that_exists() -> None:
     text = (DEPLOY / "docker/Dockerfile").read_text()
-    [arguments] = re.findall(r"^ARG AIRFLOW_VERSION=(\S+)$", text, re.MULTILINE)
+    [arguments] = re.findall(r"^ARG AIRFLOW_IMAGE=apache/airflow:(\S+)$", text, re.MULTILINE)
     locked = re.search(r"^apache-airflow==(\S+)", (DEPLOY.parent / "requirements.lock").read_text(), re.MULTILINE)
     assert locked
     assert arguments == locked[1] == values()["airflowVersion"]
@@ -221,8 +243,90 @@ def test_the_image_is_of_the_airflow_that_is_tested_and_has_an_extra_that_exists
     assert extra in metadata("airflow-lading").get_all("Provides-Extra", [])
 
 
-def test_no_secret_is_in_the_files() -> None:
-    secret = ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY", "AIRFLOW__CORE__FERNET_KEY")
-    for name, environment in environments().items():
-        for option in secret:
-            assert environment[option] == "CHANGE-ME" or environment[option].startswith("${"), (name, option)
+def test_no_secret_is_in_the_files_and_nothing_starts_without_them() -> None:
+    for path in FILES:
+        assert "CHANGE-ME" not in path.read_text()
+    names = secrets().keys()
+    for service in airflow_services().values():
+        for name in names & service["environment"].keys():
+            assert service["environment"][name].startswith(f"${{{name}:?"), "compose refuses to start without it"
+    assert not names & (unit_environment() | objects()["ConfigMap", "lading-options"]["data"]).keys()
+    for path in UNITS:
+        # Without "-" in front: the unit fails if the file is missing.
+        assert "\nEnvironmentFile=/etc/lading/secrets.env\n" in path.read_text()
+
+
+def test_secrets_are_new_each_time_and_valid() -> None:
+    first, second = secrets("postgres"), secrets("postgres")
+    assert all(first[name] != second[name] and len(first[name]) > 40 for name in first)
+    assert Fernet(first["AIRFLOW__CORE__FERNET_KEY"])
+    address = f"postgresql+psycopg2://airflow:{first['POSTGRES_PASSWORD']}@postgres/airflow"
+    assert first["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == address
+    refused = subprocess.run([sys.executable, DEPLOY / "make_secrets.py"], capture_output=True, text=True)
+    assert refused.returncode
+    assert "name the host of the database" in refused.stderr
+
+
+def test_every_unit_waits_for_the_migration_which_makes_the_folders() -> None:
+    migrate = "airflow-migrate.service"
+    for path in UNITS:
+        if path.name == migrate:
+            assert "airflow/dags" in unit(path)["Service"]["StateDirectory"].split()
+        else:
+            wanted = unit(path)["Unit"]
+            assert migrate in wanted["Requires"].split()
+            assert migrate in wanted["After"].split()
+
+
+def test_the_controller_has_the_charts_configuration_and_the_same_dags() -> None:
+    volumes = {each["name"]: each for each in pod()["volumes"]}
+    for container in airflow_containers():
+        mounted = {each["mountPath"]: each for each in container["volumeMounts"]}
+        assert mounted["/opt/airflow/airflow.cfg"]["subPath"] == "airflow.cfg"
+        assert volumes[mounted["/opt/airflow/airflow.cfg"]["name"]]["configMap"] == {"name": "airflow-config"}
+    git = values()["dags"]["gitSync"]
+    syncing = [each for each in (*pod()["initContainers"], *pod()["containers"]) if each["name"].startswith("git-sync")]
+    assert len(syncing) == 2
+    for container in syncing:
+        environment = {each["name"]: each["value"] for each in container["env"]}
+        assert (environment["GITSYNC_REPO"], environment["GITSYNC_REF"]) == (git["repo"], git["branch"])
+        assert (environment["GITSYNC_ROOT"], environment["GITSYNC_LINK"]) == ("/git", "repo")
+    [controller] = pod()["containers"][:1]
+    assert {"name": "dags", "mountPath": "/opt/airflow/dags", "readOnly": True} in controller["volumeMounts"]
+
+
+def test_every_container_has_a_limit_of_memory_and_every_service_with_a_port_or_a_heartbeat_a_probe() -> None:
+    for container in (*pod()["initContainers"], *pod()["containers"]):
+        assert container["resources"]["limits"]["memory"]
+    for component in ("apiServer", "scheduler", "dagProcessor", "triggerer"):
+        assert values()[component]["resources"]["limits"]["memory"]
+    services = compose()["services"]
+    assert all(service["mem_limit"] for service in services.values())
+    # The migration exits; a controller that hangs exits by itself.
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"migrate", "controller"}
+
+
+def test_the_image_gets_from_the_lock_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("missing", DEPLOY / "docker/missing.py")
+    assert spec
+    assert spec.loader
+    missing: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(missing)
+    assert missing.missing("airflow-lading[aws]") == set()
+    whole = missing.requires
+
+    def requires(name: str) -> list[str] | None:
+        if name in ("simpleeval", "highspy"):
+            raise missing.PackageNotFoundError(name)
+        found: list[str] | None = whole(name)
+        return found
+
+    monkeypatch.setattr(missing, "requires", requires)
+    assert missing.missing("airflow-lading") == {"simpleeval"}
+    assert missing.missing("airflow-lading[aws]") == {"simpleeval", "highspy"}
+    lock = (DEPLOY.parent / "requirements.lock").read_text()
+    lines = missing.entries(lock, {"simpleeval", "google-re2"}).splitlines()
+    assert [line.partition("==")[0] for line in lines if "==" in line] == ["google-re2", "simpleeval"]
+    assert all("--hash=sha256:" in line for line in lines if "==" not in line)
+    with pytest.raises(SystemExit, match="no entry for nothing-such"):
+        missing.entries(lock, {"nothing-such"})

@@ -1,0 +1,58 @@
+"""What the jobs that a run had at a site would have cost there under each policy, as JSON: ``python -m tests.demo_costs
+SITE RUN``, in the environment of the demo's Airflow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from lading.executors.settings import Settings
+from lading.executors.store import JobRow
+from lading.plugin.database import read_connections, reading_store
+from lading.plugin.offline.dag_cost import market_of
+from lading.plugin.sites import load_sites
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
+
+POLICIES = ("forecast", "greedy", "alone")
+
+
+def main(site: str, run: str) -> None:
+    read_connections()
+    with reading_store() as session:
+        rows = session.scalars(select(JobRow).where(JobRow.site == site, JobRow.run_id == run)).all()
+        market, why = market_of(session, load_sites(Settings.load())[site])
+        if market is None:
+            raise SystemExit(f"site {site}: {why}")
+        print(json.dumps({policy: simulated(rows, market, policy) for policy in POLICIES}))
+
+
+def simulated(rows: Sequence[JobRow], market: MachineMarket, policy: str) -> dict[str, float]:
+    begin = min(row.queued_at for row in rows)
+    arrivals = []
+    for row in rows:
+        assert row.started_at is not None
+        assert row.ended_at is not None
+        job = PlannedJob(row.token, Resources(row.cpus, row.memory, row.disk, row.gpus))
+        arrivals.append(Arrival(job, row.queued_at - begin, row.ended_at - row.started_at))
+    report = simulate(
+        arrivals,
+        market.catalogue,
+        market.limits,
+        policy,
+        scale_in=ScaleIn(market.idle_seconds),
+        conditions=Conditions(boot_seconds=market.boot_seconds),
+    )
+    return {"usd": report.cost, "machines": report.launches, "seconds": report.makespan}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,116 @@
+"""What the demo says about its runs, and what make says while it installs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.demo_summary import Job, batch_lines, bought_lines, packed_lines, table
+
+ROOT = Path(__file__).parents[2]
+SMALL = Job("small", "local", "vm", "ok", 0.25, 512, 0, 100, 0.4, started_at=0, ended_at=10)
+
+
+def run(count: int, memory: int = 512, at_once: int = 2, peak: float = 100) -> list[Job]:
+    """Jobs that are queued together and run ``at_once`` at a time, each for 10 s."""
+    begins = [10.0 * (number // at_once) for number in range(count)]
+    return [
+        replace(SMALL, index=number, memory=memory, peak_memory=peak, started_at=begin, ended_at=begin + 10)
+        for number, begin in enumerate(begins)
+    ]
+
+
+def shown(runs: list[list[Job]]) -> str:
+    console = Console(file=StringIO(), width=150)
+    console.print(table(runs))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_summary_says_how_the_second_run_was_packed_by_the_first() -> None:
+    lines = dict(packed_lines([run(40), run(40, memory=128, at_once=8)], 2.0, 8192))
+    assert lines["This machine"] == "2 cores and 8.0 GiB for tasks"
+    assert lines["First run"] == (
+        "40 jobs in 200 s, at most 2 at once; they requested 20.0 GiB in all, of which they used 3.9"
+    )
+    assert lines["Second run"] == (
+        "40 jobs in 50 s, at most 8 at once; sized by what the first run used, they requested 5.0 GiB in all, of which "
+        "they used 3.9"
+    )
+
+
+@pytest.mark.parametrize(("tasks", "started"), [(40, 32), (12, 12)])
+def test_local_executor_would_have_started_what_was_ready_up_to_its_slots(tasks: int, started: int) -> None:
+    line = dict(packed_lines([run(1), run(tasks)], 2.0, 2048))["LocalExecutor"]
+    assert f"it would have started {started} tasks at once, which request {started / 4:g} cores" in line
+    assert line.endswith(f"use up to {started * 100 / 1024:.1f} GiB" + (", more than there is" * (started == 32)))
+
+
+def test_the_table_has_a_row_per_task_with_what_each_run_requested() -> None:
+    printed = shown([run(30), run(30, memory=46)])
+    [row] = [line for line in printed.splitlines() if line.lstrip().startswith("small")]
+    assert re.search(r"small +30 +local vm × 30 +ok × 30 +0.25 +0.4 +512 → 46 +100 ", row)
+    assert "batch job" not in printed
+
+
+def test_several_machines_of_a_site_are_counted() -> None:
+    jobs = [replace(SMALL, site="cloud", location=name, index=index) for index, name in enumerate("aab")]
+    assert "cloud × 3 on 2 machines" in shown([[*jobs, SMALL]])
+
+
+def test_a_batch_run_names_arrays_jobs_and_nodes() -> None:
+    names = replace(SMALL, task="samples", site="hpc", batch_job="1", node="n1")
+    array = [
+        replace(names, task="sketch", batch_job=f"2_{number}", node=node, index=number - 1, started_at=20, ended_at=30)
+        for number, node in ((1, "n1"), (2, "n1"), (3, "n2"))
+    ]
+    assert batch_lines([names, *array]) == [
+        ("Run", "4 jobs in 30 s, at most 3 at once; 2 submissions"),
+        ("samples", "job 1, on n1"),
+        ("sketch", "job array 2, 3 elements, on n1 × 2, n2"),
+    ]
+    assert "2_1, 2_2, 2_3" in shown([[names, *array]])
+
+
+def test_a_run_on_bought_machines_names_types_seconds_and_usd_and_what_other_policies_cost() -> None:
+    machine = {"instance_type": "m5.large", "capacity_type": "spot", "zone": "us-east-1c", "usd": "0.0006"}
+    instances = [machine | {"launched_at": "0", "ended_at": str(60 + number)} for number in range(2)]
+    compared = {
+        "forecast": {"usd": 0.0011, "machines": 2, "seconds": 37.2},
+        "greedy": {"usd": 0.0012, "machines": 2, "seconds": 38.0},
+        "alone": {"usd": 0.0021, "machines": 4, "seconds": 38.0},
+    }
+    lines = dict(bought_lines([SMALL, replace(SMALL, site="cloud")], instances, compared))
+    assert lines["Run"].endswith("1 at local, 1 at cloud")
+    assert lines["Bought"] == "2 × m5.large spot in us-east-1c: 121 s in all for 0.0012 USD"
+    assert lines["Simulated"].endswith(
+        "Lading 0.0011 USD (2 machines, 37 s); greedy packing 0.0012 USD (2 machines, 38 s); one machine per task "
+        "0.0021 USD (4 machines, 38 s)"
+    )
+
+
+def make(recipe: str, log: Path) -> subprocess.CompletedProcess[str]:
+    command = ["make", f"--eval=try: ; $(call quietly,trying,{recipe})", "try", "BEAT=1", f"LOG={log}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_a_step_of_make_says_how_far_it_is_and_how_long_it_took(tmp_path: Path) -> None:
+    done = make("echo half the way; sleep 4", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    first, *between, last = done.stdout.splitlines()
+    assert first == "trying"
+    assert between
+    assert all(re.fullmatch(r" +\d+ s  half the way", line) for line in between)
+    assert re.fullmatch(r" +done in \d+ s", last)
+
+
+def test_a_step_of_make_that_fails_prints_all_its_output(tmp_path: Path) -> None:
+    failed = make("echo first; echo second; false", tmp_path / "log")
+    assert failed.returncode != 0
+    assert "first\nsecond\n" in failed.stdout
+    assert "done" not in failed.stdout
