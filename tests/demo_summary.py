@@ -76,7 +76,7 @@ def number(text: str | None) -> float | None:
 
 
 def table(runs: Sequence[Sequence[Job]]) -> Table:
-    """A row per task of the last run, in the order in which they started, with the median of the memory requested in every run."""
+    """A row per task of the last run, in order of their start, with the median memory that each run requested."""
     shown = Table(
         title="What ran where", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
