@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median_low
 from typing import Any
 
 from rich import box
@@ -75,7 +76,7 @@ def number(text: str | None) -> float | None:
 
 
 def table(runs: Sequence[Sequence[Job]]) -> Table:
-    """A row per task of the last run, in the order in which they started, with the memory requested in every run."""
+    """A row per task of the last run, in order of their start, with the median memory that each run requested."""
     shown = Table(
         title="What ran where", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
@@ -90,7 +91,7 @@ def table(runs: Sequence[Sequence[Job]]) -> Table:
     for heading in ("cpus", "CPU s", "MiB", "peak", "waited", "ran s"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for task, jobs in sorted(tasks.items(), key=lambda each: min(job.started_at or 0 for job in each[1])):
-        requested = [max(job.memory for job in its) for run in runs if (its := by_task(run).get(task))]
+        requested = [median_low(job.memory for job in its) for run in runs if (its := by_task(run).get(task))]
         shown.add_row(
             task,
             str(len(jobs)),
