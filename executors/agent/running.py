@@ -40,6 +40,9 @@ MOST_OUTPUT = 4096
 # A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
 AGAIN = 0.5
 
+# A job that ends sooner may have used most of its memory between two looks, seconds.
+SHORT = 2.0
+
 # How many jobs wait for an answer of the API server is counted this often: each of them reports each count, seconds.
 SECONDS_PER_COUNT = 60.0
 
@@ -377,7 +380,8 @@ class RunningJobs:
     def _finish(self, job: RunningJob, left: ExitFile | None) -> None:
         del self.jobs[job.token]
         was_rebooted = job.supervisor.boot_id != self.boot_id
-        end = judge_end(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted)
+        is_short = left is not None and left.ended_at - job.supervisor.at < SHORT
+        end = judge_end(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted, is_short=is_short)
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["reason"], _tail(job.folder))
@@ -398,6 +402,7 @@ def judge_end(
     peak_memory: int | None,
     *,
     was_rebooted: bool,
+    is_short: bool = False,
 ) -> dict[str, Any]:
     """The event of a job's end, without when it began.
 
@@ -409,10 +414,12 @@ def judge_end(
     :param exit_status: of its supervisor; None: it is not known
     :param peak_memory: the most that the agent has measured, MiB; None: the job was too short for that
     :param was_rebooted: whether the machine was started anew since the job began
+    :param is_short: whether it may have used most of its memory between two looks: what it has touched counts as well
     """
     file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
     end = of_sentinel(file, as_written(cause) if cause else None)
-    end["peak_memory"] = max(peak_memory or file["touched_memory"], file["peak_memory"] or 0) or None
+    touched = file["touched_memory"] if is_short or not peak_memory else 0
+    end["peak_memory"] = max(peak_memory or 0, touched, file["peak_memory"] or 0) or None
     return end
 
 

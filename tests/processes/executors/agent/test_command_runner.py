@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lading.executors.agent import running
 from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import free_text
@@ -98,6 +99,16 @@ def test_limits_hold_for_all_that_it_has_started(agent: NodeAgent, put: Callable
     assert agent.wait_for("memory")["cause"] == "out_of_memory"
 
 
+def test_a_short_one_tells_what_it_used_after_the_last_look(agent: NodeAgent, put: Callable[..., None]) -> None:
+    program = "import time; time.sleep(0.3); kept = bytes([1]) * (60 * 2**20)"
+    for number in range(3):
+        put(f"short{number}", CommandWork([sys.executable, "-c", program]), memory_limit=500)
+    ends = [agent.wait_for(f"short{number}") for number in range(3)]
+    assert all(end["cause"] is None for end in ends)
+    # One that this machine was too busy to run in two seconds is not short.
+    assert all(end["peak_memory"] >= 60 for end in ends if end["at"] - end["started_at"] < running.SHORT)
+
+
 def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
     pid, tidied = tmp_path / "pid", tmp_path / "tidied"
     agent.configure(capacity=Resources(4, 4096), kill_grace=PATIENCE)  # it has whatever time a busy machine needs
@@ -114,6 +125,7 @@ ASKED_WHILE_IT_STARTS = """
 import os, signal, subprocess, sys, time
 from lading.executors.agent.supervisor import AgentJobFailed
 from lading.executors.agent.tasks import command_runner
+from lading.executors.agent import running
 from lading.hooks.spool.command import CommandWork
 
 begun, tidied, cause = sys.argv[1:]

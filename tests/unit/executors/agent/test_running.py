@@ -56,4 +56,6 @@ def test_the_peak_of_memory_is_the_most_that_was_measured() -> None:
     assert peaks == [2048, 2048, 3000]
     unmeasured = ExitFile(0, None, 100.0, None, None, touched_memory=10)
     assert judge_end(unmeasured, None, 0, 0, was_rebooted=False)["peak_memory"] == 10
+    for is_short, peak in ((False, 3), (True, 10)):  # it had grown after the last look
+        assert judge_end(unmeasured, None, 0, 3, was_rebooted=False, is_short=is_short)["peak_memory"] == peak
     assert judge_end(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None
