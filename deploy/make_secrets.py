@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Print new secrets for an Airflow with Lading, as lines NAME=value: make_secrets.py HOST-OF-THE-DATABASE > FILE
+"""Write new secrets for an Airflow with Lading, as lines NAME=value that only you can read: make_secrets.py HOST FILE
+
+HOST is that of the database. A file that exists is kept, for a database has its password.
 
 Checked: its output started the systemd units and the commands of compose.yaml (docs/how_to/deployment.md).
 """
@@ -7,13 +9,25 @@ Checked: its output started the systemd units and the commands of compose.yaml (
 import base64
 import secrets
 import sys
+from pathlib import Path
 
-if len(sys.argv) != 2:
-    sys.exit("name the host of the database: postgres with compose.yaml, 127.0.0.1 for one on this machine")
+if len(sys.argv) != 3:
+    sys.exit(
+        "name the host of the database (postgres with compose.yaml, 127.0.0.1 for one on this machine) and a new file, "
+        "as in: make_secrets.py postgres .env"
+    )
+host, file = sys.argv[1], Path(sys.argv[2])
+try:
+    file.touch(mode=0o600, exist_ok=False)
+except FileExistsError:
+    sys.exit(f"{file} exists: an installation may use its secrets. Remove it if none does, or name another file")
+except OSError as error:
+    sys.exit(f"{file} cannot be written: {error.strerror}")
 password = secrets.token_urlsafe(48)
-print(f"""\
+file.write_text(f"""\
 AIRFLOW__API_AUTH__JWT_SECRET={secrets.token_urlsafe(48)}
 AIRFLOW__API__SECRET_KEY={secrets.token_urlsafe(48)}
 AIRFLOW__CORE__FERNET_KEY={base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
-AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=postgresql+psycopg2://airflow:{password}@{sys.argv[1]}/airflow
-POSTGRES_PASSWORD={password}""")
+AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=postgresql+psycopg2://airflow:{password}@{host}/airflow
+POSTGRES_PASSWORD={password}
+""")

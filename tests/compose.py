@@ -51,6 +51,7 @@ class Deployment:
             "http://api-server:8080": f"http://127.0.0.1:{self.port}",
             "/etc/lading": str(DEPLOY / "docker"),
             "/var/lib/lading": str(folder / "lading"),
+            "/var/lib/airflow": str(folder / "logins"),
         }
         self.more = {
             "AIRFLOW_HOME": str(folder),
@@ -113,7 +114,8 @@ class Deployment:
 def main() -> None:
     with TemporaryDirectory() as name, Postgres() as database:
         folder = Path(name)
-        (folder / "lading").mkdir(mode=0o700)
+        for volume in ("lading", "logins"):
+            (folder / volume).mkdir(mode=0o700)
         (folder / "dags").mkdir()
         (folder / "dags" / "deployed.py").write_text(DAG)
         database.create_database("airflow")
@@ -139,7 +141,7 @@ def run_a_dag(deployment: Deployment) -> None:
             return False
 
     assert processes.wait_until(is_healthy, 300, 1), deployment.tails()
-    passwords = json.loads((deployment.folder / "lading" / "passwords.json").read_text())
+    passwords = json.loads((deployment.folder / "logins" / "passwords.json").read_text())
     login = {"username": "admin", "password": passwords["admin"]}
     answer = httpx.post(f"{url}/auth/token", json=login, timeout=120)
     assert answer.is_success, answer.text

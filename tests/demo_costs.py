@@ -1,5 +1,5 @@
 """What the jobs that a run had at a site would have cost there under each policy, as JSON: ``python -m tests.demo_costs
-SITE RUN``, in the environment of the demo's Airflow."""
+SITE RUN``, in the environment of the demo's Airflow. Nothing if none ran there."""
 
 from __future__ import annotations
 
@@ -32,17 +32,25 @@ def main(site: str, run: str) -> None:
         market, why = market_of(session, load_sites(Settings.load())[site])
         if market is None:
             raise SystemExit(f"site {site}: {why}")
-        print(json.dumps({policy: simulated(rows, market, policy) for policy in POLICIES}))
+        arrivals = arrivals_of(rows)
+        print(json.dumps({policy: simulated(arrivals, market, policy) for policy in POLICIES if arrivals}))
 
 
-def simulated(rows: Sequence[JobRow], market: MachineMarket, policy: str) -> dict[str, float]:
-    begin = min(row.queued_at for row in rows)
-    arrivals = []
-    for row in rows:
-        assert row.started_at is not None
-        assert row.ended_at is not None
-        job = PlannedJob(row.token, Resources(row.cpus, row.memory, row.disk, row.gpus))
-        arrivals.append(Arrival(job, row.queued_at - begin, row.ended_at - row.started_at))
+def arrivals_of(rows: Sequence[JobRow]) -> list[Arrival]:
+    """The jobs that ran: one that was cancelled before its start took no machine."""
+    ran = [
+        (row, row.ended_at - row.started_at) for row in rows if row.started_at is not None and row.ended_at is not None
+    ]
+    begin = min((row.queued_at for row, _ in ran), default=0.0)
+    return [
+        Arrival(
+            PlannedJob(row.token, Resources(row.cpus, row.memory, row.disk, row.gpus)), row.queued_at - begin, seconds
+        )
+        for row, seconds in ran
+    ]
+
+
+def simulated(arrivals: Sequence[Arrival], market: MachineMarket, policy: str) -> dict[str, float]:
     report = simulate(
         arrivals,
         market.catalogue,

@@ -105,6 +105,21 @@ def ended_instances(airflow: Airflow) -> list[dict[str, str]]:
     return found
 
 
+def simulated_costs(environment: Mapping[str, str], site: str, run_id: str) -> dict[str, dict[str, float]]:
+    """What the jobs that a run had at a site would have cost there, by policy; nothing if none ran there.
+
+    :param environment: of Airflow's processes
+    :raises DemoError: they could not be simulated
+    """
+    command = [sys.executable, "-m", "tests.demo_costs", site, run_id]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise DemoError(f"the run ended, but what its jobs would have cost under other policies is not known: {why}")
+    found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 @contextmanager
 def local(folder: Path) -> Iterator[Demo]:
     """This machine: the second run is sized by the first."""
@@ -152,10 +167,7 @@ def ec2(folder: Path) -> Iterator[Demo]:
     """This machine, and a mock of EC2 for what finds no room on it."""
 
     def lines(airflow: Airflow, run_id: str, runs: Sequence[Sequence[Job]]) -> list[Line]:
-        command = [sys.executable, "-m", "tests.demo_costs", "cloud", run_id]
-        done = subprocess.run(command, cwd=ROOT, env=airflow.environment, stdout=subprocess.PIPE, text=True, check=True)
-        if_bought = json.loads(done.stdout.splitlines()[-1])
-        return bought_lines(runs[-1], ended_instances(airflow), if_bought)
+        return bought_lines(runs[-1], ended_instances(airflow), simulated_costs(airflow.environment, "cloud", run_id))
 
     (folder / "dags").mkdir()
     shutil.copy(EXAMPLES / "burst.py", folder / "dags")

@@ -208,7 +208,8 @@ def bought_lines(
     """What was bought for a run, and what other ways to buy would have cost.
 
     :param instances: rows of ``airflow lading instances --ended``, all of which have ended
-    :param if_bought: by policy: ``usd``, ``machines`` and ``seconds`` of the same jobs (:mod:`tests.demo_costs`)
+    :param if_bought: by policy: ``usd``, ``machines`` and ``seconds`` of the same jobs (:mod:`tests.demo_costs`);
+        empty: none ran on a bought machine
     """
     sites = Counter(job.site for job in jobs)
     kinds = Counter(f"{each['instance_type']} {each['capacity_type']} in {each['zone']}" for each in instances)
@@ -221,10 +222,11 @@ def bought_lines(
         for policy, name in names.items()
         if (each := if_bought.get(policy))
     )
+    simulated = f"the jobs at cloud, with the same prices and boots: {compared}" if compared else "no job ran at cloud"
     return [
         ("Run", f"{run_line(jobs)}: {', '.join(f'{count} at {site}' for site, count in sites.items())}"),
         ("Bought", f"{bought}: {seconds:.0f} s in all for {usd:.4f} USD"),
-        ("Simulated", f"the jobs at cloud, with the same prices and boots: {compared}"),
+        ("Simulated", simulated),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lading.executors.store import JobRow
+from tests.demo_costs import arrivals_of
+from tests.demo_sites import DemoError, simulated_costs
 from tests.demo_summary import Job, batch_lines, bought_lines, packed_lines, table
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +96,26 @@ def test_a_run_on_bought_machines_names_types_seconds_and_usd_and_what_other_pol
         "Lading 0.0011 USD (2 machines, 37 s); greedy packing 0.0012 USD (2 machines, 38 s); one machine per task "
         "0.0021 USD (4 machines, 38 s)"
     )
+
+
+def test_jobs_that_did_not_run_cost_nothing_and_stop_no_summary() -> None:
+    ended = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0, "ended_at": 60.0}
+    cancelled = JobRow(token="cancelled", queued_at=5.0, started_at=None, **ended)
+    [arrival] = arrivals_of([cancelled, JobRow(token="ran", queued_at=10.0, started_at=20.0, **ended)])
+    assert (arrival.job.name, arrival.arrival, arrival.duration) == ("ran", 0.0, 40.0)
+    assert arrivals_of([cancelled]) == []
+    assert dict(bought_lines([SMALL], [], {}))["Simulated"] == "no job ran at cloud"
+
+
+def test_costs_that_cannot_be_simulated_are_an_error_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho a warning >&2; echo 'site cloud: it has no price' >&2; exit 1\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(DemoError, match=r"the run ended, but .* is not known: site cloud: it has no price$"):
+        simulated_costs({}, "cloud", "a run")
 
 
 def make(recipe: str, log: Path) -> subprocess.CompletedProcess[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from configparser import ConfigParser
+from fnmatch import fnmatch
 from functools import cache
 from importlib.metadata import metadata, version
 from pathlib import Path, PurePosixPath
@@ -25,14 +27,33 @@ from lading.plugin.sites import load_sites
 from tests.clusters.sites import make_settings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-# Without what the image is built from, which is copied there.
+# What a user puts there: the secrets, Dags, and what the image is built from.
+OF_USERS = (
+    "docker/.env",
+    "docker/*.whl",
+    "docker/requirements.lock",
+    "docker/dags/*",
+    "*/__pycache__/*",
+    "__pycache__/*",
+)
 FILES = sorted(
     path
     for path in DEPLOY.rglob("*")
-    if path.suffix in (".toml", ".yaml", ".service", ".env", ".py", ".sh", "")
-    if path.is_file() and path.name != ".env"
+    if path.is_file() and not any(fnmatch(str(path.relative_to(DEPLOY)), each) for each in OF_USERS)
 )
+GUIDE = DEPLOY.parent / "docs/how_to/deployment.md"
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
+# What may be repeated in a unit: systemd joins the values. Of anything else it takes the last.
+REPEATABLE = {
+    "After",
+    "Before",
+    "Environment",
+    "EnvironmentFile",
+    "ExecStartPre",
+    "Requires",
+    "StateDirectory",
+    "Wants",
+}
 OPTION = re.compile(r"\bAIRFLOW__([A-Z_]+?)__([A-Z_]+)\b")
 SHUTDOWN_SECONDS = int(DEFAULTS["shutdown_timeout"] or 0)
 
@@ -77,11 +98,27 @@ def image_environment() -> dict[str, str]:
     return dict(re.findall(r"^(?:ENV|   ) +(AIRFLOW\w+)=(\S+?)(?: \\)?$", text, re.MULTILINE))
 
 
-def unit(path: Path) -> ConfigParser:
-    parsed = ConfigParser(interpolation=None, strict=False)  # EnvironmentFile may occur twice
-    parsed.optionxform = str  # type: ignore[method-assign,assignment]
-    parsed.read_string(path.read_text())
-    return parsed
+def unit(path: Path) -> dict[str, dict[str, str]]:
+    return parsed_unit(path.read_text())
+
+
+def parsed_unit(text: str) -> dict[str, dict[str, str]]:
+    """The sections of a unit; a value per line of what is repeated.
+
+    :raises AssertionError: something is repeated that should not be
+    """
+    found: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+            assert section not in found, f"[{section}] is repeated"
+            found[section] = {}
+        elif line and not line.startswith("#"):
+            key, is_set, value = line.partition("=")
+            assert is_set, f"{line} sets nothing"
+            assert key not in found[section] or key in REPEATABLE, f"{key} is repeated in [{section}]"
+            found[section][key] = f"{found[section][key]}\n{value}" if key in found[section] else value
+    return found
 
 
 def unit_environment() -> dict[str, str]:
@@ -91,9 +128,34 @@ def unit_environment() -> dict[str, str]:
 
 def secrets(host: str = "127.0.0.1") -> dict[str, str]:
     """What make_secrets.py makes."""
-    command = [sys.executable, DEPLOY / "make_secrets.py", host]
-    made = subprocess.run(command, capture_output=True, text=True, check=True)
-    return dict(line.split("=", 1) for line in made.stdout.splitlines())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "secrets.env")
+        make_secrets(host, str(file)).check_returncode()
+        return dict(line.split("=", 1) for line in file.read_text().splitlines())
+
+
+def make_secrets(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, DEPLOY / "make_secrets.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, umask=0)
+
+
+def guided(begin: str, end: str = "") -> str:
+    """The commands of the guide from the line that has ``begin`` to the next that is ``end``, or that line alone."""
+    lines = GUIDE.read_text().splitlines()
+    [first] = [number for number, line in enumerate(lines) if begin in line]
+    last = lines.index(end, first) if end else first
+    return "\n".join(line.strip() for line in lines[first : last + 1])
+
+
+def recorded(folder: Path, program: str, commands: str) -> tuple[list[str], str]:
+    """Run commands in a folder, where a program only notes its arguments and its standard input; return both."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    (bin_folder / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@" >arguments\ncat >input\n')
+    (bin_folder / program).chmod(0o700)
+    environment = {"PATH": f"{bin_folder}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
+    return (folder / "arguments").read_text().splitlines(), (folder / "input").read_text()
 
 
 @cache
@@ -115,8 +177,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for container in airflow_containers():
         yield f"kubernetes {container['name']}", container["args"]
     for path in UNITS:
-        program, *arguments = shlex.split(unit(path)["Service"]["ExecStart"])
-        yield path.name, [PurePosixPath(program).name, *arguments]
+        service = unit(path)["Service"]
+        for command in (*service.get("ExecStartPre", "").splitlines(), service["ExecStart"]):
+            program, *arguments = shlex.split(command)
+            yield path.name, [PurePosixPath(program).name, *arguments]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -191,7 +255,8 @@ def test_sites_file_and_state_folder_lie_where_volumes_are_mounted() -> None:
         mounted = {each.split(":")[1]: each.split(":")[0] for each in service["volumes"]}
         environment = environments()[f"compose {name}"]
         assert mounted[environment["AIRFLOW__LADING__SITES_FILE"]] == "./sites.toml"
-        assert mounted[str(Path(environment["AIRFLOW__LADING__STATE_FOLDER"]).parent)] in compose()["volumes"]
+        assert mounted[str(Path(environment["AIRFLOW__LADING__STATE_FOLDER"]).parent)] == "state"
+        assert set(mounted.values()) - {"./dags", "./sites.toml"} <= compose()["volumes"].keys()
     controller = pod()["containers"][0]
     mounted = {each["mountPath"]: each["name"] for each in controller["volumeMounts"]}
     options = objects()["ConfigMap", "lading-options"]["data"]
@@ -200,7 +265,8 @@ def test_sites_file_and_state_folder_lie_where_volumes_are_mounted() -> None:
     assert mounted[str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)] == "sites"
     assert values()["volumeMounts"][0]["mountPath"] == str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)
     for path in UNITS:
-        assert {"airflow", "lading"} <= set(unit(path)["Service"]["StateDirectory"].split())
+        dags = ["airflow/dags"] if path.name == "airflow-migrate.service" else []
+        assert unit(path)["Service"]["StateDirectory"].split() == ["airflow", *dags, "lading"]
 
 
 def test_chart_and_controller_have_the_same_image_options_secrets_and_logs() -> None:
@@ -215,9 +281,12 @@ def test_chart_and_controller_have_the_same_image_options_secrets_and_logs() -> 
     assert {name for name in secrets() if name.startswith("AIRFLOW")} <= turned_off
     [logs] = [each for each in pod()["volumes"] if each["name"] == "logs"]
     assert logs["persistentVolumeClaim"]["claimName"] == chart["logs"]["persistence"]["existingClaim"]
-    assert sources[1] == {"secretRef": {"name": "lading-secrets"}}
-    for name in (sources[0]["configMapRef"]["name"], chart["volumes"][0]["configMap"]["name"]):
-        assert ("ConfigMap", name) in objects()
+    made = shlex.split(guided("create secret"))
+    there = {*objects(), ("Secret", made[made.index("generic") + 1])}
+    for source in (*sources, {"configMapRef": chart["volumes"][0]["configMap"]}):
+        [(kind, named)] = source.items()
+        assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], named["name"]) in there
+    assert {kind for source in sources for kind in source} == {"configMapRef", "secretRef"}
     assert ("PersistentVolumeClaim", chart["logs"]["persistence"]["existingClaim"]) in objects()
     assert ("ServiceAccount", pod()["serviceAccountName"]) in objects()
 
@@ -262,20 +331,104 @@ def test_secrets_are_new_each_time_and_valid() -> None:
     assert Fernet(first["AIRFLOW__CORE__FERNET_KEY"])
     address = f"postgresql+psycopg2://airflow:{first['POSTGRES_PASSWORD']}@postgres/airflow"
     assert first["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == address
-    refused = subprocess.run([sys.executable, DEPLOY / "make_secrets.py"], capture_output=True, text=True)
-    assert refused.returncode
-    assert "name the host of the database" in refused.stderr
 
 
-def test_every_unit_waits_for_the_migration_which_makes_the_folders() -> None:
+def test_the_file_of_secrets_is_its_owners_alone_and_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.env"
+    assert make_secrets("postgres", str(file)).returncode == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    first = file.read_text()
+    again = make_secrets("postgres", str(file))
+    assert again.returncode == 1
+    assert f"{file} exists" in again.stderr
+    assert file.read_text() == first
+    for arguments, why in (
+        ((), "name the host of the database"),
+        (("postgres",), "and a new file"),
+        (("postgres", str(tmp_path / "missing" / "secrets.env")), "cannot be written: No such file or directory"),
+    ):
+        refused = make_secrets(*arguments)
+        assert refused.returncode == 1
+        assert why in refused.stderr
+        assert refused.stdout == ""
+
+
+def test_every_hint_names_the_host_and_the_file_of_the_secrets() -> None:
+    hints = {"../make_secrets.py postgres .env"}
+    assert set(re.findall(r":\?run ([^}]+)\}", (DEPLOY / "docker/compose.yaml").read_text())) == hints
+    for path in (*FILES, GUIDE):
+        used = re.findall(r"\S*/make_secrets\.py (?!makes)[^\n}]*", path.read_text())
+        assert all(re.fullmatch(r"\S+ [\w.]+ \S*\.env", each) for each in used), used
+
+
+def test_the_password_of_the_database_is_on_no_command_line_of_the_guide(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.env"
+    make_secrets("127.0.0.1", str(file)).check_returncode()
+    password = dict(line.split("=", 1) for line in file.read_text().splitlines())["POSTGRES_PASSWORD"]
+    commands = guided("psql --host", ")").replace("/etc/lading/", "./")
+    arguments, sql = recorded(tmp_path, "psql", commands)
+    assert not [each for each in arguments if password in each]
+    assert sql.splitlines() == [
+        f"create user airflow password '{password}';",
+        "create database airflow owner airflow;",
+    ]
+
+
+def test_pods_have_the_secrets_of_airflow_only(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.env"
+    make_secrets("postgres.example.org", str(file)).check_returncode()
+    arguments, given = recorded(tmp_path, "kubectl", guided("create secret"))
+    assert arguments[-2:] == ["--from-env-file", "/dev/stdin"]
+    made = file.read_text().splitlines()
+    assert given.splitlines() == [line for line in made if not line.startswith("POSTGRES_PASSWORD=")]
+    assert len(made) - len(given.splitlines()) == 1
+
+
+def test_only_the_api_server_and_the_database_have_their_passwords() -> None:
+    for name, service in compose()["services"].items():
+        mounted = {volume.split(":")[0]: volume.split(":")[1] for volume in service["volumes"]}
+        variables = service["environment"]
+        assert ("logins" in mounted) == (name == "api-server")
+        assert ("POSTGRES_PASSWORD" in variables) == (name == "postgres")
+        file = variables.get("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE")
+        assert (file is not None) == (name == "api-server")
+        if file:
+            folder = str(PurePosixPath(file).parent)
+            assert mounted["logins"] == folder
+            # A new volume has the owner of the image's folder.
+            [made] = re.findall(r"install --directory --owner 50000 .*", (DEPLOY / "docker/Dockerfile").read_text())
+            assert folder in made.split()
+
+
+def test_compose_starts_on_a_machine_of_any_size() -> None:
+    limits = {name: service["cpus"] for name, service in compose()["services"].items() if "cpus" in service}
+    assert limits == {"controller": "${CONTROLLER_CPUS:-0}"}, "Docker refuses more cores than there are; 0: no limit"
+
+
+def test_every_unit_waits_for_the_migration_which_waits_for_the_database() -> None:
     migrate = "airflow-migrate.service"
     for path in UNITS:
-        if path.name == migrate:
-            assert "airflow/dags" in unit(path)["Service"]["StateDirectory"].split()
-        else:
-            wanted = unit(path)["Unit"]
+        wanted = unit(path)["Unit"]
+        assert {"network-online.target", "postgresql.service"} <= set(wanted["After"].split())
+        assert "network-online.target" in wanted["Wants"].split()
+        if path.name != migrate:
             assert migrate in wanted["Requires"].split()
             assert migrate in wanted["After"].split()
+    service = unit(DEPLOY / "systemd" / migrate)["Service"]
+    program, *arguments = shlex.split(service["ExecStartPre"])
+    waiting = get_parser().parse_args(arguments)
+    assert program == shlex.split(service["ExecStart"])[0]
+    assert arguments[:2] == ["db", "check"]
+    # Enough for a database that recovers, less than systemd gives to the unit.
+    assert 300 <= waiting.retry * waiting.retry_delay < int(service["TimeoutStartSec"])
+
+
+def test_nothing_is_repeated_in_a_unit_but_what_systemd_joins() -> None:
+    parsed = parsed_unit("[Unit]\nAfter=a\nAfter=b\n# a comment\n[Service]\nExecStart=/bin/true\n")
+    assert parsed == {"Unit": {"After": "a\nb"}, "Service": {"ExecStart": "/bin/true"}}
+    for text in ("[Service]\nUser=a\nUser=b\n", "[Unit]\n[Service]\n[Unit]\n"):
+        with pytest.raises(AssertionError, match="is repeated"):
+            parsed_unit(text)
 
 
 def test_the_controller_has_the_charts_configuration_and_the_same_dags() -> None:
