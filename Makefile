@@ -15,13 +15,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
 unexport PYTHONDONTWRITEBYTECODE
 
-# $(call quietly,what is done,command,how far it is): the step, every ten seconds how far it is, by default the last line of its
-# output, and how long it took; if it fails, all its output.
+# $(call quietly,what is done,command,how far it is): the step, every ten seconds how far it is, by default the last useful line
+# of its output, and how long it took; if it fails, all its output.
 # The parent of the loop is asked for since Ctrl-C does not reach what runs in the background.
 BEAT := 10
+# No warnings, index servers or origins of packages; at most 100 columns, in whole words.
+LAST = grep -ivE '^ *$$|^ *(npm )?(warn|deprecation|\[notice)|: warning: |^looking in ' $(LOG) | tail -n 1 | \
+    sed -E 's/^ +//; s/ \(from .*//; s,https?://[^ ]*/,,; /.{101}/{ s/^(.{1,96}) .*/\1 .../; s/^(.{97}).{4}.*/\1.../; }'
 quietly = @mkdir -p .venv && : >$(LOG) && begin=$$(date +%s) && printf '%s\n' '$(1)' && { \
     while sleep $(BEAT) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
-        printf '  %4d s  %.100s\n' $$(( $$(date +%s) - begin )) "$$($(or $(3),tail -n 1 $(LOG)))"; done & beat=$$!; \
+        printf '  %4d s  %s\n' $$(( $$(date +%s) - begin )) "$$($(or $(3),$(LAST)))"; done & beat=$$!; \
     { $(2); } >$(LOG) 2>&1; status=$$?; kill $$beat; \
     [ $$status -eq 0 ] || { cat $(LOG); exit 1; }; printf '  done in %d s\n' $$(( $$(date +%s) - begin )); }
 
@@ -129,7 +132,7 @@ clean:  ## remove all that make has made
 	$(call quietly,making .venv with $(PYTHON),$(PYTHON) -m venv .venv)
 	$(call quietly,installing what requirements.lock names (a few minutes when nothing is cached), \
 	    $(BIN)/pip install --progress-bar off --no-deps --require-hashes -r requirements.lock && $(BIN)/pip check, \
-	    if grep -q '^Installing' $(LOG); then echo "$$(ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l) of $$(grep -c == requirements.lock) packages are installed"; else tail -n 1 $(LOG); fi)
+	    if grep -q '^Installing' $(LOG); then echo "$$(ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l) of $$(grep -c == requirements.lock) packages are installed"; else $(LAST); fi)
 	@touch $@
 
 # Tests, type checks and the demo use the package as a user gets it: the wheel, never the checkout.

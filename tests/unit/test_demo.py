@@ -133,6 +133,28 @@ def test_a_step_of_make_says_how_far_it_is_and_how_long_it_took(tmp_path: Path) 
     assert re.fullmatch(r" +done in \d+ s", last)
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("Collecting rich==14.1.0 (from -r requirements.lock (line 4040))", "Collecting rich==14.1.0"),
+        ("  Downloading https://index.example.org/a/b/rich-14.1.0-py3-none-any.whl (243 kB)",
+         "Downloading rich-14.1.0-py3-none-any.whl (243 kB)"),
+        ("two words\nWARNING: Location 'x' is ignored\n  WARNING: again\nnpm warn deprecated y\na.md:1: WARNING: z\n\n",
+         "two words"),
+        ("Collecting a\nLooking in indexes: https://index.example.org/simple", "Collecting a"),
+        ("word " * 30, "word " * 19 + "..."),
+        ("x" * 120, "x" * 97 + "..."),
+    ],
+)  # fmt: skip
+def test_a_step_of_make_shows_whole_words_and_no_warnings(tmp_path: Path, printed: str, shown: str) -> None:
+    (tmp_path / "printed").write_text(printed + "\n")
+    done = make(f"cat {tmp_path}/printed; sleep 4", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    _, *between, _ = done.stdout.splitlines()
+    assert between
+    assert {line.partition(" s  ")[2] for line in between} == {shown}
+
+
 def test_a_step_of_make_that_fails_prints_all_its_output(tmp_path: Path) -> None:
     failed = make("echo first; echo second; false", tmp_path / "log")
     assert failed.returncode != 0
