@@ -77,11 +77,11 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     found = {task: (int(jobs), cpus, first, second) for task, jobs, cpus, first, second in rows}
     assert found["duplicated"] == (1, "1", "1,024", ""), printed
     assert [found[task][1] for task in ("small", "medium", "large")] == ["0.25", "0.5", "1"]
-    # The first jobs of each mapped task get Lading's default, 512 MiB, those of the second run what the first has used.
-    # A table shows medians: of a run whose jobs were sized meanwhile the first may be less than the default already.
-    for task in ("small", "medium", "large"):
-        _, _, first, second = found[task]
-        assert int(second or first) < 512, printed
+    # The jobs of the first run get the default, 512 MiB, until some have ended; those of the second what these used.
+    # A tick may place jobs of one task before it has time to size them, as many as there are cores for, and the table
+    # shows medians: so most of the mapped tasks. Where the first run was sized early, both medians may be the same.
+    requested = [int(found[task][3] or found[task][2]) for task in ("small", "medium", "large")]
+    assert sum(memory < 512 for memory in requested) >= 2, printed
     first, second = (float(each) for each in re.findall(r"requested ([\d.]+)\s+GiB", printed))
     assert second < first, printed
     # The demo surveys every other package.
