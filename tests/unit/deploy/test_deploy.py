@@ -365,8 +365,8 @@ def test_the_password_of_the_database_is_on_no_command_line_of_the_guide(tmp_pat
     file = tmp_path / "secrets.env"
     make_secrets("127.0.0.1", str(file)).check_returncode()
     password = dict(line.split("=", 1) for line in file.read_text().splitlines())["POSTGRES_PASSWORD"]
-    commands = guided("psql --host", ")").replace("/etc/lading/", "./")
-    arguments, sql = recorded(tmp_path, "psql", commands)
+    commands = guided("-- psql", ")").replace("/etc/lading/", "./")
+    arguments, sql = recorded(tmp_path, "runuser", commands)
     assert not [each for each in arguments if password in each]
     assert sql.splitlines() == [
         f"create user airflow password '{password}';",
