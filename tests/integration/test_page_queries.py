@@ -416,7 +416,7 @@ def test_a_job_that_has_just_been_queued_leaves_the_end_of_its_run_known(session
     for number in range(10):
         times = {"queued_at": NOW - 900, "started_at": NOW - 900, "ended_at": NOW - 600}
         add(session, f"old{number}", run_id="old", state=State.SUCCEEDED, **times)
-    add(session, "works", state=State.RUNNING, started_at=NOW - 100)
+    add(session, "works", state=State.RUNNING, queued_at=NOW - 100, started_at=NOW - 100)
     add(session, "new", state=State.QUEUED, queued_at=NOW - 5, map_index=1)
     session.flush()
     assert last_starts(session, "d", "r", NOW) == ({"t": NOW}, None)
