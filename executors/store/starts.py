@@ -133,7 +133,7 @@ class Outlook:
         queued_at = job.queued_at - self.ahead
         return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
 
-    def said(self, row: Any) -> list[ExpectedStart]:
+    def known_starts(self, row: Any) -> list[ExpectedStart]:
         """The last starts that plans and batch systems say of jobs that are counted together."""
         found = (
             expected_start(self.now, row.queued_at, row.last_planned),
@@ -150,7 +150,7 @@ class Outlook:
                 held[text] += row.jobs
         if held:
             return NoStart(commonest(held)[0])
-        found = [start for row in rows for start in self.said(row)]
+        found = [start for row in rows for start in self.known_starts(row)]
         last: dict[Place, Any] = {}
         unsaid = Counter[Place]()
         for row in rows:

@@ -210,7 +210,7 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
             held[text] += row.jobs
             lasts: list[float | None] = [None]
         else:
-            lasts = [each.at for each in outlook.said(row)]
+            lasts = [each.at for each in outlook.known_starts(row)]
             if row.unsaid:
                 lasts.append(last_start(outlook, row))
         known = [found.get(row.task_id, now), *lasts] if row.task_id in found else lasts
