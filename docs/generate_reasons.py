@@ -32,7 +32,7 @@ PARTS = {
     ),
     Form.PHRASE: (
         "How a job or a machine ends",
-        "The cause is the class of an end that metrics and retries go by.",
+        "Metrics and retries depend on the cause, which says how the job ended.",
     ),
 }
 

@@ -100,9 +100,9 @@ def options() -> dict[str, dict[str, str | None]]:
             example="/data, /scratch, s3://genomes/reads",
         ),
         "sizing": _option(
-            "What tasks are packed by whose authors give no memory or no cpus. ``auto``: by what earlier tries have "
-            "used, from the third on, without a limit; before that by the defaults; ``hints``: by the defaults alone. "
-            "What an author has written counts in either case.",
+            "How tasks are packed whose authors request no memory or no cpus. ``auto``: from the third try on by what "
+            "earlier tries used, without a limit, and before that by the defaults; ``hints``: always by the defaults. "
+            "What an author has written always counts.",
             example="hints",
         ),
         "order": _option(

@@ -26,6 +26,8 @@ ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN = 1, 0.1
 EXACT = 0.03
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
 SHORT = 10.0
+# One that ends sooner may have used most of its memory between two looks at it, seconds.
+SHORTEST_SAMPLED = 2.0
 
 
 @dataclass(frozen=True, slots=True)

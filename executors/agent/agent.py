@@ -419,8 +419,8 @@ class JobEnvironment:
         self.runner = runner
         self.logs = logs
 
-    def preload(self, program: str = "") -> None:
-        self.runner.preload(program)
+    def preload(self, runner: str = "") -> None:
+        self.runner.preload(runner)
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"

@@ -95,7 +95,7 @@ class BatchJob:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
         limits = envelope.memory_limit, envelope.time_limit
-        entry = InboxEntry(waiting, *limits, envelope.expires_at, inode=0, program=envelope.program)
+        entry = InboxEntry(waiting, *limits, envelope.expires_at, inode=0, runner=envelope.runner)
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:

@@ -60,8 +60,8 @@ class ContainerRunner:
     def __init__(self, runner: Any) -> None:
         self.runner = runner
 
-    def preload(self, program: str = "") -> None:
-        self.runner.preload(program)
+    def preload(self, runner: str = "") -> None:
+        self.runner.preload(runner)
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end.

@@ -45,7 +45,7 @@ CANNOT_START = because("cannot_start")
 class InboxEntry:
     """A job that waits.
 
-    :param program: the module that has its program imported; empty: it starts it anew
+    :param runner: the module that preloads its program; empty: none
     :param not_before: leave it alone until then, on the monotonic clock
     :param failure: why
     :param reported: the reason for its waiting that was reported last
@@ -56,7 +56,7 @@ class InboxEntry:
     time_limit: int | None
     expires_at: float
     inode: int
-    program: str = ""
+    runner: str = ""
     not_before: float = 0.0
     failure: Reason | None = None
     reported: Reason | None = None
@@ -215,7 +215,7 @@ class Inbox:
         known = self.entries.get(token)
         if known is None:
             self.entries[token] = InboxEntry(
-                waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode, envelope.program
+                waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode, envelope.runner
             )
             insort(self._order, waiting, key=lambda job: job.rank)
         else:

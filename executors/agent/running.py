@@ -26,6 +26,7 @@ from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -39,9 +40,6 @@ MOST_OUTPUT = 4096
 
 # A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
 AGAIN = 0.5
-
-# A job that ends sooner may have used most of its memory between two looks, seconds.
-SHORT = 2.0
 
 # How many jobs wait for an answer of the API server is counted this often: each of them reports each count, seconds.
 SECONDS_PER_COUNT = 60.0
@@ -156,8 +154,8 @@ class RunningJobs:
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.failures = 0
-        # What this process has imported beside what all jobs need.
-        self.programs = {""}
+        # Those whose programs this process has imported, beside what all jobs need.
+        self.runners = {""}
         self.supervisor_lines = SupervisorLines()
         self.trouble = Trouble(log)
         self._away: Reason | None = None
@@ -199,9 +197,9 @@ class RunningJobs:
         :raises OSError: the machine has no room for one more process
         """
         token = assignment.token
-        if entry.program not in self.programs:
-            self.programs.add(entry.program)
-            supervisor.preload(self.runner, entry.program)
+        if entry.runner not in self.runners:
+            self.runners.add(entry.runner)
+            supervisor.preload(self.runner, entry.runner)
         pid = self.supervisor_lines.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(
             assignment
         )
@@ -380,7 +378,7 @@ class RunningJobs:
     def _finish(self, job: RunningJob, left: ExitFile | None) -> None:
         del self.jobs[job.token]
         was_rebooted = job.supervisor.boot_id != self.boot_id
-        is_short = left is not None and left.ended_at - job.supervisor.at < SHORT
+        is_short = left is not None and left.ended_at - job.supervisor.at < SHORTEST_SAMPLED
         end = judge_end(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted, is_short=is_short)
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):

@@ -188,10 +188,10 @@ class AgentJob:
 class Runner(Protocol):
     """What runs the workloads of an agent."""
 
-    def preload(self, program: str = "") -> None:
+    def preload(self, runner: str = "") -> None:
         """Import and warm up in the agent whatever each job would have to import.
 
-        :param program: what only jobs of this program need
+        :param runner: for jobs that name this one: what only they need
         """
 
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
@@ -201,9 +201,16 @@ class Runner(Protocol):
         """
 
 
-def preload(runner: Runner, program: str = "") -> None:
-    """Have a runner import what jobs need, in the process of which theirs are copies."""
-    runner.preload(program)
+def preload(runner: Runner, named: str = "") -> None:
+    """Have a runner import what jobs need, in the process of which theirs are copies.
+
+    :param named: the runner that they name
+    """
+    gc.disable()  # to look for garbage among what stays would take a tenth of the time
+    try:
+        runner.preload(named)
+    finally:
+        gc.enable()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()
     gc.freeze()

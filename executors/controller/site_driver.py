@@ -108,8 +108,9 @@ class SiteDriver:
             elif kind == "finished":
                 self.given.pop(token, None)
                 began = event.get("started_at")
-                if given is not None and given.location and began is not None and event["at"] - began < SHORT:
-                    self.throughput.note([(given.location, began, event["at"])])
+                is_short = began is not None and event["at"] - began < SHORT and event.get("cause") is None
+                if given is not None and given.location and is_short:
+                    self.throughput.note([(given.location, float(began or 0.0), event["at"])])
             elif kind == "started" and given is not None:
                 self.given[token] = replace(given, state=State.RUNNING)
             elif kind == "returned" and given is not None and given.location == event["location"]:

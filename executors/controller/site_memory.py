@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -20,8 +20,6 @@ from lading.scheduling.resources import Resources
 
 # Those that have run for longer, or whose end is old news, say nothing about the next tick, seconds.
 SHORT = 5.0
-# No job takes less: reports round its times, seconds.
-LEAST_BUSY = 0.01
 
 
 @dataclass(slots=True)
@@ -105,12 +103,13 @@ class Throughput:
         spans: dict[str, list[tuple[float, float]]] = {}
         for _, location, began, ended in self.ends:
             spans.setdefault(location, []).append((began, ended))
-        return Counter(
-            {
-                location: round(len(there) * max(1.0, self.seconds / max(_busy_seconds(there), LEAST_BUSY)))
-                for location, there in spans.items()
-            }
-        )
+        return Counter({location: round(self._within(there)) for location, there in spans.items()})
+
+    def _within(self, spans: Sequence[tuple[float, float]]) -> float:
+        """How many jobs like these end within the seconds. A few ends say little: one counts as no more than itself."""
+        busy = _busy_seconds(spans)
+        times = min(len(spans), self.seconds / busy) if busy > 0 else 1.0
+        return len(spans) * max(1.0, times)
 
 
 def _busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
@@ -123,13 +122,17 @@ def _busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def short(changes: Iterable[Change], now: float) -> dict[str, tuple[float, float]]:
-    """When the short jobs began that have just ended, and when they ended, by token.
+    """When the short jobs began that have just succeeded, and when they ended, by token.
+
+    What fails at once says nothing of the others.
 
     :param now: epoch seconds
     """
     spans = {}
     for change in changes:
         began, ended = change.values.get("started_at"), change.values.get("ended_at")
-        if began is not None and ended is not None and ended - began < SHORT and now - ended < SHORT:
+        if began is None or ended is None or change.values.get("cause") is not None:
+            continue
+        if ended - began < SHORT and now - ended < SHORT:
             spans[change.token] = began, ended
     return spans

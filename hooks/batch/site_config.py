@@ -109,8 +109,8 @@ class BatchSiteConfig(TableModel):
     )
     cancel_unrunnable_after: Seconds = Field(
         default=900,
-        description="How long a job waits of which the batch system says that it can never start, although an "
-        "administrator may change that; then it is cancelled and has failed.",
+        description="If the batch system says that a job can never start, but an administrator could change that: how "
+        "long the job waits before it is cancelled and fails.",
     )
     allowed_native: Texts | None = Field(
         default=None,

@@ -169,8 +169,8 @@ class PackedConfig(EnforcingConfig):
 
     patience: Duration = Field(
         60,
-        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
-        "urgent ones five times as long.",
+        description="How long smaller jobs can overtake a waiting job before room is kept free for it; jobs of higher "
+        "priority can for five times as long.",
     )
 
 

@@ -26,8 +26,8 @@ class CommandWork:
     :param log_path: of the file in which it prints, relative to that folder; empty: it has none
     :param rule: of which it is a job, for people
     :param wildcards: which job of that it is, for people, such as ``sample=A``
-    :param runner: the module that runs it where it is installed: the node agent has it import the command's program
-        once, before the first such job; empty: the program is started anew, as any other is
+    :param runner: the module that runs it where it is installed, and preloads its program once for all such jobs of a
+        process; empty: the program is started anew, as any other is
     """
 
     arguments: Sequence[str]
@@ -63,6 +63,12 @@ class CommandWork:
         if texts["log_path"] and not texts["log_folder"]:
             raise ValueError("its command has a log_path without a log_folder")
         return cls(arguments, environment=environment, **texts)
+
+
+def runner_of(workload: Mapping[str, Any]) -> str:
+    """The runner that a command names; empty: none, or it is no command."""
+    runner = workload.get("runner") if workload.get("type") == COMMAND else ""
+    return runner if isinstance(runner, str) else ""
 
 
 def _given_at_dispatch(token: object) -> dict[str, str]:

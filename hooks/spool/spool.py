@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, visible, write_atomically
-from lading.hooks.spool.command import COMMAND
+from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
@@ -87,10 +87,9 @@ class Envelope:
     gpu_type: str | None = None
 
     @property
-    def program(self) -> str:
-        """The module that has the program of its command imported before it; empty: none has."""
-        runner = self.workload.get("runner") if self.workload.get("type") == COMMAND else ""
-        return runner if isinstance(runner, str) else ""
+    def runner(self) -> str:
+        """The module that preloads the program of its command where it runs; empty: none."""
+        return "" if self.container is not None else runner_of(self.workload)
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""

@@ -162,9 +162,10 @@ def get_commands() -> list[GroupCommand]:
                 ),
                 command(
                     "wake",
-                    "Look now for room for jobs that wait for their next attempt",
+                    "Look for room now for jobs that sleep until their next attempt",
                     (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
-                    "Of gangs, and jobs with the hint attempts. Ends with status 1 if nothing sleeps that was named.",
+                    "These are gangs, and jobs with the hint attempts. Exits with status 1 if none of the named jobs "
+                    "sleeps.",
                 ),
                 command(
                     "hurry",
@@ -201,20 +202,20 @@ def get_commands() -> list[GroupCommand]:
                     "cost",
                     "What the runs of a Dag, or the tasks of a run, took and cost; or who is charged what",
                     (ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_BY, ARG_SINCE, ARG_UNTIL, ARG_COST_OUTPUT),
-                    "Jobs that have ended or are running, at the price of their sites; cpu-hours where a site has "
-                    "none. usd_idle is the part of a job in what bought machines cost while no job used them, known "
-                    "when they have ended; of_which is what of both sums went to volumes and public addresses. With "
-                    "--by: what has ended within a time, in cents that add up to the bills of the machines; rows of "
-                    "the kinds idle and boot are what no job was charged. Ends with status 1 where nothing is known.",
+                    "Counts running and finished jobs at their sites' prices, or in cpu-hours if a site has no price. "
+                    "usd_idle is a job's part of what machines cost while no job used them, shown once they are "
+                    "terminated; of_which is the part of both that went to volumes and public addresses. With --by: "
+                    "what finished within a period, in cents that add up to the bills; the rows idle and boot are "
+                    "what no job was charged. Exits with status 1 if nothing is recorded.",
                 ),
                 command(
                     "advice",
                     "What the tasks of a Dag should request, by what their tries used",
                     (ARG_THE_DAG, ARG_COST_OUTPUT),
-                    "The same as the Dag's tab shows, those first that would save most. wasted is what the last tries "
-                    "requested and did not use, GiB-hours, with all that those had which ran out of memory; "
-                    "wasted_by_line the same with the line, which is to be pasted into the Dag. Ends with status 1 "
-                    "where no try of the Dag has ended.",
+                    "The same as on the Dag's tab, the largest savings first. wasted is the memory that the last tries "
+                    "requested and did not use, in GiB-hours; a try that ran out of memory counts with its whole "
+                    "request. wasted_by_line is the same with the line to paste into the Dag. Exits with status 1 if "
+                    "no try of the Dag has finished.",
                 ),
                 command(
                     "top",

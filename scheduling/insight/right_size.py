@@ -12,6 +12,7 @@ from typing import Any
 
 from lading.scheduling.insight.envelope import FittedNeed, Point, fit
 from lading.scheduling.insight.usage import Usage, Use
+from lading.scheduling.prediction import SHORTEST_SAMPLED
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # With fewer tries nothing is advised.
@@ -20,8 +21,6 @@ FEWEST_TRIES = 3
 SMALL_MEMORY = 16.0
 # Part that is added to peaks that were sampled so seldom that a short one may have been missed.
 SAMPLED_MARGIN = 0.05
-# A shorter try whose memory was sampled so seldom may have used most of it between two looks, seconds.
-SHORTEST_SAMPLED = 2.0
 # More tries may need more cpus than they get, as it makes them slower only. A hundredth of a cpu is the meter's noise.
 MOST_SLOWED = 0.05
 CPU_NOISE = 0.02

@@ -37,7 +37,7 @@ MODULES = (
 NODES_PYTHON = "python -m snakemake"
 
 
-def preload(program: str = "") -> None:
+def preload(runner: str = "") -> None:
     """Import what every Snakemake needs, so that a fork of this process has it."""
     for module in MODULES:
         with contextlib.suppress(ImportError):  # of another version; a job imports what it needs itself

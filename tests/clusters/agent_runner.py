@@ -25,7 +25,7 @@ from lading.scheduling.reasons import free_text
 PR_SET_DUMPABLE = 4
 
 
-def preload(program: str = "") -> None:
+def preload(runner: str = "") -> None:
     """There is nothing to import."""
 
 

@@ -117,7 +117,7 @@ def _has_pidfd() -> bool:
 HAS_PIDFD = _has_pidfd()
 
 
-def preload(program: str = "") -> None:
+def preload(runner: str = "") -> None:
     """Import and warm up what every task needs, so that a fork of this process has it."""
     for module in MODULES:
         import_module(module)

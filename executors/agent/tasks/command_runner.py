@@ -19,7 +19,7 @@ from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.safe_files import make_private, open_regular
-from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
+from lading.hooks.spool.command import COMMAND_RUNNER, LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
 
 if TYPE_CHECKING:
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def preload(program: str = "") -> None:
-    """Have the program of commands imported that name this runner; others start theirs anew."""
-    if (runner := _runner(program)) is not None:
-        runner.preload()
+def preload(runner: str = "") -> None:
+    """Import the program of commands that name this runner."""
+    _named(runner)
 
 
 @cache
-def _runner(name: str) -> Runner | None:
-    """The runner of this name; None: it is not here, so that its commands are run as any others."""
-    if not name:
+def _named(runner: str) -> Runner | None:
+    """The runner of this name, with its program imported; None: it is not here, so each job starts its command anew."""
+    if runner in ("", COMMAND_RUNNER):
         return None
     try:
-        return cast("Runner", import_module(name))
+        found = cast("Runner", import_module(runner))
+        found.preload()
+        return found
     except Exception as error:  # of another version, or half installed: the command itself may say more
-        log.info("%s is not on this machine (%r): each job starts its command anew", name, error)
+        log.info("%s is not on this machine (%r): each job starts its command anew", runner, error)
         return None
 
 
@@ -57,7 +58,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         command = CommandWork.from_workload(workload)
     except ValueError as error:
         raise AgentJobFailed(because("workload_unreadable", text=str(error))) from error
-    if (runner := _runner(command.runner)) is not None:
+    if (runner := _named(command.runner)) is not None:
         runner.run(workload, job)
     else:
         start(command, job)

@@ -23,6 +23,7 @@ from lading.executors.agent.running import RunningJob
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
+from lading.hooks.spool.command import runner_of
 from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.scheduling.resources import Resources
@@ -38,7 +39,7 @@ def main() -> None:
     peak = start_meter(token, job.folder)
     process_tree.adopt_orphans()
     runner = import_module(module)
-    runner.preload(workload.get("runner", ""))
+    runner.preload(runner_of(workload))
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before, killed = ProcessUsage(), host.oom_kills()
     exit_code, reason, cause = 0, None, AgentJobFailed.cause

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import io
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -24,6 +22,7 @@ from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.steps import Put, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import TIMEOUT
+from tests.services.agent_zip import sources_in, sources_of
 
 # What jobs of Airflow need, which do not run by such a file, and what an executor is.
 NOT_IN_IT = {"lading.executors.executor", "lading.hooks.dags.bundles"}
@@ -37,12 +36,6 @@ class Counting(ShellTransport):
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
         self.sent += any(isinstance(each, Put) for each in steps)
         return super().exchange(steps, timeout)
-
-
-def sources_in(archive: Path | IO[bytes]) -> dict[str, bytes]:
-    """The sources of an archive by their paths in it."""
-    with zipfile.ZipFile(archive) as packed:
-        return {name: packed.read(name) for name in packed.namelist() if name.endswith(".py")}
 
 
 def test_the_same_sources_make_the_same_file() -> None:
@@ -100,7 +93,7 @@ def test_it_is_sent_once_and_what_has_not_been_used_for_long_goes(tmp_path: Path
     assert transport.sent == 1
     there = Path(found.path(root))
     whole = there.read_bytes()
-    assert sources_in(there) == sources_in(io.BytesIO(found.content))
+    assert sources_in(there) == sources_of(found)
     for cut in (b"", whole[:-1], whole[:-1000] + bytes(1000)):
         there.write_bytes(cut)
         agent_archive.bring(transport, sys.executable, root)

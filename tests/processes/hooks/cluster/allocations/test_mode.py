@@ -29,6 +29,7 @@ from lading.scheduling.reasons import free_text
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 from tests.recordings import FOLDER
+from tests.services.agent_zip import sources_in, sources_of
 from tests.services.processes import wait_until
 
 
@@ -68,7 +69,7 @@ def test_where_jobs_are_commands_the_agent_is_brought(tmp_path: Path, monkeypatc
     fleet.give("a")
     fleet.go()
     path = Path(agent_archive.archive().path(str(fleet.root)))
-    assert path.read_bytes().startswith(agent_archive.archive().content[:100_000])
+    assert sources_in(path) == sources_of(agent_archive.archive())
     agent = f"exec /usr/bin/python3 {path} lading.executors.agent.allocation_agent {fleet.root} {fleet.names[0]}"
     assert agent in fleet.read("script.1")
 
