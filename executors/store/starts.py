@@ -117,15 +117,16 @@ class Outlook:
         sites = {job.site for job in unsaid if job.site is not None} - self.sites.keys()
         self.sites |= waits_of_sites(self.session, sites, self.now)
 
-    def start(self, job: Any, *, is_last: bool = False) -> ExpectedStart | NoStart | None:
+    def start(self, job: Any, *, is_last: bool = False, by_task: bool = True) -> ExpectedStart | NoStart | None:
         """When a job that waits will start, or what holds it; None: nothing says it.
 
         :param is_last: whether the last of those is meant that were queued with it
+        :param by_task: whether earlier tries of its task may say it, whose name is said then
         """
         if (text := self.held.by(job)) is not None:
             return NoStart(text)
         past = []
-        if known := self.tasks.get((job.dag_id or "", job.task_id or "")):
+        if by_task and (known := self.tasks.get((job.dag_id or "", job.task_id or ""))):
             past.append(KnownWaits(known, f"task {job.task_id}"))
         if job.site is not None and (known := self.sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
@@ -141,8 +142,11 @@ class Outlook:
         )
         return [start for start in found if start is not None]
 
-    def last_start(self, why: Collection[Why]) -> ExpectedStart | NoStart | None:
-        """When the last of those jobs is expected to start that wait for this; None if any of them has no estimate."""
+    def last_start(self, why: Collection[Why], dags: Collection[str]) -> ExpectedStart | NoStart | None:
+        """When the last of those jobs is expected to start that wait for this; None if any of them has no estimate.
+
+        :param dags: of whose tasks something may be said
+        """
         rows = [row for row in self.backlogs.rows if why_of(row.reason, row) in why]
         held = Counter[str]()
         for row in rows:
@@ -163,7 +167,7 @@ class Outlook:
             if job is None:  # it has begun since they were counted
                 continue
             self.learn([job])
-            start = self.start(job, is_last=True)
+            start = self.start(job, is_last=True, by_task=job.dag_id in dags)
             if not isinstance(start, ExpectedStart):
                 return start
             found.append(start)

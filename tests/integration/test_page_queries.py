@@ -412,6 +412,20 @@ def test_limits_of_dags_that_the_user_may_not_see_say_nothing(session: Session) 
     assert [(each.jobs, each.start) for each in none] == [(94, None)]
 
 
+def test_a_group_names_no_task_of_a_dag_that_the_user_may_not_see(session: Session) -> None:
+    """Jobs of another Dag wait for the same limit, which is named for Dags alone that the user may see."""
+    full = because("max_allocations", used=8, most=8).at("hpc")
+    for number in range(10):
+        ended = {"queued_at": NOW - 9000, "started_at": NOW - 5000, "ended_at": NOW - 4000}
+        add(session, f"old{number}", state=State.SUCCEEDED, dag_id="theirs", task_id="secret", **ended)
+    for dag_id, task_id in (("mine", "t"), ("theirs", "secret")):
+        names = {"dag_id": dag_id, "task_id": task_id, "queued_at": NOW - 90 + len(dag_id)}
+        add(session, dag_id, state=State.QUEUED, **names, **reason_values(full))
+    session.flush()
+    assert "secret" in waits(session, EVERYTHING, NOW).model_dump_json()
+    assert "secret" not in waits(session, Sight(frozenset({"mine"})), NOW).model_dump_json()
+
+
 def test_a_job_that_has_just_been_queued_leaves_the_end_of_its_run_known(session: Session) -> None:
     for number in range(10):
         times = {"queued_at": NOW - 900, "started_at": NOW - 900, "ended_at": NOW - 600}

@@ -460,7 +460,7 @@ class WaitingGroup:
         """
         :param waiting: how many jobs wait in all
         """
-        code, start = self.code, as_estimate(outlook.last_start(self.why))
+        code, start = self.code, as_estimate(outlook.last_start(self.why, self.dags))
         if start is not None and self.hidden:  # what it rests on may name a task of another Dag
             start.text = ""
         sentences = Counter[str]()

@@ -130,10 +130,10 @@ def test_the_last_of_jobs_queued_together_is_behind_all_of_them(session: Session
     found = all_starts(session)
     assert (before(found["w7"]), before(found["youngest"])) == (500, 1001)
     why = {starts.why_of(FULL, row(session, "w7"))}
-    last = starts.Outlook(session, NOW).last_start(why)
+    last = starts.Outlook(session, NOW).last_start(why, {"d"})
     assert last == found["youngest"]
     session.execute(delete(JobRow).where(JobRow.token.like("young%")))
-    assert before(starts.Outlook(session, NOW).last_start(why)) == 999
+    assert before(starts.Outlook(session, NOW).last_start(why, {"d"})) == 999
 
 
 def test_a_job_is_said_to_start_the_same_alone_and_among_others(session: Session) -> None:
@@ -146,7 +146,7 @@ def test_a_job_is_said_to_start_the_same_alone_and_among_others(session: Session
     alone = select(*starts.COLUMNS).where(JobRow.token == "w29")
     assert starts.expected_starts(session, session.execute(alone).all(), NOW)["w29"] == found["w29"]
     assert before(found["w29"]) == 29
-    assert starts.Outlook(session, NOW).last_start({(None, None, "hpc")}) == found["w29"]
+    assert starts.Outlook(session, NOW).last_start({(None, None, "hpc")}, {"d"}) == found["w29"]
 
 
 def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session) -> None:
@@ -155,7 +155,7 @@ def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session
         add(session, site, site_hint=site, queued_at=NOW - 600 + number)
     for hints in ("gpu", "hpc"):
         session.execute(update(JobRow).where(JobRow.token == hints).values(priority=1))
-        found = starts.Outlook(session, NOW).last_start({(None, None, None)})
+        found = starts.Outlook(session, NOW).last_start({(None, None, None)}, {"d"})
         assert found == starts.NoStart("Its site is paused")
 
 
@@ -167,10 +167,14 @@ def test_a_limit_of_a_dag_says_nothing_of_other_dags(session: Session) -> None:
             names = {"dag_id": dag, "run_id": dag, "queued_at": NOW - 900 + number / 10}
             add(session, f"{dag}{number:03}", site_hint="hpc", **names, **reason_values(limit))
     found = all_starts(session)
-    mine = starts.Outlook(session, NOW).last_start({starts.why_of(limit, row(session, "mine000"))})
+    mine = starts.Outlook(session, NOW).last_start(
+        {starts.why_of(limit, row(session, "mine000"))}, {"d", "mine", "theirs"}
+    )
     assert mine == found["mine005"]
     assert before(mine) == 5
-    theirs = starts.Outlook(session, NOW).last_start({starts.why_of(limit, row(session, "theirs000"))})
+    theirs = starts.Outlook(session, NOW).last_start(
+        {starts.why_of(limit, row(session, "theirs000"))}, {"d", "mine", "theirs"}
+    )
     assert before(theirs) == 599
 
 
@@ -181,7 +185,7 @@ def test_a_group_of_very_many_runs_takes_few_queries(session: Session) -> None:
     session.flush()
     asked: list[str] = []
     event.listen(session.connection(), "before_cursor_execute", lambda *given: asked.append(given[2]))
-    starts.Outlook(session, NOW).last_start({starts.why_of(limit, row(session, "7"))})
+    starts.Outlook(session, NOW).last_start({starts.why_of(limit, row(session, "7"))}, {"d", "mine", "theirs"})
     assert len(asked) <= 25
 
 
