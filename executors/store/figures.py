@@ -97,11 +97,15 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
 
 
 def waiting(session: Session) -> Sequence[Any]:
-    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
+    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site, and the columns
+    that follow from the reason.
+    """
+    columns = JobRow.reason, JobRow.dag_id, JobRow.site
+    said = JobRow.reason_code, JobRow.reason_limit
     return session.execute(
-        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(QUEUED))
+        select(*columns, func.count(), func.sum(CPUS), func.min(QUEUED), *said)
         .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
-        .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
+        .group_by(*columns, *said)
     ).all()
 
 

@@ -7,36 +7,44 @@ came true.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Integer, bindparam, case, cast, func, select, update
+from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, update
 
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.leases import database_ahead
 from lading.executors.store.tables import JobRow, SiteRow, State
 from lading.scheduling.insight.starts import (
+    LATE_SECONDS,
     Backlog,
     ExpectedStart,
     KnownWaits,
     StartSource,
     expected_start,
     held_because,
+    is_still_expected,
     rate_at_full_load,
 )
 from lading.scheduling.reason_codes import CODES
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from lading.scheduling.reasons import Reason
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# So many of the last tries of a task, of so many tasks at a time, and of the last batch jobs of a site are looked at.
+# Limits on how many tries, tasks and jobs are read: the last tries of a task, tasks at a time, last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
+# Of limits that Dags set to their own jobs, those are looked at for which most wait: there may be one for each run.
+MOST_PLACES = 3
 # How many end in an hour is found out by the last hour; where too few have, by the last day.
 SECONDS_OF_RATE = (3600.0, 86400.0)
 # The codes of limits that a Dag sets to its own jobs.
@@ -74,28 +82,115 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
     waiting = [job for job in jobs if job.state in WAITING]
     if not waiting:
         return {}
-    held = HeldJobs(session)
-    found: dict[str, ExpectedStart | NoStart] = {}
-    for job in waiting:
-        if (text := held.by(job)) is not None:
-            found[job.token] = NoStart(text)
-    free = [job for job in waiting if job.token not in found]
-    unsaid = [job for job in free if job.planned_start is None]
-    tasks = waits_of_tasks(session, {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id})
-    sites = waits_of_sites(session, {job.site for job in unsaid if job.site is not None}, now)
-    ahead = database_ahead(session)
-    backlogs = Backlogs(session, held, now) if any(job.native_start is None for job in unsaid) else None
-    for job in free:
+    outlook = Outlook(session, now, waiting)
+    found = {job.token: outlook.start(job) for job in waiting}
+    return {token: start for token, start in found.items() if start is not None}
+
+
+class Outlook:
+    """When jobs that wait will start: the same of one job, of those of a run, and of the last of a group.
+
+    :param jobs: of which alone it is asked; None: of any
+    """
+
+    def __init__(self, session: Session, now: float, jobs: Sequence[Any] | None = None) -> None:
+        self.session, self.now, self.jobs = session, now, jobs
+        self.held, self.ahead = HeldJobs(session), database_ahead(session)
+        self.tasks: dict[tuple[str, str], list[float]] = {}
+        self.sites: dict[str, list[float]] = {}
+        self.learn(jobs or ())
+
+    @cached_property
+    def backlogs(self) -> Backlogs:
+        asked = None if self.jobs is None else [job for job in self.jobs if self.is_unsaid(job)]
+        return Backlogs(self.session, self.held, self.now, asked)
+
+    def is_unsaid(self, job: Any) -> bool:
+        """Whether neither a plan nor a batch system says when a job starts."""
+        return job.planned_start is None and not is_still_expected(self.now, job.native_start)
+
+    def learn(self, jobs: Iterable[Any]) -> None:
+        """Read how long tries like those of these jobs have waited."""
+        unsaid = [job for job in jobs if self.is_unsaid(job) and self.held.by(job) is None]
+        tasks = {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id} - self.tasks.keys()
+        self.tasks |= waits_of_tasks(self.session, tasks)
+        sites = {job.site for job in unsaid if job.site is not None} - self.sites.keys()
+        self.sites |= waits_of_sites(self.session, sites, self.now)
+
+    def start(self, job: Any, *, is_last: bool = False, by_task: bool = True) -> ExpectedStart | NoStart | None:
+        """When a job that waits will start, or what holds it; None: nothing says it.
+
+        :param is_last: whether the last of those is meant that were queued with it
+        :param by_task: whether earlier tries of its task may say it, whose name is said then
+        """
+        if (text := self.held.by(job)) is not None:
+            return NoStart(text)
         past = []
-        if known := tasks.get((job.dag_id or "", job.task_id or "")):
+        if by_task and (known := self.tasks.get((job.dag_id or "", job.task_id or ""))):
             past.append(KnownWaits(known, f"task {job.task_id}"))
-        if job.site is not None and (known := sites.get(job.site)):
+        if job.site is not None and (known := self.sites.get(job.site)):
             past.append(KnownWaits(known, f"site {job.site}"))
-        before = None if backlogs is None or job.planned_start is not None else backlogs.before(job)
-        start = expected_start(now, job.queued_at - ahead, job.planned_start, job.native_start, past, before)
-        if start is not None:
-            found[job.token] = start
-    return found
+        before = self.backlogs.before(job, is_last=is_last) if self.is_unsaid(job) else None
+        queued_at = job.queued_at - self.ahead
+        return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
+
+    def known_starts(self, row: Any) -> list[ExpectedStart]:
+        """The last starts that plans and batch systems say of jobs that are counted together."""
+        found = (
+            expected_start(self.now, row.queued_at, row.last_planned),
+            expected_start(self.now, row.queued_at, native=row.last_native),
+        )
+        return [start for start in found if start is not None]
+
+    def last_start(self, why: Collection[Why], dags: Collection[str]) -> ExpectedStart | NoStart | None:
+        """When the last of those jobs is expected to start that wait for this; None if any of them has no estimate.
+
+        :param dags: of whose tasks something may be said
+        """
+        rows = [row for row in self.backlogs.rows if why_of(row.reason, row) in why]
+        held = Counter[str]()
+        for row in rows:
+            if (text := self.held.by(row)) is not None:
+                held[text] += row.jobs
+        if held:
+            return NoStart(commonest(held)[0])
+        found = [start for row in rows for start in self.known_starts(row)]
+        last: dict[Place, Any] = {}
+        unsaid = Counter[Place]()
+        for row in rows:
+            if row.unsaid:
+                place = place_of(row)
+                unsaid[place] += row.unsaid
+                last[place] = max(last.get(place, row), row, key=turn_of)
+        for place, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_PLACES]:
+            job = self._last_job(last[place])
+            if job is None:  # it has begun since they were counted
+                continue
+            self.learn([job])
+            start = self.start(job, is_last=True, by_task=job.dag_id in dags)
+            if not isinstance(start, ExpectedStart):
+                return start
+            found.append(start)
+        return max(found, key=lambda each: each.at, default=None)
+
+    def _last_job(self, row: Any) -> Any:
+        """The last of those that are counted together of which nobody says when they start."""
+        query = select(*COLUMNS).where(
+            JobRow.state == row.state, JobRow.priority == row.priority,
+            JobRow.queued_at.between(row.oldest, row.queued_at), unsaid_at(self.now),
+            *(getattr(JobRow, name).is_not_distinct_from(getattr(row, name)) for name in ("reason_code", "site")),
+            *(JobRow.reason == reason for reason in (row.reason,) if reason is not None),
+            *(
+                getattr(JobRow, name).is_not_distinct_from(getattr(row, name))
+                for name in ("dag_id", "run_id", "task_id") if row.reason_code in LIMITED
+            ),
+        )  # fmt: skip
+        return self.session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token.desc()).limit(1)).first()
+
+
+def commonest(held: Counter[str]) -> tuple[str, int]:
+    """What holds most of some jobs, and how many."""
+    return max(held.items(), key=lambda each: (each[1], each[0]))
 
 
 class HeldJobs:
@@ -124,6 +219,9 @@ def site_of(job: Any) -> str | None:
 
 # Of what jobs wait for the same: a site (None: any), a task of a Dag, or a run.
 Place = tuple[str, str | None, str | None]
+# Why jobs wait, as far as it matters for their start: the code and limit of their reason, and whose limit it is (a
+# Dag's), or at which site.
+Why = tuple[str | None, str | None, str | None]
 
 
 def place_of(job: Any) -> Place:
@@ -134,83 +232,129 @@ def place_of(job: Any) -> Place:
     return ("run", job.dag_id, job.run_id) if is_of_run else ("task", job.dag_id, job.task_id)
 
 
-class Backlogs:
-    """The jobs that wait for the same, in the order in which they start, and how fast that goes."""
+def why_of(reason: Reason | None, job: Any) -> Why:
+    """Why a job waits: a limit that its Dag sets is that of no other Dag.
 
-    def __init__(self, session: Session, held: HeldJobs, now: float) -> None:
+    :param job: its ``reason_code``, ``reason_limit``, ``dag_id`` and ``site``
+    """
+    if job.reason_code in LIMITED:
+        return job.reason_code, job.reason_limit, job.dag_id
+    return job.reason_code, job.reason_limit, job.site or (None if reason is None else reason.site)
+
+
+def turn_of(row: Any) -> tuple[bool, int, float]:
+    """The order in which jobs that are counted together start."""
+    return row.state != State.PLACED, -row.priority, row.queued_at
+
+
+def unsaid_at(now: float) -> ColumnElement[bool]:
+    """The condition for jobs of which neither a plan nor a batch system says when they start."""
+    is_silent = or_(JobRow.native_start.is_(None), JobRow.native_start < now - LATE_SECONDS)
+    return and_(JobRow.planned_start.is_(None), is_silent)
+
+
+def together(session: Session, now: float, whose: Mapping[str, Any], *conditions: Any) -> Sequence[Any]:
+    """The jobs that wait, those together that were queued within a minute and start alike.
+
+    :param whose: the Dag, run and task by which they are told apart besides
+    """
+    columns = (
+        JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority, JobRow.reason_code, JobRow.reason_limit,
+        # It is read for the site that it is about, and its amounts tell many jobs apart.
+        case((JobRow.site.is_(None), JobRow.reason)).label("reason"),
+        *(column.label(name) for name, column in whose.items()),
+        # Databases cut this off or round it: which minute that is does not matter.
+        cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
+    )  # fmt: skip
+    is_unsaid = unsaid_at(now)
+    amounts = (
+        JobRow.queued_at,
+        JobRow.planned_start,
+        case((JobRow.planned_start.is_(None), JobRow.native_start)).label("native_start"),
+        case((is_unsaid, 1), else_=0).label("unsaid"),
+    )
+    each = select(*columns, *amounts).where(JobRow.state.in_(WAITING), *conditions).subquery()
+    alike = [each.c[column.key] for column in columns]
+    query = select(
+        *alike,
+        func.count().label("jobs"),
+        func.min(each.c.queued_at).label("oldest"),
+        func.max(each.c.queued_at).label("queued_at"),
+        func.max(each.c.planned_start).label("last_planned"),
+        func.max(each.c.native_start).label("last_native"),
+        func.sum(each.c.unsaid).label("unsaid"),
+        # As those are asked for of which neither says it.
+        null().label("planned_start"),
+        null().label("native_start"),
+    )
+    return session.execute(query.group_by(*alike)).all()
+
+
+@dataclass(slots=True)
+class Turn:
+    """Jobs that wait for the same and were queued within a minute.
+
+    :param oldest: when the first of them was queued
+    :param newest: when the last of them was
+    """
+
+    jobs: int
+    oldest: float
+    newest: float
+
+
+class Backlogs:
+    """The jobs that wait for the same, in the order in which they start, and how fast that goes.
+
+    :param asked: the jobs of which alone it is asked; None: of any
+    """
+
+    def __init__(self, session: Session, held: HeldJobs, now: float, asked: Sequence[Any] | None = None) -> None:
         self.session, self.now = session, now
         is_limited = JobRow.reason_code.in_(LIMITED)
-        # Of most jobs it is nothing whose they are: many thousands are few rows.
-        columns = (
-            JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority, JobRow.reason, JobRow.reason_code,
-            case((is_limited, JobRow.dag_id)).label("dag_id"), case((is_limited, JobRow.run_id)).label("run_id"),
-            case((is_limited, JobRow.task_id)).label("task_id"),
-            cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
-        )  # fmt: skip
-        amounts = JobRow.queued_at, JobRow.planned_start, JobRow.native_start
-        each = select(*columns, *amounts).where(JobRow.state.in_(WAITING)).subquery()
-        together = [each.c[column.key] for column in columns]
-        query = select(
-            *together,
-            func.count().label("jobs"),
-            func.min(each.c.queued_at).label("oldest"),
-            func.max(each.c.queued_at).label("queued_at"),
-            *(
-                # Of the last of them; None: not all have one.
-                case((func.count() == func.count(column), func.max(column))).label(column.key)
-                for column in (each.c.planned_start, each.c.native_start)
-            ),
-        )
-        self.held, self.ahead = held, database_ahead(session)
-        self.rows: Sequence[Any] = session.execute(query.group_by(*together)).all()
-        self.waiting: dict[Place, dict[tuple[bool, int, int], int]] = {}
+        # Dag, run and task are NULL unless a limit applies, so thousands of jobs become a few rows.
+        names = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
+        whose = {name: case((is_limited, column)) for name, column in names.items()}
+        conditions: list[Any] = []
+        if asked is not None and all(job.reason_code in LIMITED for job in asked):
+            conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
+        self.rows = together(session, now, whose, *conditions)
+        ahead = database_ahead(session)
+        waiting: dict[Place, dict[tuple[bool, int, int], Turn]] = {}
         self.oldest: dict[Place, float] = {}
         for row in self.rows:
             if held.by(row) is not None:
                 continue
             place = place_of(row)
-            turns = self.waiting.setdefault(place, {})
-            turn = (row.state != State.PLACED, -row.priority, row.since)
-            turns[turn] = turns.get(turn, 0) + row.jobs
-            oldest = row.oldest - self.ahead
+            turns = waiting.setdefault(place, {})
+            turn = turns.setdefault((*turn_of(row)[:2], row.since), Turn(0, row.oldest, row.queued_at))
+            turn.jobs += row.jobs
+            turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
+            oldest = row.oldest - ahead
             self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
-        self.sums: dict[Place, tuple[list[tuple[bool, int, int]], list[int]]] = {}
-        for place, turns in self.waiting.items():
-            order, sums = sorted(turns), [0]
-            for turn in order:
-                sums.append(sums[-1] + turns[turn])
-            self.sums[place] = order, sums
+        self.turns: dict[Place, list[tuple[tuple[bool, int, float], Turn]]] = {}
+        self.sums: dict[Place, list[int]] = {}
+        for place, turns in waiting.items():
+            order = sorted(((*key[:2], turn.oldest), turn) for key, turn in turns.items())
+            self.turns[place] = order
+            self.sums[place] = [0, *accumulate(turn.jobs for _, turn in order)]
         self.rates: dict[Place, float | None] = {}
 
-    def before(self, job: Any) -> Backlog:
-        """What is before a job."""
-        place = place_of(job)
-        order, sums = self.sums.get(place, ([], [0]))
-        turn = (job.state != State.PLACED, -job.priority, job.queued_at / SECONDS_TOGETHER)
-        at = bisect_left(order, turn)
-        # Of those that were queued with it as many are before it as behind it.
-        at_once = at - 1 if at and order[at - 1][:2] == turn[:2] and turn[2] - order[at - 1][2] < 1 else at
-        before = (sums[at_once] + sums[at_once + 1] - 1) / 2 if at_once < len(order) else sums[-1]
-        return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
+    def before(self, job: Any, *, is_last: bool = False) -> Backlog:
+        """What is before a job.
 
-    def last_start(self, why: Collection[tuple[Reason | None, str | None]]) -> ExpectedStart | NoStart | None:
-        """When the last jobs are expected to start that wait for these reasons at these sites; None: of some nothing
-        says it.
+        :param is_last: whether the last of those is meant that were queued with it
         """
-        last: ExpectedStart | None = None
-        for row in self.rows:
-            if (row.reason, row.site) not in why:
-                continue
-            if (text := self.held.by(row)) is not None:
-                return NoStart(text)
-            is_known = row.planned_start is not None or row.native_start is not None
-            before = None if is_known else self.before(row)
-            oldest = row.oldest - self.ahead
-            start = expected_start(self.now, oldest, row.planned_start, row.native_start, backlog=before)
-            if start is None:
-                return None
-            last = start if last is None or start.at > last.at else last
-        return last
+        place = place_of(job)
+        turns, sums = self.turns.get(place, []), self.sums.get(place, [0])
+        key = turn_of(job)
+        at = bisect_right(turns, key, key=lambda each: each[0])
+        before = float(sums[at])
+        if at and turns[at - 1][0][:2] == key[:2] and job.queued_at <= (with_it := turns[at - 1][1]).newest:
+            is_last = is_last or job.queued_at == with_it.newest > with_it.oldest
+            # Of those that were queued with it as many are before it as behind it.
+            before -= 1 if is_last else (with_it.jobs + 1) / 2
+        return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
 
     def rate(self, place: Place) -> float | None:
         """How many of those that wait for the same end in a second at full load."""
@@ -240,11 +384,11 @@ class Backlogs:
 
 
 def place_text(place: Place) -> str:
-    """For what jobs wait, as text."""
+    """What ends the jobs before it, as the subject of a sentence, with its verb."""
     sort, first, second = place
     if sort == "site":
-        return "at all sites" if first is None else f"at site {first}"
-    return f"of task {second}" if sort == "task" else "of its run"
+        return "all sites finish" if first is None else f"site {first} finishes"
+    return f"task {second} finishes" if sort == "task" else "its run finishes"
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:

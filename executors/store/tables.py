@@ -219,7 +219,7 @@ class JobRow(Base):
         # Of a job that waits PostgreSQL enters nothing where it has nothing.
         Index("lading_job_ended", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
-        # Of a day it is counted at which sites, and of which Dags, jobs have begun.
+        # By it the jobs are found that have begun at a site since a time. Nothing needs its last column any more.
         Index("lading_job_started", "started_at", "site", "dag_id", postgresql_where=text("started_at IS NOT NULL")),
         Index("lading_job_changed", "changed_at"),
         Index("lading_job_gang", "gang", "state", postgresql_where=text("gang IS NOT NULL")),

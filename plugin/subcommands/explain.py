@@ -144,7 +144,7 @@ def start_step(session: Session, job: JobRow) -> list[ExplanationStep]:
     if (start := show_starts(session, [job], now).get(job.token)) is None:
         return []
     if isinstance(start, NoStart):
-        return [ExplanationStep("expected start", [f"none while this holds it: {start.text}"])]
+        return [ExplanationStep("expected start", [f"none while held: {start.text}"])]
     said = f"between {format_moment(start.since)} and {format_moment(start.until)}, by {start.text}"
     came_true = [
         f"within a week {each.within} of {each.said} such jobs started when it was said first"

@@ -30,10 +30,34 @@ EARLY_PART = 0.75
 PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
 # The latest start by a plan or by those before it is as many times as far as the earliest, or so many seconds later.
 WIDEST, NARROWEST_SECONDS = 3.0, 60.0
-# Kinds of reasons that hold a job until somebody, or a new period, changes something: none is promised a start.
-HOLDING = frozenset(("controller", "paused", "site_away", "plugin", "never", "no_driver", "budget", "max_usd", "share"))
-# A batch job that cannot start as things are, in a queue where others do.
-HOLDING_CODES = frozenset(("batch_never",))
+# Reasons that hold a job until somebody, or a new period, changes something: none is promised a start. Of what passes
+# by itself one is expected as of other jobs: a token is renewed and a write tried again (stale_token, cannot_write,
+# cannot_start), one location of several answers again (location_state, location_note), what jobs were promised or
+# machines cost is freed as they end (budget_promised, budget_rate, max_usd_rate), and turns of shares and weights only
+# order jobs (share_turn, share_by_weight).
+HOLDING = frozenset(
+    (
+        # Nobody places jobs.
+        "no_controller", "no_controller_service",
+        # An operator has paused the site.
+        "paused",
+        # The site, or what is to run there, is out of reach, or it has nothing that takes jobs.
+        "site_trouble", "site_silent", "unreachable", "batch_unasked", "api_unreachable", "agent_not_brought",
+        "no_market", "no_locations", "aws_silent",
+        # A plugin fails until its author mends it.
+        "policy_failed", "policy_misnames", "plugin_failed",
+        # What may be spent is spent.
+        "max_usd", "budget_spent", "budget_spent_cpu_hours",
+        # What is kept for its share is in use, or what is free is kept for another one.
+        "share_bound", "share_closed", "gang_share",
+        # The image has to be changed.
+        "no_driver",
+        # A batch job that cannot start as things are, in a queue where others do.
+        "batch_never",
+        # Nothing can run it as it is.
+        *(code.key for code in CODES.values() if code.kind == "never"),
+    )
+)  # fmt: skip
 
 
 class StartSource(str, Enum):
@@ -83,7 +107,7 @@ class Backlog:
 
     :param jobs: that wait for the same and start before it
     :param per_second: how many end there in a second at full load; None: too few have
-    :param whose: for what they wait, as text
+    :param whose: what ends them, with its verb, as text: "site hpc finishes"
     :param is_shared: whether they are in the queue of a batch system, where jobs of others come between them
     """
 
@@ -98,8 +122,7 @@ def held_because(code: str | None) -> str | None:
 
     :param code: of the reason for which it waits
     """
-    found = CODES.get(code or "")
-    return found.title if found is not None and (found.kind in HOLDING or found.key in HOLDING_CODES) else None
+    return CODES[code].title if code in HOLDING else None
 
 
 def rate_at_full_load(waits: Iterable[tuple[float, float]], ended: Sequence[float], since: float) -> float | None:
@@ -140,8 +163,7 @@ def expected_start(
     if planned is not None:
         early = max(PLAN_EARLY_SECONDS, PLAN_EARLY_PART * (planned - now))
         return around(now, planned, StartSource.FORECAST, "the plan of its site", early)
-    # What a batch system has expected and has not come is of no use: it has not looked at the job again.
-    if native is not None and native >= now - LATE_SECONDS:
+    if native is not None and is_still_expected(now, native):
         text = "what the batch system expects if the jobs before it take as long as they may"
         return around(now, native, StartSource.BATCH_SYSTEM, text, EARLY_PART * (native - now))
     by_backlog = (
@@ -160,6 +182,11 @@ def expected_start(
     return by_backlog
 
 
+def is_still_expected(now: float, native: float | None) -> bool:
+    """Whether what a batch system expects is of use: where it has passed, it has not looked at the job again."""
+    return native is not None and native >= now - LATE_SECONDS
+
+
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which those before a job, and one more, have ended."""
     left = (backlog.jobs + 1) / per_second
@@ -167,7 +194,9 @@ def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedSt
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
         last = first + NARROWEST_SECONDS
-    text = f"{backlog.jobs:,.0f} jobs before it and {per_second * 3600:,.3g} an hour {backlog.whose}"
+    per_hour = per_second * 3600
+    ends = f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"
+    text = f"{backlog.jobs:,.0f} jobs before it, and {backlog.whose} {ends} per hour"
     return ExpectedStart(now + first, now + left, now + last, StartSource.BACKLOG, text)
 
 

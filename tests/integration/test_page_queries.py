@@ -28,7 +28,7 @@ from lading.plugin.ui.queries.bill import bill_page
 from lading.plugin.ui.queries.chart import packing
 from lading.plugin.ui.queries.explorer import JobChoice, csv_rows, find_jobs
 from lading.plugin.ui.queries.failures import failures
-from lading.plugin.ui.queries.gantt import gantt
+from lading.plugin.ui.queries.gantt import gantt, last_starts
 from lading.plugin.ui.queries.now import WaitGroups, summary, waits
 from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
@@ -339,10 +339,10 @@ def test_failures_waits_starts_and_bills_are_the_same_on_every_database(session:
     assert summary(session, EVERYTHING, NOW).failed == 2
     wait = next(each for each in waits(session, EVERYTHING, NOW).groups if each.key == "max_allocations")
     assert (wait.params["most"], wait.site, wait.share) == (8, "hpc", 0.5)
-    assert wait.start is None, "none has ended while others waited"
     assert "of site hpc" in wait.remedy
     found = {job.id: job.start for job in find_jobs(session, EVERYTHING, JobChoice(), NOW).jobs if job.start}
     assert {token: start.source for token, start in found.items()} == {"w": "past_waits", "p": "batch_system"}
+    assert wait.start == found["w"]
     said = select(JobRow.token, JobRow.said_source).where(JobRow.said_at.is_not(None))
     assert dict(session.execute(said).tuples().all()) == {"w": "past_waits", "p": "batch_system"}, "as it was shown"
     day = NOW // DAY * DAY - DAY
@@ -354,6 +354,90 @@ def test_failures_waits_starts_and_bills_are_the_same_on_every_database(session:
     assert again.total.cpu_hours_used == pytest.approx(bill.total.cpu_hours_used)
     assert savings(session, EVERYTHING, NOW).tasks == []
     assert [run.upstream for run in gantt(session, "d", "r", NOW).tasks] == [[], []]
+
+
+def test_the_last_start_of_a_group_is_that_of_its_last_job_on_every_database(session: Session) -> None:
+    """Whether a database cuts off or rounds the minute in which a job was queued."""
+    for number in range(20):  # in an hour
+        began = NOW - 3600 + 150 * number
+        times = {"queued_at": began - 600, "started_at": began, "ended_at": began + 500}
+        add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", **times)
+    full = because("max_allocations", used=8, most=8).at("hpc")
+    for number in range(100):
+        add(session, f"w{number:02}", state=State.QUEUED, queued_at=NOW - 2000 + 7 * number, **reason_values(full))
+    session.flush()
+    rank = {}
+    for job in find_jobs(session, EVERYTHING, JobChoice(state=("queued",)), NOW, limit=200).jobs:
+        assert job.start is not None
+        assert job.start.source == "backlog"
+        rank[int(job.id[1:])] = int(job.start.text.partition(" ")[0])
+    assert len(rank) == 100
+    assert all(abs(rank[number] - number) <= 5 for number in rank), "half a minute's jobs"
+    assert rank[99] == 99
+    [group] = waits(session, EVERYTHING, NOW).groups
+    assert group.start is not None
+    assert group.start.text.startswith("99 jobs before it")
+
+
+def test_limits_of_dags_that_the_user_may_not_see_say_nothing(session: Session) -> None:
+    limit = because("run_jobs", most=2)
+
+    def group(sight: Sight) -> Any:
+        [found] = waits(session, sight, NOW).groups
+        return found.start
+
+    for dag_id, jobs in (("mine", 4), ("theirs", 90)):
+        names = {"dag_id": dag_id, "run_id": dag_id}
+        for number in range(20):
+            began = NOW - 3600 + 150 * number
+            times = {"queued_at": began - 600, "started_at": began, "ended_at": began + 500}
+            add(session, f"{dag_id} old{number}", state=State.SUCCEEDED, **names, **times)
+        for number in range(jobs):
+            waits_since = NOW - 900 + number
+            add(
+                session, f"{dag_id}{number}", state=State.QUEUED, queued_at=waits_since, **names, **reason_values(limit)
+            )
+        session.flush()
+        if dag_id == "mine":
+            alone = group(Sight(frozenset({"mine"})))
+    mine, theirs = Sight(frozenset({"mine"})), Sight(frozenset({"theirs"}))
+    starts_of = {
+        name: [each.start for each in waits(session, sight, NOW).groups if each.dags]
+        for name, sight in (("mine", mine), ("theirs", theirs))
+    }
+    assert [(each.since, each.until) for each in starts_of["mine"] if each] == [(alone.since, alone.until)]
+    [other] = [each for each in starts_of["theirs"] if each]
+    assert other.until > 5 * (alone.until - NOW) + NOW
+    none = waits(session, Sight(frozenset({"neither"})), NOW).groups
+    assert [(each.jobs, each.start) for each in none] == [(94, None)]
+
+
+def test_a_group_names_no_task_of_a_dag_that_the_user_may_not_see(session: Session) -> None:
+    """Jobs of another Dag wait for the same limit, which is named for Dags alone that the user may see."""
+    full = because("max_allocations", used=8, most=8).at("hpc")
+    for number in range(10):
+        ended = {"queued_at": NOW - 9000, "started_at": NOW - 5000, "ended_at": NOW - 4000}
+        add(session, f"old{number}", state=State.SUCCEEDED, dag_id="theirs", task_id="secret", **ended)
+    for dag_id, task_id in (("mine", "t"), ("theirs", "secret")):
+        names = {"dag_id": dag_id, "task_id": task_id, "queued_at": NOW - 90 + len(dag_id)}
+        add(session, dag_id, state=State.QUEUED, **names, **reason_values(full))
+    session.flush()
+    assert "secret" in waits(session, EVERYTHING, NOW).model_dump_json()
+    assert "secret" not in waits(session, Sight(frozenset({"mine"})), NOW).model_dump_json()
+
+
+def test_a_job_that_has_just_been_queued_leaves_the_end_of_its_run_known(session: Session) -> None:
+    for number in range(10):
+        times = {"queued_at": NOW - 900, "started_at": NOW - 900, "ended_at": NOW - 600}
+        add(session, f"old{number}", run_id="old", state=State.SUCCEEDED, **times)
+    add(session, "works", state=State.RUNNING, queued_at=NOW - 100, started_at=NOW - 100)
+    add(session, "new", state=State.QUEUED, queued_at=NOW - 5, map_index=1)
+    session.flush()
+    assert last_starts(session, "d", "r", NOW) == ({"t": NOW}, None)
+    for number in range(9):
+        add(session, f"long{number}", state=State.QUEUED, queued_at=NOW - 500, map_index=2 + number)
+    session.flush()
+    assert last_starts(session, "d", "r", NOW) == ({"t": None}, None)
 
 
 def test_advice_for_many_tasks_takes_few_queries(session: Session) -> None:

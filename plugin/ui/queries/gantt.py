@@ -15,7 +15,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import DagRunState, State
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session, defer
 
 from lading.executors.orchestrator import airflow_run_requests
@@ -26,6 +26,7 @@ from lading.executors.store.jobs import QUEUED
 from lading.executors.store.leases import database_ahead
 from lading.plugin.ui.queries.runs import TryPhase, as_phases, boots_of, columns, totals, waited
 from lading.scheduling.insight.run_path import Stretch, critical, to_come, without
+from lading.scheduling.insight.starts import ExpectedStart
 
 # Of a task so many tries are shown, of each state as many; fewer where those of all tasks would be too many.
 MOST_TRIES, MOST_TRIES_OF_RUN = 60, 3_000
@@ -194,24 +195,45 @@ def last_starts(session: Session, dag_id: str, run_id: str, now: float) -> tuple
     """When the last live job of each task of a run started, or is expected to (None: nothing says it), and what holds
     jobs of it.
     """
-    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None), JobRow.state.in_(LIVE))
-    jobs = session.execute(select(*starts.COLUMNS, JobRow.started_at).where(*mine)).all()
-    expected = starts.expected_starts(session, jobs, now)
-    found: dict[str, float | None] = {}
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.is_not(None))
+    at_work = (*mine, JobRow.state.in_(LIVE), JobRow.state.not_in(starts.WAITING))
+    # None: not all have begun.
+    begun = case((func.count() == func.count(JobRow.started_at), func.max(JobRow.started_at)))
+    query = select(JobRow.task_id, begun).where(*at_work).group_by(JobRow.task_id)
+    found: dict[str, float | None] = {str(task_id): at for task_id, at in session.execute(query)}
+    whose = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
+    rows = starts.together(session, now, whose, *mine)
+    outlook = starts.Outlook(session, now, rows)
     held: Counter[str] = Counter()
-    for job in jobs:
-        start = expected.get(job.token)
-        at = job.started_at if job.state not in starts.WAITING else None
-        if isinstance(start, starts.NoStart):
-            held[start.text] += 1
-        elif start is not None:
-            at = start.at
-        known = found.get(job.task_id, at)
-        found[job.task_id] = None if at is None or known is None else max(at, known)
+    for row in rows:
+        if (text := outlook.held.by(row)) is not None:
+            held[text] += row.jobs
+            lasts: list[float | None] = [None]
+        else:
+            lasts = [each.at for each in outlook.known_starts(row)]
+            if row.unsaid:
+                lasts.append(last_start(outlook, row))
+        known = [found.get(row.task_id, now), *lasts] if row.task_id in found else lasts
+        found[row.task_id] = None if None in known else max(at for at in known if at is not None)
     if not held:
         return found, None
-    text, number = held.most_common(1)[0]
-    return found, f"{number:,} of its jobs {'wait' if number > 1 else 'waits'}: {text}"
+    text, number = starts.commonest(held)
+    return found, f"{number:,} {'jobs are' if number > 1 else 'job is'} held ({spoken(text)})"
+
+
+def last_start(outlook: starts.Outlook, row: Any) -> float | None:
+    """When the last of those is expected to start that are counted together and of which no plan says it."""
+    start = outlook.start(row, is_last=True)
+    if isinstance(start, ExpectedStart):
+        return start.at
+    # What has just been queued, and what is next, may start at once.
+    is_new = row.oldest - outlook.ahead > outlook.now - starts.SECONDS_UNTIL_SAID
+    return outlook.now if is_new or outlook.backlogs.before(row, is_last=True).jobs < 1 else None
+
+
+def spoken(title: str) -> str:
+    """A title as a part of a sentence."""
+    return title[:1].lower() + title[1:]
 
 
 def begin_of(stretch: Stretch, expected: tuple[float, float] | None) -> float:

@@ -36,7 +36,7 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.starts import Backlogs, HeldJobs
+from lading.executors.store.starts import LIMITED, Outlook, Why, why_of
 from lading.hooks.site import LocationState
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.starts import StartEstimate, as_estimate
@@ -405,7 +405,7 @@ class WaitGroup(BaseModel):
     share: float
     """Of all that wait, 0 to 1."""
     start: StartEstimate | None
-    """When the last of them is expected to start; None: nothing says it."""
+    """When the last of them is expected to start; None if any of them has no estimate."""
     cpus: float
     oldest: float
     """When the first of them was queued."""
@@ -443,8 +443,8 @@ class WaitingGroup:
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
-    # For what its jobs wait, at which sites, those that the user may not see as well.
-    why: set[tuple[Reason | None, str | None]] = field(default_factory=set)
+    # Why its jobs wait; of limits that Dags set to their own jobs, those of Dags that the user may see.
+    why: set[Why] = field(default_factory=set)
 
     def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
         """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
@@ -456,11 +456,11 @@ class WaitingGroup:
         if dag_id:
             self.dags[dag_id] += count
 
-    def model(self, waiting: int, backlogs: Backlogs) -> WaitGroup:
+    def model(self, waiting: int, outlook: Outlook) -> WaitGroup:
         """
         :param waiting: how many jobs wait in all
         """
-        code, start = self.code, as_estimate(backlogs.last_start(self.why))
+        code, start = self.code, as_estimate(outlook.last_start(self.why, self.dags))
         if start is not None and self.hidden:  # what it rests on may name a task of another Dag
             start.text = ""
         sentences = Counter[str]()
@@ -502,15 +502,17 @@ def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
 def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Why jobs wait now."""
     groups: dict[Key, WaitingGroup] = {}
-    backlogs = Backlogs(session, HeldJobs(session), now)
-    for reason, dag_id, site, count, cpus, oldest in waiting(session):
+    outlook = Outlook(session, now)
+    for row in waiting(session):
+        reason, dag_id, site, count, cpus, oldest, *_ = row
         seen = sight.sees(dag_id)
         key = key_of(reason, site, seen)
         group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
         group.jobs += count
         group.cpus += float(cpus)
         group.oldest = min(group.oldest, oldest)
-        group.why.add((reason, site))
+        if seen or row.reason_code not in LIMITED:
+            group.why.add(why_of(reason, row))
         group.add(reason, dag_id, count, seen)
     for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
         seen = sight.sees(dag_id)
@@ -522,7 +524,7 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     jobs = sum(each.jobs for each in ordered)
-    return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, backlogs) for each in ordered])
+    return WaitGroups(now=now, jobs=jobs, groups=[each.model(jobs, outlook) for each in ordered])
 
 
 def plain(reason: Reason) -> dict[str, Any]:

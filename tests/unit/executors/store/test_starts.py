@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, delete, insert, select
+from sqlalchemy import create_engine, delete, event, insert, select, update
 from sqlalchemy.orm import Session
 
 from lading.executors import store
@@ -73,7 +74,15 @@ HELD = (
     because("budget_spent", budget="lab", spent=200.4, most=200, until=2e9),
     because("max_usd", spent=10.0, most=10.0),
     because("share_bound", share="lab", used=8, most=8, what="cpus"),
+)
+FREE = (
     because("share_turn", share="lab", used=60.0, entitled=40.0, half_life=3600.0),
+    because("share_by_weight", share="lab", used=8, most=8, what="cpus"),
+    because("budget_promised", budget="lab", spent=1, most=200, promised=199, until=2e9),
+    because("max_usd_rate", used=2.0, left=1.0, most=10.0),
+    because("stale_token"),
+    because("cannot_write", folder="/scratch", text="no space"),
+    because("location_state", location="n1", state="unreachable"),
 )
 
 
@@ -86,6 +95,98 @@ def test_of_what_is_held_no_start_is_expected_whatever_else_says_one(session: Se
     [found] = starts.show_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW).values()
     assert found == starts.NoStart(reason.meaning.title)
     assert row(session, "held").said_at is None, "nothing was promised"
+
+
+@pytest.mark.parametrize("reason", FREE, ids=lambda reason: reason.code)
+def test_of_what_passes_by_itself_a_start_is_expected(session: Session, reason: Reason) -> None:
+    add(session, "waits", planned_start=NOW + 600, **reason_values(reason))
+    [found] = starts.show_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW).values()
+    assert isinstance(found, ExpectedStart)
+
+
+def add_ended(session: Session, number: int, **columns: Any) -> None:
+    """So many have ended within the last hour while others waited."""
+    for each in range(number):
+        began = NOW - 3600 + 3000 / number * each
+        times = {"queued_at": began - 600, "started_at": began, "ended_at": began + 500}
+        add(session, f"old{columns.get('run_id')}{each}", state=State.SUCCEEDED, site="hpc", **times, **columns)
+
+
+def all_starts(session: Session) -> dict[str, ExpectedStart | starts.NoStart]:
+    return starts.expected_starts(session, session.execute(select(*starts.COLUMNS)).all(), NOW)
+
+
+def before(start: Any) -> int:
+    assert isinstance(start, ExpectedStart)
+    return int(start.text.partition(" ")[0].replace(",", ""))
+
+
+def test_the_last_of_jobs_queued_together_is_behind_all_of_them(session: Session) -> None:
+    add_ended(session, 20)
+    for number in range(1000):
+        add(session, f"w{number}", queued_at=NOW - 600, site_hint="hpc", **reason_values(FULL))
+    add(session, "young", queued_at=NOW - 400, site_hint="hpc", **reason_values(FULL))
+    add(session, "youngest", queued_at=NOW - 399, site_hint="hpc", **reason_values(FULL))
+    found = all_starts(session)
+    assert (before(found["w7"]), before(found["youngest"])) == (500, 1001)
+    why = {starts.why_of(FULL, row(session, "w7"))}
+    last = starts.Outlook(session, NOW).last_start(why, {"d"})
+    assert last == found["youngest"]
+    session.execute(delete(JobRow).where(JobRow.token.like("young%")))
+    assert before(starts.Outlook(session, NOW).last_start(why, {"d"})) == 999
+
+
+def test_a_job_is_said_to_start_the_same_alone_and_among_others(session: Session) -> None:
+    add_ended(session, 20)
+    for number in range(30):
+        placed = {"state": State.PLACED, "site": "hpc", "location": "hpc", "queued_at": NOW - 3000 + 90 * number}
+        add(session, f"w{number:02}", native_start=NOW - 600, **placed)
+    add(session, "other", queued_at=NOW - 60, site_hint="hpc")
+    found = all_starts(session)
+    alone = select(*starts.COLUMNS).where(JobRow.token == "w29")
+    assert starts.expected_starts(session, session.execute(alone).all(), NOW)["w29"] == found["w29"]
+    assert before(found["w29"]) == 29
+    assert starts.Outlook(session, NOW).last_start({(None, None, "hpc")}, {"d"}) == found["w29"]
+
+
+def test_of_a_group_of_which_some_are_held_no_start_is_expected(session: Session) -> None:
+    session.add(SiteRow(name="gpu", position=0, kind="slurm", limits="{}", contact_at=NOW, paused_by="carol"))
+    for number, site in enumerate(("hpc", "gpu", "sge")):  # of the others nothing is known
+        add(session, site, site_hint=site, queued_at=NOW - 600 + number)
+    for hints in ("gpu", "hpc"):
+        session.execute(update(JobRow).where(JobRow.token == hints).values(priority=1))
+        found = starts.Outlook(session, NOW).last_start({(None, None, None)}, {"d"})
+        assert found == starts.NoStart("Its site is paused")
+
+
+def test_a_limit_of_a_dag_says_nothing_of_other_dags(session: Session) -> None:
+    limit = because("run_jobs", most=2)
+    for dag, jobs in (("mine", 6), ("theirs", 600)):
+        add_ended(session, 20, dag_id=dag, run_id=dag)
+        for number in range(jobs):
+            names = {"dag_id": dag, "run_id": dag, "queued_at": NOW - 900 + number / 10}
+            add(session, f"{dag}{number:03}", site_hint="hpc", **names, **reason_values(limit))
+    found = all_starts(session)
+    mine = starts.Outlook(session, NOW).last_start(
+        {starts.why_of(limit, row(session, "mine000"))}, {"d", "mine", "theirs"}
+    )
+    assert mine == found["mine005"]
+    assert before(mine) == 5
+    theirs = starts.Outlook(session, NOW).last_start(
+        {starts.why_of(limit, row(session, "theirs000"))}, {"d", "mine", "theirs"}
+    )
+    assert before(theirs) == 599
+
+
+def test_a_group_of_very_many_runs_takes_few_queries(session: Session) -> None:
+    limit = because("run_jobs", most=2)
+    for number in range(200):
+        add(session, f"{number}", run_id=f"r{number}", queued_at=NOW - 900 + number, **reason_values(limit))
+    session.flush()
+    asked: list[str] = []
+    event.listen(session.connection(), "before_cursor_execute", lambda *given: asked.append(given[2]))
+    starts.Outlook(session, NOW).last_start({starts.why_of(limit, row(session, "7"))}, {"d", "mine", "theirs"})
+    assert len(asked) <= 25
 
 
 def test_no_start_is_expected_at_sites_that_are_paused_or_away_but_of_what_they_have_been_given(
@@ -171,7 +272,7 @@ def test_jobs_that_a_limit_of_their_task_holds_wait_for_its_jobs_alone(session: 
     last = found["waits19"]
     assert isinstance(last, ExpectedStart)
     assert last.source is StartSource.BACKLOG
-    assert last.text.endswith("an hour of task t")
+    assert re.search(r"and task t finishes \d+(\.\d+)? per hour$", last.text)
     assert last.since <= NOW + 6000 <= last.until, "after nineteen others, two at a time"
 
 

@@ -193,7 +193,7 @@ def test_a_job_that_can_never_start_is_promised_nothing(known: Known) -> None:
     )  # fmt: skip
     assert not [line for line in lines if "has room" in line]
     [start] = [line for line in lines if "expected start" in line]
-    assert start.endswith("expected start: none while this holds it: Its batch job can never start as things are")
+    assert start.endswith("expected start: none while held: Its batch job can never start as things are")
     assert "it is cancelled at 1970-01-01 00:16:40 UTC unless that changes" in "\n".join(lines)
 
 

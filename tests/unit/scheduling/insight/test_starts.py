@@ -58,15 +58,18 @@ def test_what_a_batch_system_expects_has_a_margin() -> None:
 
 def test_of_a_long_queue_of_unknown_speed_earlier_waits_say_nothing() -> None:
     past = [KnownWaits([60.0] * 20, "task align")]
-    assert expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc")) is None
-    shared = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "at site hpc", is_shared=True))
-    near = expected_start(NOW, NOW, past=past, backlog=Backlog(2, None, "at site hpc"))
+    assert expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "site hpc finishes")) is None
+    shared = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, None, "site hpc finishes", is_shared=True))
+    near = expected_start(NOW, NOW, past=past, backlog=Backlog(2, None, "site hpc finishes"))
     assert shared is not None
     assert shared == near
     assert shared.source is StartSource.PAST_WAITS
-    known = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, 76 / 3600, "at site hpc"))
+    known = expected_start(NOW, NOW, past=past, backlog=Backlog(2500, 76 / 3600, "site hpc finishes"))
     assert known is not None
-    assert (known.source, known.text) == (StartSource.BACKLOG, "2,500 jobs before it and 76 an hour at site hpc")
+    assert (known.source, known.text) == (
+        StartSource.BACKLOG,
+        "2,500 jobs before it, and site hpc finishes 76 per hour",
+    )
     assert known.since <= NOW + 33 * 3600 <= known.until
     assert abs(known.until - NOW - 3 * (known.since - NOW)) < 1
 
