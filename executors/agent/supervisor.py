@@ -202,7 +202,7 @@ class Runner(Protocol):
 
 
 def preload(runner: Runner, named: str = "") -> None:
-    """Have a runner import what jobs need, in the process of which theirs are copies.
+    """Import what jobs need into this process, from which theirs are forked.
 
     :param named: the runner that they name
     """

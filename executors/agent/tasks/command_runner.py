@@ -12,18 +12,15 @@ import subprocess
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.scratch import VARIABLE as SCRATCH_VARIABLE
 from lading.executors.agent.signal_passing import SignalPassing
-from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, Runner
 from lading.hooks.files.safe_files import make_private, open_regular
 from lading.hooks.spool.command import COMMAND_RUNNER, LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
-
-if TYPE_CHECKING:
-    from lading.executors.agent.supervisor import Runner
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +36,7 @@ def _named(runner: str) -> Runner | None:
     if runner in ("", COMMAND_RUNNER):
         return None
     try:
-        found = cast("Runner", import_module(runner))
+        found = cast(Runner, import_module(runner))
         found.preload()
         return found
     except Exception as error:  # of another version, or half installed: the command itself may say more
