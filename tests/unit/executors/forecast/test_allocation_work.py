@@ -236,6 +236,13 @@ def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
     assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]
 
 
+def test_the_turns_of_shares_hold_for_what_waits_for_allocations() -> None:
+    work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
+    runs, turns = [run("r", job("x", token="t"), job("y"))], {"t": (3, 2.0), "of another site": (1, 1.0)}
+    found = work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, turns=turns, is_blind=False)
+    assert found.forecast.turns == {"x": (3, 2.0)}
+
+
 class Cluster:
     """A site of allocations at which what is asked for is there in the next tick, and the plans that are made."""
 
