@@ -44,6 +44,7 @@ class House:
         self.most: int | None = None
         self.run_max_instances: int | None = None
         self.pools: dict[str, int] = {}
+        self.seconds_ahead = 0.0
         self.plan = SitePlan(MARKET, self.start, self.ring)
 
     def ring(self) -> None:
@@ -77,7 +78,8 @@ class House:
         **known: Any,
     ) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
-        site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
+        ahead = self.seconds_ahead
+        site = SiteView(name="cloud", market=market, locations=up, launched=self.machines, seconds_ahead=ahead)
         run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by, self.run_max_instances)
         its = site_forecast([run_at_site(run, "cloud")], self.pools)
         return self.plan.next_actions(its, site, market, now, **known)
@@ -470,6 +472,16 @@ def test_short_jobs_go_to_the_machine_on_which_the_plan_has_them_before_there_is
     found = here.look()
     assert found.homes.keys() >= {"t-next"}
     assert found.prefetch_to == {"t-next": "up"}
+
+
+@pytest.mark.parametrize(("seconds_ahead", "prefetched"), [(0.5, {}), (6.0, {"t-next": "up"})])
+def test_a_site_that_answers_late_gets_them_sooner(seconds_ahead: float, prefetched: dict[str, str]) -> None:
+    here = House()
+    here.seconds_ahead = seconds_ahead
+    here.machine("up", jobs=1, used=Resources(2, 1024))
+    here.job("runs", seconds=8.0, token="t-runs", begun=NOW - 4, location="up")
+    here.job("next", seconds=3.0, token="t-next")
+    assert here.look().prefetch_to == prefetched
 
 
 @pytest.mark.parametrize("late", [0.5, 6.0, 17.0, 400.0])
