@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -116,6 +117,22 @@ def test_a_short_one_tells_what_it_used_after_the_last_look(agent: NodeAgent, pu
 
     numbers = count()
     assert wait_until(lambda: sum(is_short(next(numbers)) for _ in range(3)) > 0, 300)
+
+
+def test_a_runner_that_jobs_name_is_preloaded_once_in_the_agent(
+    agent: NodeAgent, put: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "blocked" / "own_runner.py").write_text(
+        "import os\n"
+        f"def preload(runner=''):\n    open({str(tmp_path / 'preloaded')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "def run(workload, job):\n    assert workload['arguments'] == ['never started']\n"
+    )
+    for token in ("one", "two"):
+        put(token, CommandWork(["never started"], runner="own_runner"))
+        assert agent.wait_for(token)["cause"] is None
+    put("plain", shell("exit 0"))
+    assert agent.wait_for("plain")["cause"] is None
+    assert (tmp_path / "preloaded").read_text() == f"{json.loads(agent.spool.identity.read_text())['pid']}\n"
 
 
 def test_a_cancelled_one_may_tidy_up(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
