@@ -497,7 +497,7 @@ class Controller:
 
         :param started: when this tick began, seconds since the epoch
         """
-        if not (any_wait or decision.changes or decision.provisions):
+        if not (any_wait or decision.changes or decision.provisions or self.shares.is_due):
             return
         with open_session() as session:
             self.shares.save(session, started)

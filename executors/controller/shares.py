@@ -29,7 +29,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.shares.bounds import ShareBounds
 from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms, BudgetUse, Unit, budget_terms, foreseen_hours
 from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
-from lading.scheduling.shares.usage import Standing, UseHistory, entitled
+from lading.scheduling.shares.usage import Standing, UseHistory, entitled, share_standings
 from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class FairShares:
         self.is_on = settings.fair or bool(budgets.table)
         if not settings.fair:
             self.shares = Shares((Share(OTHERS),))
+        # Of these the page shows what each has.
+        self.is_declared = settings.fair and bool(self.shares.table)
         self.priced = frozenset(
             name
             for name, site in sites.items()
@@ -185,6 +187,8 @@ class FairShares:
             self.history = UseHistory(self.shares.half_life, means, at)
         elif self.history is None and self._is_first:  # the sites file has none any more
             share_rows.save_means(session, {}, 0.0)
+        if not self.is_declared and self._is_first:
+            share_rows.save_standings(session, [], 0.0)
         self._is_first = False
 
     def count(self, answers: Sequence[SiteAnswer], sites: Sequence[SiteView], now: float) -> None:
@@ -337,11 +341,19 @@ class FairShares:
         for row in share_rows.excess(session, tokens):
             self.history.add(self.terms(row).share, row.seconds / self.standing.total.cpus)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to store again what shares have."""
+        return self.is_declared and time.monotonic() >= self._next_note
+
     def save(self, session: Session, now: float) -> None:
-        """Store now and then what shares have used."""
-        if self.history is not None and time.monotonic() >= self._next_note:
-            self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        """Store what shares have and have used, every :data:`SECONDS_BETWEEN_NOTES`."""
+        if not self.is_due:
+            return
+        self._next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        if self.history is not None:
             share_rows.save_means(session, self.history.means, now)
+        share_rows.save_standings(session, share_standings(self.shares, self.standing), now)
 
 
 def _tags(session: Session, facts: Callable[[Session, str], Mapping[str, Any]], dag_id: str) -> str | None:

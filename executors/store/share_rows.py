@@ -1,17 +1,18 @@
-"""What shares have used lately, and how budgets stand: two tables, and the queries on them."""
+"""What shares have and have used lately, and how budgets stand: three tables, and the queries on them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Double, String, case, delete, func, or_, select
+from sqlalchemy import Boolean, Double, String, Text, case, delete, func, insert, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
-from lading.scheduling.shares.usage import Mean
+from lading.scheduling.shares.usage import Mean, ShareStanding
 from lading.scheduling.shares.who import Tenant
 from lading.scheduling.text.printable import shortened
 
@@ -34,6 +35,26 @@ class ShareUseRow(Base):
     name: Mapped[str] = mapped_column(String(LONGEST_NAME), primary_key=True)
     used: Mapped[float] = mapped_column(Double)
     weight: Mapped[float] = mapped_column(Double)
+    # Seconds since the epoch.
+    at: Mapped[float] = mapped_column(Double)
+
+
+class ShareStandingRow(Base):
+    """What a share of the sites file had when the controller last counted. Parts are of all there is, 0 to 1."""
+
+    __tablename__ = "lading_share_standing"
+
+    name: Mapped[str] = mapped_column(String(LONGEST_NAME), primary_key=True)
+    # As the sites file has it: whose jobs it is for.
+    who: Mapped[str] = mapped_column(String(LONGEST_NAME))
+    # Its part by weight, and the part it has now; None: recent use does not count.
+    entitled: Mapped[float] = mapped_column(Double)
+    used: Mapped[float] = mapped_column(Double)
+    lately: Mapped[float | None] = mapped_column(Double)
+    # JSON: a list of :class:`lading.scheduling.shares.usage.Guarantee`.
+    kept: Mapped[str] = mapped_column(Text)
+    lends: Mapped[bool] = mapped_column(Boolean)
+    borrows: Mapped[bool] = mapped_column(Boolean)
     # Seconds since the epoch.
     at: Mapped[float] = mapped_column(Double)
 
@@ -93,6 +114,35 @@ def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
         else:
             row.used, row.weight, row.at = mean.used, mean.weight, at
     session.flush()
+
+
+def save_standings(session: Session, standings: Iterable[ShareStanding], at: float) -> None:
+    """Store what each share has now, replacing what was stored before.
+
+    :param at: epoch seconds
+    """
+    session.execute(delete(ShareStandingRow))
+    rows = [
+        {
+            "name": each.share.name,
+            "who": str(each.share.who)[:LONGEST_NAME],
+            "entitled": each.entitled,
+            "used": each.used,
+            "lately": each.lately,
+            "kept": json.dumps([guarantee._asdict() for guarantee in each.guarantees]),
+            "lends": each.share.lends,
+            "borrows": each.share.borrows,
+            "at": at,
+        }
+        for each in standings
+    ]
+    if rows:
+        session.execute(insert(ShareStandingRow), rows)
+
+
+def standings(session: Session) -> Sequence[ShareStandingRow]:
+    """What each share had when the controller last counted, by name."""
+    return session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.name)).all()
 
 
 class TenantCosts(NamedTuple):

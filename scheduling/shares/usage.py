@@ -115,3 +115,50 @@ def entitled(shares: Shares, names: Iterable[str]) -> dict[str, float]:
     every |= {name: Share(name) for name in names if name not in every and (not shares.table or name == OTHERS)}
     whole = sum(each.weight for each in every.values())
     return {name: each.weight / whole for name, each in every.items()} if whole else {}
+
+
+class Guarantee(NamedTuple):
+    """An amount that is kept for a share, and how much of that resource its jobs use.
+
+    :param site: there; None: over all sites together
+    :param what: a field of :class:`ShareAmounts`
+    """
+
+    site: str | None
+    what: str
+    kept: float
+    used: float
+
+
+class ShareStanding(NamedTuple):
+    """What a share has. Parts are of all there is, 0 to 1.
+
+    :param entitled: by its weight
+    :param used: its dominant share now
+    :param lately: its mean part lately; None: that does not count
+    """
+
+    share: Share
+    entitled: float
+    used: float
+    lately: float | None
+    guarantees: tuple[Guarantee, ...]
+
+
+def share_standings(shares: Shares, standing: Standing) -> list[ShareStanding]:
+    """What each share of the table has, and ``others`` where it has jobs."""
+    parts = entitled(shares, standing.used)
+    return [
+        ShareStanding(
+            share := shares.get(name),
+            part,
+            standing.part_of(name),
+            standing.lately.get(name, 0.0) if standing.lately else None,
+            tuple(
+                Guarantee(kept.site, what, amount, getattr(standing.used_by(name, kept.site), what))
+                for kept in share.kept
+                for what, amount in kept.amounts.items()
+            ),
+        )
+        for name, part in parts.items()
+    ]

@@ -34,11 +34,14 @@ from sqlalchemy.orm import Session
 from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind, ask
-from lading.executors.store.share_rows import BudgetRow
+from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
+from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing, share_standings
+from lading.scheduling.shares.who import Who
 from tests.services.airflow import Airflow
 
 # Who may log in, with the name as the password, and what they see.
@@ -209,6 +212,7 @@ class House:
             self.session.execute(insert(JobRow.__table__), self.jobs[start : start + 500])
         self.add_year()
         self.add_budgets()
+        self.add_shares()
         self.session.flush()
         ask(self.session, RequestKind.PAUSE, "gpu", "carol")
         take_lease(self.session, "controller", "scheduler-1", 1, True, 30 * DAY, None)
@@ -542,6 +546,20 @@ class House:
                     since=month.timestamp(), until=ends, at=self.now,
                 )
             )  # fmt: skip
+
+    def add_shares(self) -> None:
+        """Three shares: one uses more than is kept for it, one less, and one more than its part."""
+        genomics = Share("genomics", Who(owner="genomics"), 2, (Kept("hpc", {"cpus": 48.0, "memory": 96.0 * GIB}),))
+        ml = Share("ml", Who(owner="ml"), 1, (Kept(None, {"cpus": 16.0}),), lends=False)
+        shares = Shares((genomics, ml, Share("data", Who(owner="data"), 1)))
+        used = {
+            "genomics": {"hpc": ShareAmounts(96.0, 90.0 * GIB)},
+            "ml": {"cloud": ShareAmounts(4.0, 16.0 * GIB)},
+            "data": {"lab": ShareAmounts(17.0, 62.0 * GIB), "gpu": ShareAmounts(80.0, 32.0 * GIB)},
+        }
+        lately = {"genomics": 0.41, "ml": 0.06, "data": 0.2}
+        standing = Standing(ShareAmounts(256.0, 1024.0 * GIB), used, lately)
+        save_standings(self.session, share_standings(shares, standing), self.now)
 
 
 def fill(session: Session, now: float, waiting: int = 5000, days: int = DAYS) -> None:

@@ -1089,6 +1089,46 @@ export interface components {
             usd: number | null;
         };
         /**
+         * ShareGuarantee
+         * @description An amount kept for a share.
+         */
+        ShareGuarantee: {
+            /** Kept */
+            kept: number;
+            /** Site */
+            site: string | null;
+            /** Used */
+            used: number;
+            /** What */
+            what: string;
+        };
+        /**
+         * ShareState
+         * @description What a share of the sites file has. Parts are of all there is, 0 to 1.
+         */
+        ShareState: {
+            /** At */
+            at: number;
+            /** Borrows */
+            borrows: boolean;
+            /** Entitled */
+            entitled: number;
+            /** Guarantees */
+            guarantees: components["schemas"]["ShareGuarantee"][];
+            /** Is Over */
+            is_over: boolean;
+            /** Lately */
+            lately: number | null;
+            /** Lends */
+            lends: boolean;
+            /** Name */
+            name: string;
+            /** Used */
+            used: number;
+            /** Who */
+            who: string;
+        };
+        /**
          * SiteLimit
          * @description What the sites file limits at a site.
          */
@@ -1235,6 +1275,11 @@ export interface components {
             now: number;
             /** Running */
             running: number;
+            /**
+             * Shares
+             * @default []
+             */
+            shares: components["schemas"]["ShareState"][];
             /** Sites */
             sites: components["schemas"]["SiteState"][];
             /** Teams */
@@ -1534,6 +1579,8 @@ export type RunSummary = components['schemas']['RunSummary'];
 export type RunTotals = components['schemas']['RunTotals'];
 export type Saving = components['schemas']['Saving'];
 export type Savings = components['schemas']['Savings'];
+export type ShareGuarantee = components['schemas']['ShareGuarantee'];
+export type ShareState = components['schemas']['ShareState'];
 export type SiteLimit = components['schemas']['SiteLimit'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];

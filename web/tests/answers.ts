@@ -10,6 +10,7 @@ const summary: Summary = {
   sites: [{name: "hpc", kind: "slurm", state: "up", is_full: true, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_up: 65_536, usd_per_hour: 1.6}],
   teams: [{name: "genomics", running: 1, waiting: 2, cpus_used: 4}],
   budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", until: NOW + 86400, is_near: false, lifted_by: null, spent_at: NOW + 3600}],
+  shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
 };
 const bill: BillPage = {
   now: NOW, by: "day", split: "dag", periods: [{since: NOW - 86400, until: NOW, is_whole: true}], total: amounts, totals: [amounts], running: amounts, is_partial: false,

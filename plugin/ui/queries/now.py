@@ -52,6 +52,8 @@ MOST_DAGS = 10
 MOST_HELD = 5
 # Of a site the notes of so many machines are shown.
 MOST_NOTES = 3
+# Sums of amounts differ by less.
+TOLERANCE = 1e-6
 # A limit begins with it, which may have a unit.
 NUMBER = re.compile(r"\d+(\.\d+)?")
 # Code, site and limit.
@@ -125,6 +127,37 @@ class BudgetState(BaseModel):
     """When all of it is spent if jobs go on as they run now; None: not in this period."""
 
 
+class ShareGuarantee(BaseModel):
+    """An amount kept for a share."""
+
+    site: str | None
+    """There; None: over all sites together."""
+    what: str
+    """``cpus``, ``memory`` (MiB), ``gpus``, ``machines`` or ``usd_per_hour``; ``kept`` and ``used`` are in its unit."""
+    kept: float
+    used: float
+
+
+class ShareState(BaseModel):
+    """What a share of the sites file has. Parts are of all there is, 0 to 1."""
+
+    name: str
+    who: str
+    entitled: float
+    """By its weight."""
+    used: float
+    """Of the resource of which it has most."""
+    lately: float | None
+    """The mean of that, in which recent use counts more; None: it does not count."""
+    guarantees: list[ShareGuarantee]
+    is_over: bool
+    """Whether it uses more of anything than is kept for it."""
+    lends: bool
+    borrows: bool
+    at: float
+    """When the controller counted, seconds since the epoch."""
+
+
 class TeamState(BaseModel):
     """What a team of Airflow's has now."""
 
@@ -157,6 +190,8 @@ class Summary(BaseModel):
     """Those that have jobs."""
     budgets: list[BudgetState] = []
     """But those of Dags of which the user may read none."""
+    shares: list[ShareState] = []
+    """Likewise."""
     may_act: bool = False
     """Whether the user may ask something of sites."""
 
@@ -212,6 +247,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             for each in share_rows.budgets(session)
             if each.name not in unseen
         ],
+        shares=[share_state(each) for each in share_rows.standings(session) if sight.sees_any(dag_pattern(each.who))],
         teams=[
             TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
             for each in teams(session)
@@ -222,6 +258,23 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
     """The names of the budgets of Dags of which the user may read none."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
+
+
+def share_state(row: share_rows.ShareStandingRow) -> ShareState:
+    """A share as the controller counted it last."""
+    guarantees = [ShareGuarantee(**each) for each in json.loads(row.kept)]
+    return ShareState(
+        name=row.name,
+        who=row.who,
+        entitled=row.entitled,
+        used=row.used,
+        lately=row.lately,
+        guarantees=guarantees,
+        is_over=any(each.used > each.kept + TOLERANCE for each in guarantees),
+        lends=row.lends,
+        borrows=row.borrows,
+        at=row.at,
+    )
 
 
 def spent_at(budget: share_rows.BudgetRow) -> float | None:

@@ -1,8 +1,8 @@
 // How things are now: tiles, sites, and why jobs have failed lately.
 import * as React from "react";
 import {address, ask} from "../api";
-import type {BillPage as Bill, OperatorRequest, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
-import {ago, cost, count, date, inUse, iso, memory, spoken, usd} from "../format";
+import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState, Summary, TeamState} from "../api_types";
+import {ago, cost, count, cpusText, date, fraction, inUse, iso, memory, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {AnswerSection, Badge, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
@@ -94,6 +94,30 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
   return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
 }
 
+const UNITS: Record<string, (value: number) => string> = {cpus: cpusText, memory, gpus: (value) => `${count(value)} ${value === 1 ? "GPU" : "GPUs"}`, machines: (value) => `${count(value)} ${value === 1 ? "machine" : "machines"}`, usd_per_hour: (value) => `${usd(value)} per hour`};
+type Guarantee = ShareState["guarantees"][number];
+/** An amount kept for a share, and how much of it is used. */
+export function guaranteeLine({site, what, kept, used}: Guarantee): string {
+  const text = UNITS[what] ?? count;
+  return `${text(used)} of ${text(kept)}${site === null ? "" : ` at ${site}`}`;
+}
+/** Those that use more than is kept for them come first, then those that use most beyond their part. */
+export const rankedShares = (shares: readonly ShareState[]): ShareState[] =>
+  [...shares].sort((one, other) => Number(other.is_over) - Number(one.is_over) || (other.used - other.entitled) - (one.used - one.entitled));
+const exceeded = ({is_over: isOver, used, entitled, guarantees}: ShareState): string =>
+  isOver ? "over its guarantee" : used > entitled + 0.005 && !guarantees.length ? "over its part" : "";
+const SHARES: Column<ShareState>[] = [
+  {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
+  {title: "Whose jobs", hidden: true, text: (share) => share.who},
+  {title: "State", cell: (share) => (exceeded(share) ? <Badge word={exceeded(share)} /> : null), text: exceeded, has: exceeded},
+  {title: "Uses", help: "Of all cpus, memory or GPUs: the largest of the three", cell: (share) => <div className="line">{percent(share.used, 1)} <Muted>{percent(share.entitled, 1)} belong to it</Muted><UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
+  {title: "Recent use", help: "The mean of what it used, in which recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
+  {title: "Guaranteed", help: "What it uses of what is kept for it", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
+  {title: "Rules", cell: ({lends, borrows}) => <Muted>{[lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", ")}</Muted>, text: ({lends, borrows}) => [lends ? null : "does not lend", borrows ? null : "does not borrow"].filter(Boolean).join(", "), has: ({lends, borrows}) => !lends || !borrows},
+  {title: "Counted at", hidden: true, text: ({at}) => iso(at)},
+];
+
 const TEAMS: Column<TeamState>[] = [
   {title: "Team", cell: (team) => <Link to={pagePath({view: "jobs", team: team.name})} label={`Jobs of team ${team.name}`}><Name>{team.name}</Name></Link>, text: (team) => team.name},
   {title: "Running", cell: (team) => count(team.running), text: (team) => team.running, number: true},
@@ -145,6 +169,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
           </>
         );
       }}</AnswerSection>
+      {summary?.shares?.length ? <Section title="Shares" more={<Muted>as counted {ago(now - Math.max(...summary.shares.map(({at}) => at)))}</Muted>}><Table name="Shares" rows={rankedShares(summary.shares)} columns={SHARES} empty="" keyOf={({name}) => name} /></Section> : null}
       <Failures within={DAY} few={5} />
       {summary?.teams.length ? <Section title="Teams"><Table name="Teams" rows={summary.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
