@@ -145,8 +145,8 @@ class FairShares:
         self.is_on = settings.fair or bool(budgets.table)
         if not settings.fair:
             self.shares = Shares((Share(OTHERS),))
-        # Of these the page shows what each has.
-        self.is_declared = settings.fair and bool(self.shares.table)
+        # What these have is stored, for the page and for expected starts; without a table each Dag is a share.
+        self.is_declared = bool(self.shares.table)
         self.priced = frozenset(
             name
             for name, site in sites.items()

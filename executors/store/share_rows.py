@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Boolean, Double, String, Text, case, delete, func, insert, or_, select
+from sqlalchemy import Boolean, Double, Integer, String, Text, case, delete, func, insert, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors.store.jobs import chunks, cpu_hour
 from lading.executors.store.tables import LONGEST_NAME, Base, JobRow, State, UsageRow
 from lading.scheduling.shares.budgets import BudgetUse, PeriodBudget, Unit
+from lading.scheduling.shares.table import Kept, Share, Shares
 from lading.scheduling.shares.usage import Mean, ShareStanding
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.shares.who import Tenant, Who
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -45,8 +47,12 @@ class ShareStandingRow(Base):
     __tablename__ = "lading_share_standing"
 
     name: Mapped[str] = mapped_column(String(LONGEST_NAME), primary_key=True)
-    # As the sites file has it: whose jobs it is for.
+    # Its place in the table: the first share that is for a job counts.
+    position: Mapped[int] = mapped_column(Integer)
+    # As the sites file has it: whose jobs it is for, as text and as JSON.
     who: Mapped[str] = mapped_column(String(LONGEST_NAME))
+    whose: Mapped[str] = mapped_column(Text)
+    weight: Mapped[float] = mapped_column(Double)
     # Its part by weight, and the part it has now; None: recent use does not count.
     entitled: Mapped[float] = mapped_column(Double)
     used: Mapped[float] = mapped_column(Double)
@@ -125,7 +131,10 @@ def save_standings(session: Session, standings: Iterable[ShareStanding], at: flo
     rows = [
         {
             "name": each.share.name,
+            "position": position,
             "who": str(each.share.who)[:LONGEST_NAME],
+            "whose": json.dumps(asdict(each.share.who)),
+            "weight": each.share.weight,
             "entitled": each.entitled,
             "used": each.used,
             "lately": each.lately,
@@ -134,7 +143,7 @@ def save_standings(session: Session, standings: Iterable[ShareStanding], at: flo
             "borrows": each.share.borrows,
             "at": at,
         }
-        for each in standings
+        for position, each in enumerate(standings)
     ]
     if rows:
         session.execute(insert(ShareStandingRow), rows)
@@ -143,6 +152,23 @@ def save_standings(session: Session, standings: Iterable[ShareStanding], at: flo
 def standings(session: Session) -> Sequence[ShareStandingRow]:
     """What each share had when the controller last counted, by name."""
     return session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.name)).all()
+
+
+def stored_shares(session: Session) -> tuple[Shares, dict[str, float]]:
+    """The shares by which the controller goes, and the part that each of them has used lately."""
+    rows = session.scalars(select(ShareStandingRow).order_by(ShareStandingRow.position)).all()
+    table = tuple(
+        Share(
+            row.name,
+            Who(**json.loads(row.whose)),
+            row.weight,
+            tuple(Kept(each["site"], {each["what"]: each["kept"]}) for each in json.loads(row.kept)),
+            row.lends,
+            row.borrows,
+        )
+        for row in rows
+    )
+    return Shares(table), {row.name: row.lately for row in rows if row.lately is not None}
 
 
 class TenantCosts(NamedTuple):

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, update
+from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, union_all, update
 
+from lading.executors.store import share_rows
 from lading.executors.store.jobs import QUEUED, chunks
 from lading.executors.store.leases import database_ahead
 from lading.executors.store.tables import JobRow, SiteRow, State
@@ -25,6 +27,7 @@ from lading.scheduling.insight.starts import (
     Backlog,
     ExpectedStart,
     KnownWaits,
+    Rate,
     StartSource,
     expected_start,
     held_because,
@@ -32,19 +35,23 @@ from lading.scheduling.insight.starts import (
     rate_at_full_load,
 )
 from lading.scheduling.reason_codes import CODES
+from lading.scheduling.shares.turns_ahead import TurnsAhead
+from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from lading.scheduling.reasons import Reason
+    from lading.scheduling.shares.table import Shares
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
 # Limits on how many tries, tasks and jobs are read: the last tries of a task, tasks at a time, last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
-# Of limits that Dags set to their own jobs, those are looked at for which most wait: there may be one for each run.
-MOST_PLACES = 3
+# Of limits that Dags set to their own jobs, and of shares, those are looked at for which most jobs wait: there may be
+# one for each run.
+MOST_LINES = 3
 # How many end in an hour is found out by the last hour; where too few have, by the last day.
 SECONDS_OF_RATE = (3600.0, 86400.0)
 # The codes of limits that a Dag sets to its own jobs.
@@ -52,10 +59,14 @@ LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instanc
 # Those that were queued within so many seconds are counted together.
 SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
+# Of a job on all of its nodes.
+CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
+# What has finished at once has used some cpu-seconds all the same.
+LEAST_WORK = 0.001
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
-    JobRow.said_at,
+    JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
 # What starts at once needs no forecast, seconds.
 SECONDS_UNTIL_SAID = 30.0
@@ -155,15 +166,15 @@ class Outlook:
         if held:
             return NoStart(commonest(held)[0])
         found = [start for row in rows for start in self.known_starts(row)]
-        last: dict[Place, Any] = {}
-        unsaid = Counter[Place]()
+        last: dict[tuple[Place, Line], Any] = {}
+        unsaid = Counter[tuple[Place, Line]]()
         for row in rows:
             if row.unsaid:
-                place = place_of(row)
-                unsaid[place] += row.unsaid
-                last[place] = max(last.get(place, row), row, key=turn_of)
-        for place, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_PLACES]:
-            job = self._last_job(last[place])
+                line = place_of(row), self.backlogs.line_of(row)
+                unsaid[line] += row.unsaid
+                last[line] = max(last.get(line, row), row, key=turn_of)
+        for line, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_LINES]:
+            job = self._last_job(last[line])
             if job is None:  # it has begun since they were counted
                 continue
             self.learn([job])
@@ -182,7 +193,7 @@ class Outlook:
             *(JobRow.reason == reason for reason in (row.reason,) if reason is not None),
             *(
                 getattr(JobRow, name).is_not_distinct_from(getattr(row, name))
-                for name in ("dag_id", "run_id", "task_id") if row.reason_code in LIMITED
+                for name in ("dag_id", "task_id", *(("run_id",) if row.reason_code in LIMITED else ()))
             ),
         )  # fmt: skip
         return self.session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token.desc()).limit(1)).first()
@@ -272,6 +283,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         JobRow.planned_start,
         case((JobRow.planned_start.is_(None), JobRow.native_start)).label("native_start"),
         case((is_unsaid, 1), else_=0).label("unsaid"),
+        CPUS.label("cpus"),
     )
     each = select(*columns, *amounts).where(JobRow.state.in_(WAITING), *conditions).subquery()
     alike = [each.c[column.key] for column in columns]
@@ -283,6 +295,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.max(each.c.planned_start).label("last_planned"),
         func.max(each.c.native_start).label("last_native"),
         func.sum(each.c.unsaid).label("unsaid"),
+        func.sum(each.c.cpus).label("cpus"),
         # As those are asked for of which neither says it.
         null().label("planned_start"),
         null().label("native_start"),
@@ -292,15 +305,97 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
 
 @dataclass(slots=True)
 class Turn:
-    """Jobs that wait for the same and were queued within a minute.
+    """Jobs of a share that wait for the same and were queued within a minute.
 
     :param oldest: when the first of them was queued
     :param newest: when the last of them was
+    :param work: the cpu-seconds that they are expected to use
     """
 
     jobs: int
     oldest: float
     newest: float
+    work: float
+
+    def behind(self, queued_at: float) -> float:
+        """How many of them start after one of them, and that one, as if they had been queued at equal intervals."""
+        if self.newest > self.oldest:
+            return 1 + (self.jobs - 1) * (self.newest - queued_at) / (self.newest - self.oldest)
+        return (self.jobs + 1) / 2
+
+
+# Those of a higher one start first, whatever their shares have; the last part is their share.
+Line = tuple[bool, int, str]
+
+
+class Lines:
+    """The jobs that wait for the same, by their shares, each in the order in which they start.
+
+    :param rate: how fast those there finish
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        turns: Mapping[tuple[Line, int, int], Turn],
+        shares: Shares,
+        lately: Mapping[str, float],
+        rate: Rate,
+    ) -> None:
+        self.rate = rate
+        self.order: dict[Line, list[tuple[tuple[int, float], Turn]]] = {}
+        for (line, priority, _), turn in turns.items():
+            self.order.setdefault(line, []).append(((priority, turn.oldest), turn))
+        self.sums: dict[Line, tuple[list[int], list[float]]] = {}
+        for line, its in self.order.items():
+            its.sort(key=lambda each: each[0])
+            jobs, work = accumulate(turn.jobs for _, turn in its), accumulate(turn.work for _, turn in its)
+            self.sums[line] = [0, *jobs], [0.0, *work]
+        # Each level begins when those above it have nothing left.
+        self.levels: dict[tuple[bool, int], tuple[float, TurnsAhead]] = {}
+        begin = 0.0
+        site = place[1] if place[0] == "site" else None
+        for level in sorted({line[:2] for line in self.order}):
+            waiting = {line[2]: self.sums[line][1][-1] for line in self.order if line[:2] == level}
+            ahead = TurnsAhead(shares, waiting, rate.work, lately, site, rate.work)
+            self.levels[level] = begin, ahead
+            begin += sum(waiting.values()) / rate.work
+
+    def before(self, line: Line, key: tuple[int, float], queued_at: float, *, is_last: bool) -> tuple[float, float]:
+        """How many jobs start before one, and how many seconds that takes.
+
+        :param is_last: whether the last of those is meant that were queued with it
+        """
+        order, (jobs, work) = self.order.get(line, []), self.sums.get(line, ([0], [0.0]))
+        at = bisect_right(order, key, key=lambda each: each[0])
+        its_jobs, its_work = float(jobs[at]), work[at]
+        one = 1 / self.rate.jobs * self.rate.work  # what a job uses there
+        if at and order[at - 1][0][0] == key[0] and queued_at <= (with_it := order[at - 1][1]).newest:
+            is_last = is_last or queued_at == with_it.newest > with_it.oldest
+            one = with_it.work / with_it.jobs
+            behind = 1.0 if is_last else with_it.behind(queued_at)
+            its_jobs -= behind
+            its_work -= behind * one
+        begin, ahead = self.levels.get(line[:2], (0.0, None))
+        if ahead is None:
+            return its_jobs, (its_work + one) / self.rate.work
+        seconds = ahead.seconds_until(line[2], its_work + one)
+        others = sum(
+            self._jobs_done(other, work_done)
+            for other in self.order
+            if other != line and other[:2] <= line[:2]
+            for work_done in [ahead.work_until(other[2], seconds) if other[:2] == line[:2] else inf]
+        )
+        return its_jobs + others, begin + seconds
+
+    def _jobs_done(self, line: Line, work: float) -> float:
+        """How many jobs of a line this work is."""
+        jobs, amounts = self.sums[line]
+        at = min(bisect_right(amounts, work), len(amounts) - 1)
+        if work >= amounts[-1]:
+            return float(jobs[-1])
+        part = (work - amounts[at - 1]) / (amounts[at] - amounts[at - 1])
+        return jobs[at - 1] + part * (jobs[at] - jobs[at - 1])
 
 
 class Backlogs:
@@ -311,34 +406,61 @@ class Backlogs:
 
     def __init__(self, session: Session, held: HeldJobs, now: float, asked: Sequence[Any] | None = None) -> None:
         self.session, self.now = session, now
+        self.shares, self.lately = share_rows.stored_shares(session)
         is_limited = JobRow.reason_code.in_(LIMITED)
-        # Dag, run and task are NULL unless a limit applies, so thousands of jobs become a few rows.
-        names = {"dag_id": JobRow.dag_id, "run_id": JobRow.run_id, "task_id": JobRow.task_id}
-        whose = {name: case((is_limited, column)) for name, column in names.items()}
+        # The run is NULL unless a limit applies, so thousands of jobs become a few rows.
+        names: dict[str, Any] = {
+            "dag_id": JobRow.dag_id,
+            "run_id": case((is_limited, JobRow.run_id)),
+            "task_id": JobRow.task_id,
+        }
+        if self.shares.table:
+            names |= {"team": JobRow.team, "dag_owner": JobRow.dag_owner, "dag_tags": JobRow.dag_tags}
         conditions: list[Any] = []
         if asked is not None and all(job.reason_code in LIMITED for job in asked):
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
-        self.rows = together(session, now, whose, *conditions)
+        self.rows = together(session, now, names, *conditions)
         ahead = database_ahead(session)
-        waiting: dict[Place, dict[tuple[bool, int, int], Turn]] = {}
+        lengths = mean_lengths(session, self.rows)
+        self.waiting: dict[Place, list[Any]] = {}
         self.oldest: dict[Place, float] = {}
         for row in self.rows:
             if held.by(row) is not None:
                 continue
             place = place_of(row)
-            turns = waiting.setdefault(place, {})
-            turn = turns.setdefault((*turn_of(row)[:2], row.since), Turn(0, row.oldest, row.queued_at))
-            turn.jobs += row.jobs
-            turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
+            self.waiting.setdefault(place, []).append(row)
             oldest = row.oldest - ahead
             self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
-        self.turns: dict[Place, list[tuple[tuple[bool, int, float], Turn]]] = {}
-        self.sums: dict[Place, list[int]] = {}
-        for place, turns in waiting.items():
-            order = sorted(((*key[:2], turn.oldest), turn) for key, turn in turns.items())
-            self.turns[place] = order
-            self.sums[place] = [0, *accumulate(turn.jobs for _, turn in order)]
-        self.rates: dict[Place, float | None] = {}
+        self.lengths = lengths
+        self.rates: dict[Place, Rate | None] = {}
+        self.lines: dict[Place, Lines] = {}
+
+    def line_of(self, job: Any) -> Line:
+        """Whose turn it is when a job starts."""
+        place, is_given = place_of(job), job.state == State.PLACED
+        # Where several shares are declared the priority counts within each.
+        level = 0 if self.shares.table else -job.priority
+        if is_given or place[0] != "site":
+            return not is_given, level, ""
+        columns = (
+            (job.team, job.dag_id, job.dag_owner, job.dag_tags) if self.shares.table else (None, job.dag_id, None, None)
+        )
+        return True, level, self.shares.share_of(Tenant.from_columns(*columns))
+
+    def lines_of(self, place: Place, rate: Rate) -> Lines:
+        """The jobs that wait for a place, by their shares."""
+        if place not in self.lines:
+            turns: dict[tuple[Line, int, int], Turn] = {}
+            for row in self.waiting.get(place, []):
+                seconds = self.lengths.get((row.dag_id, row.task_id))
+                work = row.jobs * rate.work / rate.jobs if seconds is None else row.cpus * seconds
+                key = self.line_of(row), -row.priority, row.since
+                turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at, 0.0))
+                turn.jobs += row.jobs
+                turn.work += work
+                turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
+            self.lines[place] = Lines(place, turns, self.shares, self.lately, rate)
+        return self.lines[place]
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
         """What is before a job.
@@ -346,24 +468,22 @@ class Backlogs:
         :param is_last: whether the last of those is meant that were queued with it
         """
         place = place_of(job)
-        turns, sums = self.turns.get(place, []), self.sums.get(place, [0])
-        key = turn_of(job)
-        at = bisect_right(turns, key, key=lambda each: each[0])
-        before = float(sums[at])
-        if at and turns[at - 1][0][:2] == key[:2] and job.queued_at <= (with_it := turns[at - 1][1]).newest:
-            is_last = is_last or job.queued_at == with_it.newest > with_it.oldest
-            # Of those that were queued with it as many are before it as behind it.
-            before -= 1 if is_last else (with_it.jobs + 1) / 2
-        return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
+        rate, is_shared = self.rate(place), job.state == State.PLACED
+        if rate is None:
+            jobs = sum(row.jobs for row in self.waiting.get(place, []) if turn_of(row) <= turn_of(job))
+            return Backlog(max(0, jobs - 1), None, place_text(place), is_shared)
+        key = -job.priority, job.queued_at
+        jobs, seconds = self.lines_of(place, rate).before(self.line_of(job), key, job.queued_at, is_last=is_last)
+        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
 
-    def rate(self, place: Place) -> float | None:
-        """How many of those that wait for the same end in a second at full load."""
+    def rate(self, place: Place) -> Rate | None:
+        """How fast those that wait for the same finish at full load."""
         if place not in self.rates:
             found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
             self.rates[place] = next((rate for rate in found if rate is not None), None)
         return self.rates[place]
 
-    def _rate(self, place: Place, seconds: float) -> float | None:
+    def _rate(self, place: Place, seconds: float) -> Rate | None:
         sort, first, second = place
         there: dict[str, Sequence[Any]] = {
             "site": () if first is None else (JobRow.site == first,),
@@ -371,16 +491,49 @@ class Backlogs:
             "run": (JobRow.dag_id == first, JobRow.run_id == second),
         }
         since = self.now - seconds
-        ends = select(JobRow.ended_at).where(*there[sort], JobRow.ended_at >= since, JobRow.started_at.is_not(None))
-        ended = [at for at in self.session.scalars(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)) if at]
+        columns = JobRow.ended_at, (CPUS * (JobRow.ended_at - JobRow.started_at)).label("work")
+        ends = select(*columns).where(*there[sort], JobRow.ended_at >= since, JobRow.started_at.is_not(None))
+        last = self.session.execute(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)).all()
+        ended = [(at, max(work, LEAST_WORK)) for at, work in last if at is not None]
         if len(ended) == MOST_OF_SITE:
-            since = ended[-1]
+            since = ended[-1][0]
         begun = select(QUEUED, JobRow.started_at).where(*there[sort], JobRow.started_at >= since)
         begun = begun.where(WAITED >= SECONDS_UNTIL_SAID).order_by(JobRow.started_at.desc()).limit(5 * MOST_OF_SITE)
         waits = [(queued, started) for queued, started in self.session.execute(begun) if started is not None]
         if place in self.oldest:
             waits.append((self.oldest[place], self.now))
         return rate_at_full_load(waits, ended, since)
+
+
+def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], float]:
+    """How long the last tries of tasks of which most jobs wait have run, seconds, by Dag and task."""
+    jobs = Counter[tuple[str, str]]()
+    for row in rows:
+        if row.dag_id and row.task_id:
+            jobs[row.dag_id, row.task_id] += row.jobs
+    tasks = [task for task, _ in jobs.most_common(MOST_TASKS)]
+    if not tasks:
+        return {}
+    seconds = (JobRow.ended_at - JobRow.started_at).label("seconds")
+    names = JobRow.dag_id.label("dag_id"), JobRow.task_id.label("task_id")
+    each = [
+        select(
+            select(*names, seconds)
+            .where(
+                JobRow.dag_id == dag_id,
+                JobRow.task_id == task_id,
+                JobRow.ended_at.is_not(None),
+                JobRow.state == State.SUCCEEDED,
+            )
+            .order_by(JobRow.ended_at.desc())
+            .limit(MOST_TRIES)
+            .subquery()
+        )
+        for dag_id, task_id in tasks
+    ]
+    tries = union_all(*each).subquery()
+    query = select(tries.c.dag_id, tries.c.task_id, func.avg(tries.c.seconds)).group_by(tries.c.dag_id, tries.c.task_id)
+    return {(dag, task): max(0.0, mean) for dag, task, mean in session.execute(query) if mean is not None}
 
 
 def place_text(place: Place) -> str:

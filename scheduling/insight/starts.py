@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from lading.scheduling.reason_codes import CODES
 from lading.scheduling.text.units import format_time
@@ -106,15 +107,17 @@ class Backlog:
     """What is before a job that waits.
 
     :param jobs: that wait for the same and start before it
-    :param per_second: how many end there in a second at full load; None: too few have
-    :param whose: what ends them, with its verb, as text: "site hpc finishes"
+    :param per_second: how many finish there in a second at full load; None: too few have
+    :param whose: what finishes them, with its verb, as text: "site hpc finishes"
     :param is_shared: whether they are in the queue of a batch system, where jobs of others come between them
+    :param seconds: until it starts, by how long these jobs run; None: they run for as long as those that have finished
     """
 
     jobs: float
     per_second: float | None
     whose: str
     is_shared: bool = False
+    seconds: float | None = None
 
 
 def held_because(code: str | None) -> str | None:
@@ -125,14 +128,27 @@ def held_because(code: str | None) -> str | None:
     return CODES[code].title if code in HOLDING else None
 
 
-def rate_at_full_load(waits: Iterable[tuple[float, float]], ended: Sequence[float], since: float) -> float | None:
-    """How many jobs end in a second while others wait; None: too few have.
+class Rate(NamedTuple):
+    """How fast jobs finish while others wait.
 
-    Each end makes room for a start. What was started together when machines came up says nothing of that.
+    :param jobs: per second
+    :param work: cpu-seconds of theirs per second
+    """
+
+    jobs: float
+    work: float
+
+
+def rate_at_full_load(
+    waits: Iterable[tuple[float, float]], ended: Sequence[tuple[float, float]], since: float
+) -> Rate | None:
+    """Return how fast jobs finish while others wait; None: too few have.
+
+    Each job that finishes makes room for another. Starts say nothing: machines that come up start many at once.
 
     :param waits: from when to when jobs have waited
-    :param ended: when jobs have ended
-    :param since: what was before is not looked at
+    :param ended: when jobs have finished, and their cpu-seconds
+    :param since: earlier waits and jobs do not count
     """
     full: list[list[float]] = []
     for begin, end in sorted((max(begin, since), end) for begin, end in waits if end > since):
@@ -141,8 +157,8 @@ def rate_at_full_load(waits: Iterable[tuple[float, float]], ended: Sequence[floa
         else:
             full.append([begin, end])
     seconds = sum(end - begin for begin, end in full)
-    count = sum(any(begin <= at <= end for begin, end in full) for at in ended)
-    return count / seconds if count >= FEWEST_WAITS and seconds > 0 else None
+    work = [amount for at, amount in ended if any(begin <= at <= end for begin, end in full)]
+    return Rate(len(work) / seconds, sum(work) / seconds) if len(work) >= FEWEST_WAITS and seconds > 0 else None
 
 
 def expected_start(
@@ -189,7 +205,7 @@ def is_still_expected(now: float, native: float | None) -> bool:
 
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which those before a job, and one more, have ended."""
-    left = (backlog.jobs + 1) / per_second
+    left = (backlog.jobs + 1) / per_second if backlog.seconds is None else backlog.seconds
     first, last = left / math.sqrt(WIDEST), left * math.sqrt(WIDEST)
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)

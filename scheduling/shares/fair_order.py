@@ -7,8 +7,9 @@ the mean part that the share has used lately. Half of the job in question counts
 apportionment (Balinski and Young, Fair Representation, 1982): without it shares of large jobs would get more than their
 weight, with all of it less. Within a share jobs keep their order.
 
-Jobs for which no place was found last, though it was sought, count for themselves alone: thousands that wait for a GPU
-must not make their share go last where it waits for cpus, of which there are some.
+Jobs that found no place in the last pass, though one was sought, are counted separately from the rest of their share:
+thousands that wait for a GPU must not make their share go last where it waits for cpus, of which there are some. The
+first of them still goes before the later jobs of its share: otherwise small jobs would overtake a large one forever.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ class Candidate(NamedTuple):
 class _Queue:
     """The jobs of one share, or those of them that are alike and found no place, and what it has while they go."""
 
-    __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory")
+    __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory", "share")
 
     def __init__(self, share: str, shares: Shares, standing: Standing) -> None:
         its_own, total = shares.get(share), standing.total
+        self.share = share
         used = standing.used_by(share)
         self.cpus, self.memory, self.gpus = (
             have / all_of_it if all_of_it > 0 else 0.0 for have, all_of_it in zip(used[:3], total[:3], strict=True)
@@ -188,10 +190,20 @@ def _fill(
         heap.append((not _is_kept(queue, jobs[first]), queue.key(jobs[first], of_each), first, number))
     heapify(heap)
     append = order.append
+    waiting = _first_jobs(queues)
+    ahead: set[int] = set()
     while heap:
         _, _, job, number = heap[0]
-        append(job)
         queue = queues[number]
+        if firsts := waiting.get(queue.share):
+            before = [first for first in firsts if first < job]
+            order += before
+            ahead.update(before)
+            waiting[queue.share] = [first for first in firsts if first > job]
+        if job in ahead:
+            ahead.remove(job)
+        else:
+            append(job)
         cpus, memory, gpus = jobs[job].need
         queue.cpus += cpus * of_cpus
         queue.memory += memory * of_memory
@@ -207,6 +219,14 @@ def _fill(
         following = queue.jobs[at]
         is_kept = bool(kept) and _is_kept(queue, jobs[following])
         heapreplace(heap, (not is_kept, queue.key(jobs[following], of_each), following, number))
+
+
+def _first_jobs(queues: Sequence[_Queue]) -> dict[str, list[int]]:
+    """Return the first job of each queue, in order, of the shares that have several queues."""
+    firsts: dict[str, list[int]] = {}
+    for queue in queues:
+        firsts.setdefault(queue.share, []).append(queue.jobs[0])
+    return {share: sorted(its) for share, its in firsts.items() if len(its) > 1}
 
 
 def _is_kept(queue: _Queue, job: Candidate) -> bool:

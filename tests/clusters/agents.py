@@ -25,6 +25,7 @@ class AgentSite(FakeSite):
         self.location = replace(self.location, capacity=Resources(cpus=cpus, memory=1_000_000))
         self.inbox: dict[str, Envelope] = {}
         self.ended: list[str] = []
+        self.overtaken: dict[str, float] = {}
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for each in envelopes["here"]:
@@ -46,15 +47,23 @@ class AgentSite(FakeSite):
         """What is held for jobs that are to come."""
         return Resources()
 
+    @property
+    def now(self) -> float:
+        """The time by which jobs have waited; by this one none ever has for its patience."""
+        return 0.0
+
     def _start(self) -> None:
+        since = self.overtaken
         waiting = [
-            QueuedJob(each.token, each.resources, each.priority, each.queued_at, rest=each.rest, turn=each.turn)
+            QueuedJob(each.token, each.resources, each.priority, each.queued_at, since.get(each.token), each.rest, each.turn)
             for each in self.inbox.values()
         ]
         waiting.sort(key=lambda job: job.rank)
         used = sum((each.resources for each in self.jobs.values()), self.kept)
         capacity = self.location.capacity
-        for token in next_starts(waiting, capacity - used, capacity, now=0.0, patience=60.0).starts:
+        decision = next_starts(waiting, capacity - used, capacity, now=self.now, patience=60.0)
+        since |= dict.fromkeys(decision.overtaken, self.now)
+        for token in decision.starts:
             self.jobs[token] = self.inbox.pop(token)
             self.events.append({"event": "started", "token": token, "at": time.time()})
         # What waits for its turn is there as well.

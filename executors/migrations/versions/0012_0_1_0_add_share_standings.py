@@ -15,7 +15,10 @@ def upgrade() -> None:
     op.create_table(
         "lading_share_standing",
         sa.Column("name", sa.String(250), nullable=False),
+        sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("who", sa.String(250), nullable=False),
+        sa.Column("whose", sa.Text(), nullable=False),
+        sa.Column("weight", sa.Double(), nullable=False),
         sa.Column("entitled", sa.Double(), nullable=False),
         sa.Column("used", sa.Double(), nullable=False),
         sa.Column("lately", sa.Double()),

@@ -1,0 +1,275 @@
+"""How often jobs start within the interval that is shown first: a real controller and database, a simulated machine and clock.
+
+    python -m benchmarks.starts            both scenarios, with one seed each
+    python -m benchmarks.starts full       2,500 jobs that wait for 40 cpus
+    python -m benchmarks.starts shares     a day of 600 tasks of three teams on 8 cpus, one of which has cpus guaranteed
+    python -m benchmarks.starts shares --seeds 5
+
+Every 30 seconds somebody looks at all waiting jobs, as the page does; what is shown first of a job counts. Lengths are
+log-normal and differ by task. Nothing is known of the tasks when the day begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import logging
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow import settings
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from benchmarks.packing import machine
+from lading.executors import store
+from lading.executors.controller import leadership, site_threads
+from lading.executors.controller.controller import Controller
+from lading.executors.store import JobRow, State, starts
+from tests.clusters.agents import AgentSite
+from tests.clusters.bought import Clock
+from tests.clusters.sites import make_settings, rest
+from tests.services.sqlite import open_sqlite
+
+LOOK = 30.0
+# Airflow's scheduler queues the instances of a mapped task one after the other, seconds.
+APART = 0.005
+HOUR = 3600.0
+SITE = '[sites.lab]\nkind = "fake"\n'
+SHARES = (
+    SITE
+    + """
+[[shares]]
+team = "genomics"
+weight = 2
+
+[[shares]]
+team = "imaging"
+sites = {lab = {cpus = 12, memory = "300 GiB"}}
+
+[[shares]]
+team = "weather"
+"""
+)
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Instances of a mapped task that are queued together.
+
+    :param at: when, seconds after the begin
+    :param median: of their lengths, seconds
+    """
+
+    at: float
+    team: str
+    task: str
+    jobs: int
+    median: float
+    cpus: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is run.
+
+    :param cpus: of the machine
+    """
+
+    cpus: float
+    sites_file: str
+    bursts: Sequence[Burst]
+
+
+def full(seed: int) -> Scenario:
+    """2,500 jobs of two tasks at once, which keep 40 cpus busy for about nine hours."""
+    halves = [Burst(60.0 * number, "genomics", task, 125, 480.0) for number in range(10) for task in ("align", "sort")]
+    return Scenario(40, SITE, halves)
+
+
+def shares(seed: int) -> Scenario:
+    """600 tasks of three teams, which come in bursts over a working day and sum up to seven hours of 8 cpus."""
+    chosen, bursts = random.Random(seed), []
+    for team in ("genomics", "imaging", "weather"):
+        for task in ("a", "b", "c", "d"):
+            median = chosen.choice((180.0, 360.0, 720.0, 1440.0))
+            for size in (10, 15, 25):
+                at = chosen.uniform(0, 8 * HOUR)
+                bursts.append(Burst(at, team, task, size, median, chosen.choice((1.0, 1.0, 2.0, 4.0))))
+    return Scenario(32, SHARES, bursts)
+
+
+SCENARIOS = {"full": full, "shares": shares}
+
+
+class Machine(AgentSite):
+    """Runs each job for as long as its length says.
+
+    :ivar lengths: by token, seconds
+    """
+
+    def __init__(self, folder: Path, cpus: float, clock: Clock) -> None:
+        super().__init__("lab", folder, cpus)
+        self.clock, self.lengths = clock, dict[str, float]()
+        self.ends: list[tuple[float, str]] = []
+
+    def advance(self) -> None:
+        """Let all end that has ended until now."""
+        while self.ends and self.ends[0][0] <= self.clock.now:
+            at, token = heapq.heappop(self.ends)
+            del self.jobs[token]
+            self.ended.append(token)
+            end = {"exit_code": 0, "cause": None, "reason": None, "peak_memory": 1, "cpu_seconds": 1.0}
+            began = at - self.lengths[token]
+            self.events.append({"event": "finished", "token": token, "at": at, "started_at": began, **end})
+            self._start()
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def _start(self) -> None:
+        before = set(self.jobs)
+        super()._start()
+        for token in self.jobs.keys() - before:
+            heapq.heappush(self.ends, (self.clock.now + self.lengths[token], token))
+
+
+class Day:
+    """A scenario under a real controller, until its last job has ended."""
+
+    def __init__(self, engine: Engine, scenario: Scenario, seed: int, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.engine, self.bursts = engine, sorted(scenario.bursts, key=lambda burst: burst.at)
+        self.clock, self.random = Clock(), random.Random(seed)
+        patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
+        patch.setattr(time, "time", self.clock)
+        patch.setattr(time, "monotonic", self.clock)
+        patch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)
+        self.site = Machine(folder, scenario.cpus, self.clock)
+        (folder / "sites.toml").write_text(scenario.sites_file)
+        options = make_settings(folder, sites_file=folder / "sites.toml")
+        self.controller = Controller({"lab": self.site}, lambda *_: "", options, True, lambda changes: None)
+        self.runs = 0
+        self.widths: dict[str, tuple[float, float]] = {}
+
+    def queue(self, burst: Burst) -> None:
+        """Queue its jobs as a run of its own."""
+        self.runs += 1
+        whose = {"dag_id": burst.team, "run_id": f"r{self.runs}", "task_id": burst.task, "team": burst.team}
+        what = {"kind": "Test", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 1}
+        amounts = {"cpus": burst.cpus, "memory": 512, "disk": 0, "gpus": 0.0, "try_number": 1}
+        with Session(self.engine) as session:
+            for number in range(burst.jobs):
+                token = f"r{self.runs}-{number}"
+                self.site.lengths[token] = burst.median * self.random.lognormvariate(0, 0.5)
+                names = {"token": token, "map_index": number, "queued_at": self.clock.now + number * APART}
+                store.add_job(session, **names, **whose, **what, **amounts)
+            session.commit()
+
+    def look(self) -> None:
+        """Look at what is expected of all jobs that wait."""
+        with Session(self.engine) as session:
+            rows = session.execute(select(*starts.COLUMNS).where(JobRow.state.in_(starts.WAITING))).all()
+            starts.show_starts(session, rows, self.clock.now)
+            session.commit()
+
+    def tick(self) -> None:
+        """Let the controller tick until it has nothing more to do at this moment."""
+        for _ in range(2):
+            self.controller.threads.request_observations()
+            rest(self.controller.threads)
+            self.controller.tick()
+            rest(self.controller.threads)
+
+    def run(self) -> None:
+        """Run to the end."""
+        begin, next_look, coming = self.clock.now, self.clock.now, [*self.bursts]
+        jobs = sum(burst.jobs for burst in coming)
+        while len(self.site.ended) < jobs:
+            while coming and begin + coming[0].at <= self.clock.now:
+                self.queue(coming.pop(0))
+            self.site.advance()
+            self.tick()
+            if next_look <= self.clock.now:
+                self.look()
+                next_look = self.clock.now + LOOK
+            events = [next_look, *(end for end, _ in self.site.ends[:1]), *(begin + burst.at for burst in coming[:1])]
+            self.clock.now = max(self.clock.now + 0.001, min(events))
+
+    def close(self) -> None:
+        self.controller.site_plans.close()
+        self.controller.threads.end()
+
+
+def report(engine: Engine, name: str, took: float) -> None:
+    """Print how many began within their interval, and how wide these were."""
+    columns = JobRow.dag_id, JobRow.said_source, JobRow.said_at, JobRow.said_since, JobRow.said_until, JobRow.started_at
+    with Session(engine) as session:
+        all_jobs = session.scalar(select(func.count()).select_from(JobRow))
+        rows: Sequence[Any] = session.execute(select(*columns).where(JobRow.said_at.is_not(None))).all()
+    groups: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        groups["all"].append(row)
+        groups[row.said_source].append(row)
+        groups[f"of {row.dag_id}"].append(row)
+    print(f"{name}: {all_jobs} jobs, in {took:.0f} s")
+    for group, its in sorted(groups.items()):
+        within = sum(row.said_since <= row.started_at <= row.said_until for row in its)
+        early = sum(row.started_at < row.said_since for row in its)
+        narrow = sum(
+            row.said_until - row.said_since <= 61 or row.said_until - row.said_at <= 3.01 * (row.said_since - row.said_at)
+            for row in its
+        )
+        wait = statistics.median(row.started_at - row.said_at for row in its)
+        print(
+            f"  {group:14}{len(its):6} shown {100 * within / len(its):6.1f} % within ({early} earlier, "
+            f"{len(its) - within - early} later) {100 * narrow / len(its):6.1f} % narrow, median wait {wait:.0f} s"
+        )
+    sys.stdout.flush()
+
+
+def measure(name: str, seed: int) -> None:
+    """Run a scenario and print how good the expected starts were."""
+    really, began = time.perf_counter, time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        engine = open_sqlite(Path(folder, "airflow.db"), timeout=30)
+        import_all_models()
+        Base.metadata.create_all(engine)
+        store.metadata.create_all(engine)
+        patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
+        day = Day(engine, SCENARIOS[name](seed), seed, Path(folder), patch)
+        day.run()
+        day.close()
+        report(engine, f"{name} (seed {seed})", really() - began)
+        engine.dispose()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
+    parser.add_argument("--seeds", type=int, default=1)
+    args = parser.parse_args(argv)
+    for name in args.scenarios:
+        if name not in SCENARIOS:
+            parser.error(f"there is no scenario {name!r}: {', '.join(SCENARIOS)}")
+    logging.disable(logging.WARNING)
+    print(machine())
+    for name in args.scenarios or SCENARIOS:
+        for seed in range(1, args.seeds + 1):
+            measure(name, seed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
