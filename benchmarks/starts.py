@@ -228,7 +228,8 @@ def report(engine: Engine, name: str, took: float) -> None:
         within = sum(row.said_since <= row.started_at <= row.said_until for row in its)
         early = sum(row.started_at < row.said_since for row in its)
         narrow = sum(
-            row.said_until - row.said_since <= 61 or row.said_until - row.said_at <= 3.01 * (row.said_since - row.said_at)
+            row.said_until - row.said_since <= 61
+            or row.said_until - row.said_at <= 3.01 * (row.said_since - row.said_at)
             for row in its
         )
         wait = statistics.median(row.started_at - row.said_at for row in its)

@@ -332,6 +332,7 @@ class Lines:
     """The jobs that wait for the same, by their shares, each in the order in which they start.
 
     :param rate: how fast those there finish
+    :param cpus: those that they have together
     """
 
     def __init__(
@@ -341,8 +342,9 @@ class Lines:
         shares: Shares,
         lately: Mapping[str, float],
         rate: Rate,
+        cpus: float,
     ) -> None:
-        self.rate = rate
+        self.rate, self.cpus = rate, cpus
         self.order: dict[Line, list[tuple[tuple[int, float], Turn]]] = {}
         for (line, priority, _), turn in turns.items():
             self.order.setdefault(line, []).append(((priority, turn.oldest), turn))
@@ -357,9 +359,9 @@ class Lines:
         site = place[1] if place[0] == "site" else None
         for level in sorted({line[:2] for line in self.order}):
             waiting = {line[2]: self.sums[line][1][-1] for line in self.order if line[:2] == level}
-            ahead = TurnsAhead(shares, waiting, rate.work, lately, site, rate.work)
+            ahead = TurnsAhead(shares, waiting, cpus, lately, site, cpus)
             self.levels[level] = begin, ahead
-            begin += sum(waiting.values()) / rate.work
+            begin += sum(waiting.values()) / cpus
 
     def before(self, line: Line, key: tuple[int, float], queued_at: float, *, is_last: bool) -> tuple[float, float]:
         """How many jobs start before one, and how many seconds that takes.
@@ -369,7 +371,7 @@ class Lines:
         order, (jobs, work) = self.order.get(line, []), self.sums.get(line, ([0], [0.0]))
         at = bisect_right(order, key, key=lambda each: each[0])
         its_jobs, its_work = float(jobs[at]), work[at]
-        one = 1 / self.rate.jobs * self.rate.work  # what a job uses there
+        one = self.rate.work
         if at and order[at - 1][0][0] == key[0] and queued_at <= (with_it := order[at - 1][1]).newest:
             is_last = is_last or queued_at == with_it.newest > with_it.oldest
             one = with_it.work / with_it.jobs
@@ -378,7 +380,7 @@ class Lines:
             its_work -= behind * one
         begin, ahead = self.levels.get(line[:2], (0.0, None))
         if ahead is None:
-            return its_jobs, (its_work + one) / self.rate.work
+            return its_jobs, (its_work + one) / self.cpus
         seconds = ahead.seconds_until(line[2], its_work + one)
         others = sum(
             self._jobs_done(other, work_done)
@@ -453,13 +455,13 @@ class Backlogs:
             turns: dict[tuple[Line, int, int], Turn] = {}
             for row in self.waiting.get(place, []):
                 seconds = self.lengths.get((row.dag_id, row.task_id))
-                work = row.jobs * rate.work / rate.jobs if seconds is None else row.cpus * seconds
+                work = row.jobs * rate.work if seconds is None else row.cpus * seconds
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at, 0.0))
                 turn.jobs += row.jobs
                 turn.work += work
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
-            self.lines[place] = Lines(place, turns, self.shares, self.lately, rate)
+            self.lines[place] = Lines(place, turns, self.shares, self.lately, rate, self._cpus(place) or rate.cpus)
         return self.lines[place]
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
@@ -483,26 +485,35 @@ class Backlogs:
             self.rates[place] = next((rate for rate in found if rate is not None), None)
         return self.rates[place]
 
+    def _cpus(self, place: Place) -> float | None:
+        """The cpus that jobs use there now."""
+        there = JobRow.state == State.RUNNING, *jobs_at(place)
+        return self.session.scalar(select(func.sum(CPUS)).where(*there))
+
     def _rate(self, place: Place, seconds: float) -> Rate | None:
-        sort, first, second = place
-        there: dict[str, Sequence[Any]] = {
-            "site": () if first is None else (JobRow.site == first,),
-            "task": (JobRow.dag_id == first, JobRow.task_id == second),
-            "run": (JobRow.dag_id == first, JobRow.run_id == second),
-        }
+        there = jobs_at(place)
         since = self.now - seconds
         columns = JobRow.ended_at, (CPUS * (JobRow.ended_at - JobRow.started_at)).label("work")
-        ends = select(*columns).where(*there[sort], JobRow.ended_at >= since, JobRow.started_at.is_not(None))
+        ends = select(*columns).where(*there, JobRow.ended_at >= since, JobRow.started_at.is_not(None))
         last = self.session.execute(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)).all()
         ended = [(at, max(work, LEAST_WORK)) for at, work in last if at is not None]
         if len(ended) == MOST_OF_SITE:
             since = ended[-1][0]
-        begun = select(QUEUED, JobRow.started_at).where(*there[sort], JobRow.started_at >= since)
+        begun = select(QUEUED, JobRow.started_at).where(*there, JobRow.started_at >= since)
         begun = begun.where(WAITED >= SECONDS_UNTIL_SAID).order_by(JobRow.started_at.desc()).limit(5 * MOST_OF_SITE)
         waits = [(queued, started) for queued, started in self.session.execute(begun) if started is not None]
         if place in self.oldest:
             waits.append((self.oldest[place], self.now))
         return rate_at_full_load(waits, ended, since)
+
+
+def jobs_at(place: Place) -> tuple[ColumnElement[bool], ...]:
+    """The condition for the jobs whose ends those wait for that wait for a place."""
+    sort, first, second = place
+    if sort == "site":
+        return () if first is None else (JobRow.site == first,)
+    of_task = JobRow.task_id if sort == "task" else JobRow.run_id
+    return JobRow.dag_id == first, of_task == second
 
 
 def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], float]:

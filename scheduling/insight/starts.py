@@ -132,11 +132,16 @@ class Rate(NamedTuple):
     """How fast jobs finish while others wait.
 
     :param jobs: per second
-    :param work: cpu-seconds of theirs per second
+    :param work: the mean cpu-seconds of one
     """
 
     jobs: float
     work: float
+
+    @property
+    def cpus(self) -> float:
+        """The cpus that are in use on average."""
+        return self.jobs * self.work
 
 
 def rate_at_full_load(
@@ -158,7 +163,7 @@ def rate_at_full_load(
             full.append([begin, end])
     seconds = sum(end - begin for begin, end in full)
     work = [amount for at, amount in ended if any(begin <= at <= end for begin, end in full)]
-    return Rate(len(work) / seconds, sum(work) / seconds) if len(work) >= FEWEST_WAITS and seconds > 0 else None
+    return Rate(len(work) / seconds, sum(work) / len(work)) if len(work) >= FEWEST_WAITS and seconds > 0 else None
 
 
 def expected_start(

@@ -55,7 +55,9 @@ class AgentSite(FakeSite):
     def _start(self) -> None:
         since = self.overtaken
         waiting = [
-            QueuedJob(each.token, each.resources, each.priority, each.queued_at, since.get(each.token), each.rest, each.turn)
+            QueuedJob(
+                each.token, each.resources, each.priority, each.queued_at, since.get(each.token), each.rest, each.turn
+            )
             for each in self.inbox.values()
         ]
         waiting.sort(key=lambda job: job.rank)

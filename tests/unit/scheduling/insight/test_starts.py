@@ -88,4 +88,4 @@ def test_what_a_plan_starts_together_is_no_rate() -> None:
     waits, since = [(NOW - 100.0, NOW)], NOW - 3600
     assert rate_at_full_load(waits, [], since) is None, "nothing has ended"
     assert rate_at_full_load(waits, [(NOW - 200.0, 30.0)] * 9, since) is None, "they ended while nothing waited"
-    assert rate_at_full_load([*waits, (NOW - 150, NOW - 50)], [(NOW - 1.0, 30.0)] * 15, since) == Rate(0.1, 3.0)
+    assert rate_at_full_load([*waits, (NOW - 150, NOW - 50)], [(NOW - 1.0, 30.0)] * 15, since) == Rate(0.1, 30.0)
