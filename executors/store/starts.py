@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Integer, and_, bindparam, case, cast, func, null, or_, select, union_all, update
@@ -26,6 +25,7 @@ from lading.scheduling.insight.starts import (
     LATE_SECONDS,
     Backlog,
     ExpectedStart,
+    Finished,
     KnownWaits,
     Rate,
     StartSource,
@@ -35,7 +35,7 @@ from lading.scheduling.insight.starts import (
     rate_at_full_load,
 )
 from lading.scheduling.reason_codes import CODES
-from lading.scheduling.shares.turns_ahead import TurnsAhead
+from lading.scheduling.shares.queue_ahead import Alike, Line, QueueAhead, Running
 from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
@@ -61,8 +61,12 @@ SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
 # Of a job on all of its nodes.
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
-# What has finished at once has used some cpu-seconds all the same.
-LEAST_WORK = 0.001
+# What has finished at once has run all the same, seconds.
+LEAST_SECONDS = 0.001
+# As many parts of what runs finish one after the other where nothing is known of it.
+MOST_PARTS = 20
+# A job that has run for longer than expected, or nearly so, is expected to run for this part of its length.
+LEAST_LEFT = 0.25
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
@@ -305,99 +309,66 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
 
 @dataclass(slots=True)
 class Turn:
-    """Jobs of a share that wait for the same and were queued within a minute.
+    """Jobs of a line that were queued within a minute.
 
     :param oldest: when the first of them was queued
     :param newest: when the last of them was
+    :param cpus: of all of them
     :param work: the cpu-seconds that they are expected to use
     """
 
     jobs: int
     oldest: float
     newest: float
-    work: float
+    cpus: float = 0.0
+    work: float = 0.0
 
-    def behind(self, queued_at: float) -> float:
-        """How many of them start after one of them, and that one, as if they had been queued at equal intervals."""
+    def before(self, queued_at: float) -> float:
+        """How many of them start before one of them, as if they had been queued at equal intervals."""
         if self.newest > self.oldest:
-            return 1 + (self.jobs - 1) * (self.newest - queued_at) / (self.newest - self.oldest)
-        return (self.jobs + 1) / 2
-
-
-# Those of a higher one start first, whatever their shares have; the last part is their share.
-Line = tuple[bool, int, str]
+            return (self.jobs - 1) * (queued_at - self.oldest) / (self.newest - self.oldest)
+        return (self.jobs - 1) / 2
 
 
 class Lines:
-    """The jobs that wait for the same, by their shares, each in the order in which they start.
+    """The jobs that wait for the same, in the order in which they start.
 
-    :param rate: how fast those there finish
-    :param cpus: those that they have together
+    :param cpus: that those have together which run there
     """
 
     def __init__(
         self,
-        place: Place,
         turns: Mapping[tuple[Line, int, int], Turn],
+        running: Sequence[Running],
+        cpus: float,
         shares: Shares,
         lately: Mapping[str, float],
-        rate: Rate,
-        cpus: float,
+        site: str | None,
     ) -> None:
-        self.rate, self.cpus = rate, cpus
         self.order: dict[Line, list[tuple[tuple[int, float], Turn]]] = {}
         for (line, priority, _), turn in turns.items():
             self.order.setdefault(line, []).append(((priority, turn.oldest), turn))
-        self.sums: dict[Line, tuple[list[int], list[float]]] = {}
+        self.sums: dict[Line, list[int]] = {}
+        alike: dict[Line, list[Alike]] = {}
         for line, its in self.order.items():
             its.sort(key=lambda each: each[0])
-            jobs, work = accumulate(turn.jobs for _, turn in its), accumulate(turn.work for _, turn in its)
-            self.sums[line] = [0, *jobs], [0.0, *work]
-        # Each level begins when those above it have nothing left.
-        self.levels: dict[tuple[bool, int], tuple[float, TurnsAhead]] = {}
-        begin = 0.0
-        site = place[1] if place[0] == "site" else None
-        for level in sorted({line[:2] for line in self.order}):
-            waiting = {line[2]: self.sums[line][1][-1] for line in self.order if line[:2] == level}
-            ahead = TurnsAhead(shares, waiting, cpus, lately, site, cpus)
-            self.levels[level] = begin, ahead
-            begin += sum(waiting.values()) / cpus
+            self.sums[line] = [0, *accumulate(turn.jobs for _, turn in its)]
+            alike[line] = [Alike(turn.jobs, turn.cpus / turn.jobs, turn.work / turn.cpus) for _, turn in its]
+        self.ahead = QueueAhead(alike, running, cpus, shares, lately, site)
 
     def before(self, line: Line, key: tuple[int, float], queued_at: float, *, is_last: bool) -> tuple[float, float]:
         """How many jobs start before one, and how many seconds that takes.
 
         :param is_last: whether the last of those is meant that were queued with it
         """
-        order, (jobs, work) = self.order.get(line, []), self.sums.get(line, ([0], [0.0]))
+        order, sums = self.order.get(line, []), self.sums.get(line, [0])
         at = bisect_right(order, key, key=lambda each: each[0])
-        its_jobs, its_work = float(jobs[at]), work[at]
-        one = self.rate.work
+        before = float(sums[at])
         if at and order[at - 1][0][0] == key[0] and queued_at <= (with_it := order[at - 1][1]).newest:
             is_last = is_last or queued_at == with_it.newest > with_it.oldest
-            one = with_it.work / with_it.jobs
-            behind = 1.0 if is_last else with_it.behind(queued_at)
-            its_jobs -= behind
-            its_work -= behind * one
-        begin, ahead = self.levels.get(line[:2], (0.0, None))
-        if ahead is None:
-            return its_jobs, (its_work + one) / self.cpus
-        seconds = ahead.seconds_until(line[2], its_work + one)
-        others = sum(
-            self._jobs_done(other, work_done)
-            for other in self.order
-            if other != line and other[:2] <= line[:2]
-            for work_done in [ahead.work_until(other[2], seconds) if other[:2] == line[:2] else inf]
-        )
-        return its_jobs + others, begin + seconds
-
-    def _jobs_done(self, line: Line, work: float) -> float:
-        """How many jobs of a line this work is."""
-        jobs, amounts = self.sums[line]
-        at = min(bisect_right(amounts, work), len(amounts) - 1)
-        if work >= amounts[-1]:
-            return float(jobs[-1])
-        part = (work - amounts[at - 1]) / (amounts[at] - amounts[at - 1])
-        return jobs[at - 1] + part * (jobs[at] - jobs[at - 1])
+            before = before - 1 if is_last else sums[at - 1] + with_it.before(queued_at)
+        seconds, jobs = self.ahead.start(line, before)
+        return jobs, seconds
 
 
 class Backlogs:
@@ -422,8 +393,8 @@ class Backlogs:
         if asked is not None and all(job.reason_code in LIMITED for job in asked):
             conditions = [is_limited, JobRow.dag_id.in_({job.dag_id for job in asked})]
         self.rows = together(session, now, names, *conditions)
-        ahead = database_ahead(session)
-        lengths = mean_lengths(session, self.rows)
+        ahead = self.database_ahead = database_ahead(session)
+        self.lengths = mean_lengths(session, self.rows)
         self.waiting: dict[Place, list[Any]] = {}
         self.oldest: dict[Place, float] = {}
         for row in self.rows:
@@ -433,35 +404,50 @@ class Backlogs:
             self.waiting.setdefault(place, []).append(row)
             oldest = row.oldest - ahead
             self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
-        self.lengths = lengths
         self.rates: dict[Place, Rate | None] = {}
         self.lines: dict[Place, Lines] = {}
 
-    def line_of(self, job: Any) -> Line:
-        """Whose turn it is when a job starts."""
-        place, is_given = place_of(job), job.state == State.PLACED
-        # Where several shares are declared the priority counts within each.
-        level = 0 if self.shares.table else -job.priority
-        if is_given or place[0] != "site":
-            return not is_given, level, ""
-        columns = (
+    def share_of(self, job: Any) -> str:
+        """The share of a job."""
+        its = (
             (job.team, job.dag_id, job.dag_owner, job.dag_tags) if self.shares.table else (None, job.dag_id, None, None)
         )
-        return True, level, self.shares.share_of(Tenant.from_columns(*columns))
+        return self.shares.share_of(Tenant.from_columns(*its))
+
+    def line_of(self, job: Any) -> Line:
+        """The line in which a job waits."""
+        # Where several shares are declared the priority counts within each.
+        level = 0 if self.shares.table else -job.priority
+        # The limits of a Dag hold for all of its jobs alike.
+        share = self.share_of(job) if place_of(job)[0] == "site" else ""
+        return Line((job.state != State.PLACED, level), share)
 
     def lines_of(self, place: Place, rate: Rate) -> Lines:
-        """The jobs that wait for a place, by their shares."""
+        """The jobs that wait for a place, by their lines."""
         if place not in self.lines:
+            running = self._running(place)
+            self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
             turns: dict[tuple[Line, int, int], Turn] = {}
             for row in self.waiting.get(place, []):
-                seconds = self.lengths.get((row.dag_id, row.task_id))
-                work = row.jobs * rate.work if seconds is None else row.cpus * seconds
                 key = self.line_of(row), -row.priority, row.since
-                turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at, 0.0))
+                turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
                 turn.jobs += row.jobs
-                turn.work += work
+                turn.cpus += row.cpus
+                turn.work += row.cpus * self.lengths.get(task_of(row), rate.seconds)
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
-            self.lines[place] = Lines(place, turns, self.shares, self.lately, rate, self._cpus(place) or rate.cpus)
+            is_site, now = place[0] == "site", self.now + self.database_ahead
+            at_work = []
+            for each in running:
+                seconds = self.lengths.get(task_of(each), rate.seconds)
+                left = max(seconds - (now - each.started_at), LEAST_LEFT * seconds)
+                at_work.append(Running(self.share_of(each) if is_site else "", each.cpus, left))
+            if not running:
+                # They finish one after the other, as they have until now.
+                part, length = rate.cpus / MOST_PARTS, rate.seconds / MOST_PARTS
+                at_work = [Running("", part, length * (number + 0.5)) for number in range(MOST_PARTS)]
+            cpus = sum(each.cpus for each in at_work)
+            site = place[1] if is_site else None
+            self.lines[place] = Lines(turns, at_work, cpus, self.shares, self.lately, site)
         return self.lines[place]
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
@@ -485,26 +471,33 @@ class Backlogs:
             self.rates[place] = next((rate for rate in found if rate is not None), None)
         return self.rates[place]
 
-    def _cpus(self, place: Place) -> float | None:
-        """The cpus that jobs use there now."""
-        there = JobRow.state == State.RUNNING, *jobs_at(place)
-        return self.session.scalar(select(func.sum(CPUS)).where(*there))
+    def _running(self, place: Place) -> Sequence[Any]:
+        """The jobs that run there, those of a task together that began within a minute."""
+        names = [JobRow.dag_id, JobRow.task_id, JobRow.priority, cast(JobRow.started_at / SECONDS_TOGETHER, Integer)]
+        names += [JobRow.team, JobRow.dag_owner, JobRow.dag_tags] if self.shares.table else []
+        amounts = (
+            func.sum(CPUS).label("cpus"),
+            func.avg(JobRow.started_at).label("started_at"),
+            func.count().label("jobs"),
+        )
+        there = JobRow.state == State.RUNNING, JobRow.started_at.is_not(None), *jobs_at(place)
+        return self.session.execute(select(*names, *amounts).where(*there).group_by(*names)).all()
 
     def _rate(self, place: Place, seconds: float) -> Rate | None:
         there = jobs_at(place)
         since = self.now - seconds
-        columns = JobRow.ended_at, (CPUS * (JobRow.ended_at - JobRow.started_at)).label("work")
+        columns = JobRow.ended_at, CPUS, JobRow.ended_at - JobRow.started_at
         ends = select(*columns).where(*there, JobRow.ended_at >= since, JobRow.started_at.is_not(None))
         last = self.session.execute(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)).all()
-        ended = [(at, max(work, LEAST_WORK)) for at, work in last if at is not None]
-        if len(ended) == MOST_OF_SITE:
-            since = ended[-1][0]
+        finished = [Finished(at, cpus, max(seconds, LEAST_SECONDS)) for at, cpus, seconds in last]
+        if len(finished) == MOST_OF_SITE:
+            since = finished[-1].at
         begun = select(QUEUED, JobRow.started_at).where(*there, JobRow.started_at >= since)
         begun = begun.where(WAITED >= SECONDS_UNTIL_SAID).order_by(JobRow.started_at.desc()).limit(5 * MOST_OF_SITE)
         waits = [(queued, started) for queued, started in self.session.execute(begun) if started is not None]
         if place in self.oldest:
             waits.append((self.oldest[place], self.now))
-        return rate_at_full_load(waits, ended, since)
+        return rate_at_full_load(waits, finished, since)
 
 
 def jobs_at(place: Place) -> tuple[ColumnElement[bool], ...]:
@@ -516,12 +509,17 @@ def jobs_at(place: Place) -> tuple[ColumnElement[bool], ...]:
     return JobRow.dag_id == first, of_task == second
 
 
+def task_of(row: Any) -> tuple[str, str]:
+    """The Dag and the task of a row, empty where it has none."""
+    return row.dag_id or "", row.task_id or ""
+
+
 def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], float]:
     """How long the last tries of tasks of which most jobs wait have run, seconds, by Dag and task."""
     jobs = Counter[tuple[str, str]]()
     for row in rows:
-        if row.dag_id and row.task_id:
-            jobs[row.dag_id, row.task_id] += row.jobs
+        if all(task := task_of(row)):
+            jobs[task] += row.jobs
     tasks = [task for task, _ in jobs.most_common(MOST_TASKS)]
     if not tasks:
         return {}

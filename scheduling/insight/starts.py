@@ -128,31 +128,37 @@ def held_because(code: str | None) -> str | None:
     return CODES[code].title if code in HOLDING else None
 
 
+class Finished(NamedTuple):
+    """A job that has finished.
+
+    :param at: when, epoch seconds
+    :param seconds: for which it ran
+    """
+
+    at: float
+    cpus: float
+    seconds: float
+
+
 class Rate(NamedTuple):
     """How fast jobs finish while others wait.
 
     :param jobs: per second
-    :param work: the mean cpu-seconds of one
+    :param seconds: for which one runs on average
+    :param cpus: that they use on average
     """
 
     jobs: float
-    work: float
-
-    @property
-    def cpus(self) -> float:
-        """The cpus that are in use on average."""
-        return self.jobs * self.work
+    seconds: float
+    cpus: float
 
 
-def rate_at_full_load(
-    waits: Iterable[tuple[float, float]], ended: Sequence[tuple[float, float]], since: float
-) -> Rate | None:
+def rate_at_full_load(waits: Iterable[tuple[float, float]], finished: Iterable[Finished], since: float) -> Rate | None:
     """Return how fast jobs finish while others wait; None: too few have.
 
     Each job that finishes makes room for another. Starts say nothing: machines that come up start many at once.
 
     :param waits: from when to when jobs have waited
-    :param ended: when jobs have finished, and their cpu-seconds
     :param since: earlier waits and jobs do not count
     """
     full: list[list[float]] = []
@@ -162,8 +168,11 @@ def rate_at_full_load(
         else:
             full.append([begin, end])
     seconds = sum(end - begin for begin, end in full)
-    work = [amount for at, amount in ended if any(begin <= at <= end for begin, end in full)]
-    return Rate(len(work) / seconds, sum(work) / len(work)) if len(work) >= FEWEST_WAITS and seconds > 0 else None
+    its = [job for job in finished if any(begin <= job.at <= end for begin, end in full)]
+    if len(its) < FEWEST_WAITS or seconds <= 0:
+        return None
+    mean, work = sum(job.seconds for job in its) / len(its), sum(job.cpus * job.seconds for job in its)
+    return Rate(len(its) / seconds, mean, work / seconds)
 
 
 def expected_start(

@@ -1,0 +1,150 @@
+"""When the jobs start that wait for the same room, as far as lengths and shares say it. Pure.
+
+Room goes to one job at a time as by :mod:`lading.scheduling.shares.fair_order`: to the share that has least for its
+weight, after those that have less than is kept for them. The room is one large machine, and the next job waits until it
+fits: what small jobs gain by overtaking, large ones lose.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lading.scheduling.shares.table import Share, Shares
+from lading.scheduling.site_names import is_named
+
+# Later jobs start as fast as these do on average: a page must not take seconds.
+MOST_STARTS = 5000
+# Sums of cpus differ by so much.
+TOLERANCE = 1e-6
+
+
+class Line(NamedTuple):
+    """Jobs that start in the order in which they came.
+
+    :param level: lines of a lower level start first, whatever their shares have
+    """
+
+    level: tuple[bool, int]
+    share: str
+
+
+class Alike(NamedTuple):
+    """Jobs that follow one another in a line.
+
+    :param cpus: of one of them
+    :param seconds: for which one is expected to run
+    """
+
+    jobs: int
+    cpus: float
+    seconds: float
+
+
+class Running(NamedTuple):
+    """Jobs of a share that run.
+
+    :param cpus: of all of them
+    :param left: seconds until they are expected to finish
+    """
+
+    share: str
+    cpus: float
+    left: float
+
+
+class QueueAhead:
+    """The starts of the jobs of each line, in order.
+
+    :param lately: the mean part of all there is that each share has used lately, 0 to 1
+    :param site: the name of the site whose room it is; None: that of all sites
+    """
+
+    def __init__(
+        self,
+        lines: Mapping[Line, Sequence[Alike]],
+        running: Sequence[Running],
+        cpus: float,
+        shares: Shares,
+        lately: Mapping[str, float],
+        site: str | None = None,
+    ) -> None:
+        self.cpus = cpus
+        self.starts: dict[Line, list[tuple[float, int]]] = {line: [] for line in lines}
+        """Seconds from now, and how many jobs start before it."""
+        self.count, self.last = 0, 0.0
+        self._run({line: _jobs(its, cpus) for line, its in lines.items()}, running, shares, lately, site)
+
+    def _run(
+        self,
+        lines: dict[Line, list[list[float]]],
+        running: Sequence[Running],
+        shares: Shares,
+        lately: Mapping[str, float],
+        site: str | None,
+    ) -> None:
+        names = {line.share for line in lines} | {each.share for each in running}
+        used = dict.fromkeys(names, 0.0)
+        table = {name: shares.get(name) for name in names}
+        kept = {name: _kept(share, site) for name, share in table.items()}
+        ends: list[tuple[float, str, float]] = []
+        for each in running:
+            used[each.share] += each.cpus
+            ends.append((each.left, each.share, each.cpus))
+        heapq.heapify(ends)
+        now, free = 0.0, self.cpus - sum(used.values())
+        waiting = {line for line, its in lines.items() if its}
+
+        def key(line: Line) -> tuple[tuple[bool, int], bool, float, str]:
+            name, need = line.share, lines[line][-1][1]
+            is_kept = used[name] + need <= kept[name] + TOLERANCE
+            part = lately.get(name, 0.0) + (used[name] + need / 2) / self.cpus
+            return line.level, not is_kept, part / table[name].weight, name
+
+        while waiting and self.count < MOST_STARTS:
+            line = min(waiting, key=key)
+            alike = lines[line][-1]
+            _, need, seconds = alike
+            if free + TOLERANCE < need:
+                now, name, cpus = heapq.heappop(ends)
+                used[name] -= cpus
+                free += cpus
+                continue
+            self.starts[line].append((now, self.count))
+            self.count, self.last = self.count + 1, now
+            used[line.share] += need
+            free -= need
+            heapq.heappush(ends, (now + seconds, line.share, need))
+            alike[0] -= 1
+            if not alike[0]:
+                lines[line].pop()
+                if not lines[line]:
+                    waiting.remove(line)
+
+    def start(self, line: Line, before: float) -> tuple[float, float]:
+        """Seconds until a job of a line starts, and how many jobs start before it.
+
+        :param before: how many of its line start before it
+        """
+        starts = self.starts.get(line, [])
+        if (at := int(before + 0.5)) < len(starts):
+            return starts[at]
+        # The others start as fast as those that were simulated, whatever their line.
+        further = at - len(starts)
+        rate = self.count / self.last if self.last > 0 else 0.0
+        return self.last + (further / rate if rate else 0.0), self.count + further
+
+
+def _jobs(alike: Sequence[Alike], cpus: float) -> list[list[float]]:
+    """The same to be counted down, the last ones first."""
+    return [[each.jobs, min(each.cpus, cpus), each.seconds] for each in reversed(alike) if each.jobs]
+
+
+def _kept(share: Share, site: str | None) -> float:
+    """The cpus of the room that are kept for a share."""
+    return sum(
+        each.amounts["cpus"]
+        for each in share.kept
+        if "cpus" in each.amounts and (each.site is None or site is None or is_named(site, each.site))
+    )
