@@ -427,18 +427,24 @@ class Backlogs:
         if place not in self.lines:
             running = self._running(place)
             self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
+            is_site, now = place[0] == "site", self.now + self.database_ahead
+            # A task of which nothing has finished takes at least twice as long as it has run until now.
+            unknown = {
+                task_of(each): max(2 * (now - each.started_at), rate.seconds)
+                for each in sorted(running, key=lambda each: -each.started_at)
+            }
+            lengths = unknown | self.lengths
             turns: dict[tuple[Line, int, int], Turn] = {}
             for row in self.waiting.get(place, []):
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
                 turn.jobs += row.jobs
                 turn.cpus += row.cpus
-                turn.work += row.cpus * self.lengths.get(task_of(row), rate.seconds)
+                turn.work += row.cpus * lengths.get(task_of(row), rate.seconds)
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
-            is_site, now = place[0] == "site", self.now + self.database_ahead
             at_work = []
             for each in running:
-                seconds = self.lengths.get(task_of(each), rate.seconds)
+                seconds = lengths.get(task_of(each), rate.seconds)
                 left = max(seconds - (now - each.started_at), LEAST_LEFT * seconds)
                 at_work.append(Running(self.share_of(each) if is_site else "", each.cpus, left))
             if not running:

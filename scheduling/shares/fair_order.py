@@ -19,7 +19,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
+from lading.scheduling.shares.table import NONE_USED, Kept, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
 from lading.scheduling.site_names import is_named
 
@@ -51,7 +51,7 @@ class _Queue:
 
     __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory", "share")
 
-    def __init__(self, share: str, shares: Shares, standing: Standing) -> None:
+    def __init__(self, share: str, shares: Shares, standing: Standing, running: Need) -> None:
         its_own, total = shares.get(share), standing.total
         self.share = share
         used = standing.used_by(share)
@@ -60,7 +60,7 @@ class _Queue:
         )
         self.lately = standing.lately.get(share, 0.0)
         self.inverse = 1.0 / its_own.weight
-        self.kept = [_Left.from_kept(each, standing.used_by(share, each.site)) for each in its_own.kept]
+        self.kept = [_Left.from_kept(each, standing.used_by(share, each.site), running) for each in its_own.kept]
         self.jobs: list[int] = []
         self.at = 0
 
@@ -78,18 +78,26 @@ class _Queue:
 
 
 class _Left:
-    """What is kept for a share, less what it has."""
+    """What is kept for a share, less what it has.
 
-    __slots__ = ("amounts", "site")
+    :param running: see :func:`_running_parts`
+    """
 
-    def __init__(self, site: str | None, amounts: list[float | None]) -> None:
+    __slots__ = ("amounts", "running", "site")
+
+    def __init__(self, site: str | None, amounts: list[float | None], running: Need) -> None:
         self.site = site
         self.amounts = amounts
+        self.running = running
 
     @classmethod
-    def from_kept(cls, kept: Kept, used: ShareAmounts) -> _Left:
-        left = [None if most is None else most - have for most, have in zip(kept.most, used, strict=True)]
-        return cls(kept.site, left)
+    def from_kept(cls, kept: Kept, used: ShareAmounts, running: Need) -> _Left:
+        parts = (*running, 1.0, 1.0)
+        left = [
+            None if most is None else most - have * part
+            for most, have, part in zip(kept.most, used, parts, strict=True)
+        ]
+        return cls(kept.site, left, running)
 
     def covers(self, job: Candidate) -> bool:
         """Whether what is kept is enough for a job, and for anything that it needs."""
@@ -98,9 +106,9 @@ class _Left:
         if site is not None and hint is not None and not (is_named(hint, site) or is_named(site, hint)):
             return False
         is_any = False
-        for need, left in zip(job.need, self.amounts, strict=False):
+        for need, left, part in zip(job.need, self.amounts, self.running, strict=False):
             if left is not None and need > 0:
-                if need > left + TOLERANCE:
+                if need * part > left + TOLERANCE:
                     return False
                 is_any = True
         # Of machines and of money it is not known what the job will take before it has a place.
@@ -115,7 +123,7 @@ class _Left:
         amounts = self.amounts
         for number, need in enumerate(job.need):
             if (left := amounts[number]) is not None:
-                amounts[number] = left - need
+                amounts[number] = left - need * self.running[number]
         if (left := amounts[3]) is not None:
             parts = [need / most for need, most in zip(job.need, largest, strict=True) if most > 0]
             amounts[3] = left - min(1.0, max(parts, default=1.0))
@@ -134,6 +142,7 @@ def fair_order(
         asked = (sum(amounts) for amounts in zip(*(job.need for job in jobs), strict=True))
         standing = replace(standing, total=ShareAmounts(*asked))
     order: list[int] = []
+    running = _running_parts(standing)
     queues: dict[tuple[str, Hashable | None], _Queue] = {}
     for level in _levels(jobs):
         here: dict[int, _Queue] = {}
@@ -142,7 +151,7 @@ def fair_order(
             key = job.share, job.apart
             queue = queues.get(key)
             if queue is None:
-                queue = queues[key] = _Queue(job.share, shares, standing)
+                queue = queues[key] = _Queue(job.share, shares, standing, running)
             if id(queue) not in here:
                 here[id(queue)] = queue
                 queue.jobs, queue.at = [], 0
@@ -155,6 +164,22 @@ def fair_order(
         else:
             _fill(order, jobs, list(here.values()), standing.total, largest)
     return order
+
+
+def _running_parts(standing: Standing) -> Need:
+    """Return which part of the cpus, memory and GPUs that shares were given is of jobs that can run at once.
+
+    Machines are given more jobs than they can run at once. If all of these counted in full, a share that has half of
+    the room kept for it would be given half of the jobs up to the size of the room, and so run on a quarter of it.
+    """
+    given = NONE_USED
+    for share in standing.used:
+        given = given.plus(standing.used_by(share))
+    cpus, memory, gpus = (
+        min(1.0, there / amount) if amount > 0 < there else 1.0
+        for there, amount in zip(standing.total[:3], given[:3], strict=True)
+    )
+    return cpus, memory, gpus
 
 
 def _levels(jobs: Sequence[Candidate]) -> Iterable[Sequence[int]]:
