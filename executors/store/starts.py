@@ -7,8 +7,9 @@ came true.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -427,26 +428,26 @@ class Backlogs:
         if place not in self.lines:
             running = self._running(place)
             self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
-            is_site, now = place[0] == "site", self.now + self.database_ahead
-            # A task of which nothing has finished takes at least twice as long as it has run until now.
-            unknown = {
-                task_of(each): max(2 * (now - each.started_at), rate.seconds)
-                for each in sorted(running, key=lambda each: -each.started_at)
-            }
-            lengths = unknown | self.lengths
+            is_site = place[0] == "site"
+            lengths = self._lengths(running, rate)
             turns: dict[tuple[Line, int, int], Turn] = {}
             for row in self.waiting.get(place, []):
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
                 turn.jobs += row.jobs
                 turn.cpus += row.cpus
-                turn.work += row.cpus * lengths.get(task_of(row), rate.seconds)
+                turn.work += row.cpus * lengths[task_of(row)]
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
             at_work = []
             for each in running:
-                seconds = lengths.get(task_of(each), rate.seconds)
-                left = max(seconds - (now - each.started_at), LEAST_LEFT * seconds)
-                at_work.append(Running(self.share_of(each) if is_site else "", each.cpus, left))
+                seconds = lengths[task_of(each)]
+                left = max(seconds - self._elapsed(each), LEAST_LEFT * seconds)
+                # Those that began together do not finish together.
+                parts = min(each.jobs, MOST_PARTS)
+                share = self.share_of(each) if is_site else ""
+                at_work += [
+                    Running(share, each.cpus / parts, left * (2 * number + 1) / parts) for number in range(parts)
+                ]
             if not running:
                 # They finish one after the other, as they have until now.
                 part, length = rate.cpus / MOST_PARTS, rate.seconds / MOST_PARTS
@@ -476,6 +477,27 @@ class Backlogs:
             found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
             self.rates[place] = next((rate for rate in found if rate is not None), None)
         return self.rates[place]
+
+    def _elapsed(self, running: Any) -> float:
+        return max(0.0, self.now + self.database_ahead - running.started_at)
+
+    def _lengths(self, running: Sequence[Any], rate: Rate) -> dict[tuple[str, str], float]:
+        """For how long the jobs of each task are expected to run, seconds.
+
+        The first jobs of a task to finish are its shortest: while few have, the time of those that run counts as well.
+        """
+        elapsed = Counter[tuple[str, str]]()
+        longest: dict[tuple[str, str], float] = defaultdict(float)
+        for each in running:
+            elapsed[task_of(each)] += each.jobs * self._elapsed(each)
+            longest[task_of(each)] = max(longest[task_of(each)], self._elapsed(each))
+        lengths = defaultdict(lambda: rate.seconds, {task: mean for task, (mean, _) in self.lengths.items()})
+        for task, most in longest.items():
+            mean, tries = self.lengths.get(task, (rate.seconds, 0))
+            if tries < MOST_TRIES:
+                with_running = mean + elapsed[task] / tries if tries else math.inf
+                lengths[task] = min(with_running, max(mean, 2 * most))
+        return lengths
 
     def _running(self, place: Place) -> Sequence[Any]:
         """The jobs that run there, those of a task together that began within a minute."""
@@ -520,8 +542,8 @@ def task_of(row: Any) -> tuple[str, str]:
     return row.dag_id or "", row.task_id or ""
 
 
-def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], float]:
-    """How long the last tries of tasks of which most jobs wait have run, seconds, by Dag and task."""
+def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], tuple[float, int]]:
+    """How long the last tries of the tasks of most jobs have run on average, seconds, and how many there were."""
     jobs = Counter[tuple[str, str]]()
     for row in rows:
         if all(task := task_of(row)):
@@ -547,8 +569,10 @@ def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str],
         for dag_id, task_id in tasks
     ]
     tries = union_all(*each).subquery()
-    query = select(tries.c.dag_id, tries.c.task_id, func.avg(tries.c.seconds)).group_by(tries.c.dag_id, tries.c.task_id)
-    return {(dag, task): max(0.0, mean) for dag, task, mean in session.execute(query) if mean is not None}
+    names = tries.c.dag_id, tries.c.task_id
+    query = select(*names, func.avg(tries.c.seconds), func.count()).group_by(*names)
+    found = session.execute(query)
+    return {(dag, task): (max(0.0, mean), jobs) for dag, task, mean, jobs in found if mean is not None}
 
 
 def place_text(place: Place) -> str:

@@ -31,9 +31,6 @@ EARLY_PART = 0.75
 PLAN_EARLY_PART, PLAN_EARLY_SECONDS = 0.25, 10.0
 # The latest start by a plan or by those before it is as many times as far as the earliest, or so many seconds later.
 WIDEST, NARROWEST_SECONDS = 3.0, 60.0
-# The earliest start after a backlog is this part of what is expected. Later is likelier than earlier: jobs that are
-# still to come take turns too.
-EARLY_OF_BACKLOG = 0.7
 # Reasons that hold a job until somebody, or a new period, changes something: none is promised a start. Of what passes
 # by itself one is expected as of other jobs: a token is renewed and a write tried again (stale_token, cannot_write,
 # cannot_start), one location of several answers again (location_state, location_note), what jobs were promised or
@@ -223,7 +220,7 @@ def is_still_expected(now: float, native: float | None) -> bool:
 def after_backlog(now: float, backlog: Backlog, per_second: float) -> ExpectedStart:
     """The interval around the time at which those before a job, and one more, have ended."""
     left = (backlog.jobs + 1) / per_second if backlog.seconds is None else backlog.seconds
-    first, last = EARLY_OF_BACKLOG * left, WIDEST * EARLY_OF_BACKLOG * left
+    first, last = left / math.sqrt(WIDEST), left * math.sqrt(WIDEST)
     if last - first < NARROWEST_SECONDS:
         first = max(0.0, left - NARROWEST_SECONDS / 2)
         last = first + NARROWEST_SECONDS
