@@ -286,7 +286,9 @@ class Agent:
             self.inbox.cancel(token, reason, path.unlink)
 
     def _enforce_limits(self) -> float:
-        return self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
+        pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
+        self.running.report_memory()
+        return pause
 
     def _hold_room(self) -> None:
         if (config := self.config) is not None:

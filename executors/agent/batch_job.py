@@ -112,6 +112,7 @@ class BatchJob:
             self.running.api_away()
             self._read_cancel()
             pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
+            self.running.report_memory()
         except OSError:
             log.exception("something in the spool cannot be read or written, will try again")
             pause = TICK

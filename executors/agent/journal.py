@@ -50,6 +50,10 @@ class Journal(ABC):
     def waiting(self, token: str, reason: Reason) -> None:
         self._events.append({"event": "waiting", "token": token, "reason": reason})
 
+    def measured(self, token: str, *, peak_memory: int) -> None:
+        """Report the most memory that a running job has used so far, MiB."""
+        self._events.append({"event": "measured", "token": token, "peak_memory": peak_memory})
+
     def held(self, token: str, *, at: float) -> None:
         """Report that room is held."""
         self._events.append({"event": "held", "token": token, "at": at})

@@ -44,6 +44,10 @@ AGAIN = 0.5
 # How many jobs wait for an answer of the API server is counted this often: each of them reports each count, seconds.
 SECONDS_PER_COUNT = 60.0
 
+# How often the peak memory of running jobs is reported, seconds, and by what part it must have grown: a thousand jobs
+# whose memory does not change cost nothing.
+MEMORY_INTERVAL, MEMORY_GROWTH = 60.0, 0.1
+
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -72,6 +76,8 @@ class RunningJob:
     kill_supervisor_at: float | None = None
     meter: MemoryMeter = field(default_factory=MemoryMeter)
     peak_memory: int | None = None
+    reported_memory: int = 0
+    """What was reported of its peak while it runs, MiB."""
     unanswered_since: float | None = None
     """Since when it cannot begin, because Airflow's API server does not answer, epoch seconds; None: it can."""
     is_reported_unanswered: bool = False
@@ -160,6 +166,7 @@ class RunningJobs:
         self.trouble = Trouble(log)
         self._away: Reason | None = None
         self._away_until = 0.0
+        self._next_memory = 0.0
 
     def used(self) -> Resources:
         """What the jobs occupy whose task has not ended."""
@@ -298,6 +305,24 @@ class RunningJobs:
                 job.is_reported_unanswered = True
                 self.journal.waiting(job.token, self._away)
         return self._away
+
+    def report_memory(self) -> None:
+        """Report the peak memory of the jobs that have run for a minute, where it has grown since the last report.
+
+        A container's processes are not below its supervisor: its own runner measures them, and tells only at the end.
+        """
+        if time.monotonic() < self._next_memory:
+            return
+        self._next_memory = time.monotonic() + MEMORY_INTERVAL
+        for job in self._occupying():
+            peak = job.peak_memory or 0
+            if (
+                job.supervisor.container is None
+                and job.age >= MEMORY_INTERVAL
+                and peak > job.reported_memory * (1 + MEMORY_GROWTH)
+            ):
+                job.reported_memory = peak
+                self.journal.measured(job.token, peak_memory=peak)
 
     def _occupying(self) -> list[RunningJob]:
         return [job for job in self.jobs.values() if not job.task_has_ended]

@@ -242,9 +242,10 @@ def change_by_event(event: dict[str, Any]) -> Change | None:
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
         return Change(event["token"], {"reason": event["reason"], **batch_job_columns(event)}, report=True)
-    if event["event"] == "estimated" or (event["event"] == "located" and batch_job_columns(event)):
+    if event["event"] in ("estimated", "measured") or (event["event"] == "located" and batch_job_columns(event)):
         start = {"native_start": event["starts_at"]} if "starts_at" in event else {}
-        return Change(event["token"], {**batch_job_columns(event), **start})
+        peak = {"peak_memory": event["peak_memory"]} if "peak_memory" in event else {}
+        return Change(event["token"], {**batch_job_columns(event), **start, **peak})
     if event["event"] == "returned":
         return queued_again(event["token"], event.get("reason"), {"state": State.PLACED, "location": event["location"]})
     if event["event"] == "finished":

@@ -110,10 +110,15 @@ def waiting(session: Session) -> Sequence[Any]:
 
 
 class MemoryInUse(NamedTuple):
-    """The memory of the machines of a site that are up, and what of it is promised to jobs that run there, MiB."""
+    """The memory of the machines of a site that are up, MiB.
+
+    :param promised: to the jobs that run there
+    :param used: the sum of the peaks of those jobs that have run long enough to be measured (a minute)
+    """
 
     promised: int = 0
     up: int = 0
+    used: int = 0
 
 
 def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
@@ -122,13 +127,14 @@ def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
     launched = select(InstanceRow.site, InstanceRow.token, InstanceRow.memory).where(InstanceRow.state.in_(UP))
     machines = {(site, name): memory for query in (fixed, launched) for site, name, memory in session.execute(query)}
     columns = JobRow.site, JobRow.location
-    running = select(*columns, func.sum(JobRow.memory)).where(JobRow.state == State.RUNNING).group_by(*columns)
-    # What is in a queue of a batch system is on nodes that are not Lading's to count.
-    promised = {(site, name): int(memory) for site, name, memory in session.execute(running)}
+    sums = func.sum(JobRow.memory), func.sum(JobRow.peak_memory)
+    running = select(*columns, *sums).where(JobRow.state == State.RUNNING).group_by(*columns)
+    # Batch jobs are on nodes that are not Lading's to count.
+    of_jobs = {(site, name): (int(promised), int(used or 0)) for site, name, promised, used in session.execute(running)}
     found: dict[str, MemoryInUse] = {}
     for (site, name), memory in machines.items():
-        before = found.get(site, MemoryInUse())
-        found[site] = MemoryInUse(before.promised + promised.get((site, name), 0), before.up + int(memory or 0))
+        before, (promised, used) = found.get(site, MemoryInUse()), of_jobs.get((site, name), (0, 0))
+        found[site] = MemoryInUse(before.promised + promised, before.up + int(memory or 0), before.used + used)
     return found
 
 

@@ -165,6 +165,15 @@ class Finished(JsonModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Measured(JsonModel):
+    """The most memory that a running job has used so far, MiB."""
+
+    event: Literal["measured"]
+    token: Token
+    peak_memory: Memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Returned(JsonModel):
     """A job has not begun where it was given to, and will not: it waits again."""
 
@@ -322,6 +331,7 @@ KINDS: dict[str, type[JsonModel]] = {
     "waiting": JobWaiting,
     "located": Located,
     "estimated": Estimated,
+    "measured": Measured,
     "finished": Finished,
 }
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}

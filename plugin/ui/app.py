@@ -247,7 +247,7 @@ def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGr
 
 @looks.get("/queue-waits")
 def get_queue_waits(session: SessionDep) -> list[QueueWait]:
-    """How long batch jobs have waited in the queues of sites, by their size."""
+    """How long batch jobs, allocations and instances have waited until they started, by site, queue and size."""
     return queue_waits(session)
 
 

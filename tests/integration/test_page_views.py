@@ -39,7 +39,7 @@ VIEWS = {
     "dag": ("/dags/genomes/plugin/lading-dag", "Runs of genomes"),
     "run": ("/dags/genomes/runs/{run}/plugin/lading-run", "Tasks of the run"),
     "task": ("/dags/genomes/runs/{run}/tasks/fetch/plugin/lading-task", None),
-    "mapped-task": ("/dags/genomes/runs/{run}/tasks/align/plugin/lading-task", "Tries"),
+    "mapped-task": ("/dags/genomes/runs/{run}/tasks/align/mapped/0/plugin/lading-task", None),
     "home": ("/", None),
 }
 # Whether nothing is wider than the window.

@@ -256,7 +256,7 @@ export interface paths {
         };
         /**
          * Get Queue Waits
-         * @description How long batch jobs have waited in the queues of sites, by their size.
+         * @description How long batch jobs, allocations and instances have waited until they started, by site, queue and size.
          */
         get: operations["get_queue_waits_queue_waits_get"];
         put?: never;
@@ -798,6 +798,8 @@ export interface components {
             name: (number | null)[];
             /** Nodes */
             nodes: number[];
+            /** Peak */
+            peak: (number | null)[];
             /** Place */
             place: number[];
             /** Started */
@@ -900,11 +902,11 @@ export interface components {
         Period: "day" | "week" | "month";
         /**
          * QueueWait
-         * @description The waits of batch jobs of about one size in one queue, those that began last.
+         * @description The waits of batch jobs, allocations or instances of about one size in one queue: those that started last.
          */
         QueueWait: {
-            /** Jobs */
-            jobs: number;
+            /** Count */
+            count: number;
             /** Median */
             median: number;
             /** More Cpus Than */
@@ -917,6 +919,11 @@ export interface components {
             queue: string | null;
             /** Site */
             site: string;
+            /**
+             * What
+             * @enum {string}
+             */
+            what: "jobs" | "allocations" | "instances";
         };
         /**
          * RequestBody
@@ -1173,6 +1180,8 @@ export interface components {
             memory_promised: number;
             /** Memory Up */
             memory_up: number;
+            /** Memory Used */
+            memory_used: number;
             /** Name */
             name: string;
             /** Nodes */

@@ -64,8 +64,8 @@ test("a run is hurried by what was chosen and typed", () => {
 test("only who may change the run has the form, and what was asked can be taken back", () => {
   const page = (outlook: object, mayEdit: boolean) => renderToStaticMarkup(<Outlook dagId="d" runId="r" outlook={{...NOTHING, ...outlook}} mayEdit={mayEdit} />);
   expect(page({}, true)).toContain('aria-label="Hurry"');
-  expect(page({}, true)).not.toContain("Take back");
-  expect(page({asked_by: "alice", asked_hurry: 0, asked_at: 0}, true)).toContain("Take back");
+  expect(page({}, true)).not.toContain("Reset");
+  expect(page({asked_by: "alice", asked_hurry: 0, asked_at: 0}, true)).toContain("Reset");
   const seen = page({finish_by: 0, ends_at: 60, trouble: "cannot end by 1970-01-01 00:00:00 UTC: about 1970-01-01 00:01:00 UTC at the earliest"}, false);
   expect(seen).not.toContain("Hurry");
   expect(seen).toMatch(/role="alert">It cannot end by/);

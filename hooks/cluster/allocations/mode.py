@@ -253,7 +253,8 @@ class AllocationMode(ClusterPoller):
             self._paths.pop(token, None)
 
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
-        self.interval.changed()
+        if event["event"] != "measured":  # of which many jobs have one now and then: nothing is to be asked sooner
+            self.interval.changed()
         if job.ended:
             self.event_buffer.drop(file)
             return

@@ -161,7 +161,8 @@ class JobMode(ClusterPoller):
         self.post_mortem.forget(tokens)
 
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
-        self.interval.changed()
+        if event["event"] != "measured":  # of which many jobs have one now and then: nothing is to be asked sooner
+            self.interval.changed()
         if job.ended:
             self.event_buffer.drop(file)
         elif event["event"] == "started":

@@ -30,7 +30,7 @@ OVERLAP = 10.0
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
     JobRow.site, JobRow.location, JobRow.node, JobRow.cpus, JobRow.nodes, JobRow.lane, JobRow.state, JobRow.started_at,
-    JobRow.ended_at, JobRow.memory,
+    JobRow.ended_at, JobRow.memory, JobRow.peak_memory,
 )  # fmt: skip
 
 
@@ -48,6 +48,8 @@ class JobColumns(BaseModel):
     lane: list[float]
     cpus: list[float]
     memory: list[int]
+    peak: list[int | None]
+    """The most memory that it has used, of all its nodes or until now; None: it is not measured."""
     nodes: list[int]
     """On each of which it has ``cpus`` and ``memory``; where it is drawn is one of them."""
     started: list[float]
@@ -168,14 +170,14 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
     add_id, add_place, add_name, add_index, add_try = (
         jobs.id.append, jobs.place.append, jobs.name.append, jobs.map_index.append, jobs.try_number.append,
     )  # fmt: skip
-    add_lane, add_cpus, add_memory, add_nodes, add_start, add_end, add_state = (
-        jobs.lane.append, jobs.cpus.append, jobs.memory.append, jobs.nodes.append, jobs.started.append,
-        jobs.ended.append, jobs.state.append,
+    add_lane, add_cpus, add_memory, add_peak, add_nodes, add_start, add_end, add_state = (
+        jobs.lane.append, jobs.cpus.append, jobs.memory.append, jobs.peak.append, jobs.nodes.append,
+        jobs.started.append, jobs.ended.append, jobs.state.append,
     )  # fmt: skip
     # A row as a tuple: by their names the columns of thousands take twice as long.
     for (
         token, kind, dag_id, run_id, task_id, map_index, try_number, site, location, node, cpus, nodes, lane, state,
-        started_at, ended_at, memory,
+        started_at, ended_at, memory, peak,
     ) in rows:  # fmt: skip
         if (is_seen := seen.get(dag_id)) is None:
             is_seen = seen[dag_id] = sight.sees(dag_id)
@@ -187,6 +189,7 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
         add_lane(lane or 0.0)
         add_cpus(cpus)
         add_memory(memory)
+        add_peak(peak)
         add_nodes(nodes or 1)
         add_start(round(started_at - origin, DIGITS))
         add_end(None if ended_at is None else round(ended_at - origin, DIGITS))

@@ -102,7 +102,9 @@ class SiteState(BaseModel):
     cpus_up: float | None
     """None: it is a batch system, with no allocation."""
     memory_promised: int
-    """To jobs that run on what is up; likewise what that has."""
+    """MiB, to jobs that run on machines that are up."""
+    memory_used: int
+    """The sum of the peaks of those jobs, as far as they are measured."""
     memory_up: int
     usd_per_hour: float | None
 
@@ -358,6 +360,7 @@ def site_state(
         cpus_batch=at_work.batch,
         cpus_up=cpus_up,
         memory_promised=memory.promised,
+        memory_used=memory.used,
         memory_up=memory.up,
         usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
     )

@@ -5,7 +5,7 @@ import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState
 import {ago, cost, count, cpusText, date, fraction, inUse, iso, memory, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Badge, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
+import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
@@ -22,7 +22,7 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
   return [{title: "Actions", text: false, has: (row) => cells(row).length, cell}];
 }
 const ofSite = ({name, state}: SiteState): Action[] =>
-  state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]];
+  state === "paused" ? [["resume", "Resume", name, `Resume ${name}?`]] : [["pause", "Pause", name, `Pause ${name}? It gets no more jobs.`]];
 
 /** Sites that need somebody come first: down, degraded, full, then as the sites file has them. */
 const RANKS = ["down", "degraded", "full", "paused"];
@@ -80,8 +80,9 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs asked for, of those of the machines that are up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <div className="line">{memory(site.memory_promised)} / {memory(site.memory_up)}<UseBar title="memory promised" used={site.memory_promised} most={site.memory_up} /></div> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs requested, of those of the machines that are up; the lower bar also has the peaks of memory of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
     {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
+    {title: "Memory used at most, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
@@ -165,7 +166,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
         return (
           <>
             <Sites sites={found.sites} now={now} may={found.may_act} />
-            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more jobs wait that name no site and have been given none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
+            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more waiting jobs name no site and are not assigned to one yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
           </>
         );
       }}</AnswerSection>

@@ -63,10 +63,10 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
 }
 
 const STEPS = [10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800, 2592000];
-/** Four round times at most, none of them at the very end, where its label has no room. */
+/** Four round times at most, none at the very end, where its label has no room: dates are longer than times. */
 export function ticksOf({since, until}: Span): number[] {
   const whole = until - since, step = STEPS.find((each) => whole / each <= 4) ?? Math.ceil(whole / 4), found = [];
-  for (let at = Math.ceil(since / step) * step; at < until - whole * 0.12; at += step) found.push(at);
+  for (let at = Math.ceil(since / step) * step; at < until - whole * (whole > 43200 ? 0.22 : 0.12); at += step) found.push(at);
   return found;
 }
 
@@ -129,7 +129,7 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
     {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
     {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
-    {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
+    {title: "Used", help: "Of the cpus, the memory and the time that its tries requested", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
     {title: "Memory used", hidden: true, text: (task) => task.memory_used},
     {title: "Time used", hidden: true, text: (task) => task.time_used},
@@ -139,9 +139,9 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
     <>
-      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
+      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}<Muted>{before} Dashed: expected. ◆ and a line below the bars: the critical path.</Muted></p>
       <div style={{margin: "4px 0"}}><Row><Button onClick={() => turn(0.5)}>Zoom in</Button>{zoom ? <><Button onClick={() => turn(2)}>Zoom out</Button><Button onClick={() => turn(1, -0.5)}>Earlier</Button><Button onClick={() => turn(1, 0.5)}>Later</Button></> : null}</Row><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: hatched("var(--l-failed)", SLANTS.failed)}]} /><Hatches /></div>
-      <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
+      <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task has started." keyOf={({task_id}) => task_id} />
     </>
   );
 }

@@ -83,7 +83,7 @@ const CSS = `
   .lading .pointer { display: none; }
   .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
   .lading > header { gap: 0 8px; }
-  .lading nav a { padding: 8px 6px; font-size: 0.92em; }
+  .lading nav a { padding: 8px 4px; font-size: 0.84em; }
   .lading .find { width: 100%; }
   .lading .find > :first-child { flex: 1; }
   .lading section > .head { position: static; }
