@@ -25,7 +25,7 @@ export function percent(part: number, whole: Maybe<number>): string {
 }
 
 /** A long name without its middle: names that belong together differ at their ends. */
-export function middle(text: string, most = 56): string {
+export function middle(text: string, most = 48): string {
   const kept = Math.floor((most - 1) / 2), characters = [...text];
   return characters.length > most ? `${characters.slice(0, kept).join("")}…${characters.slice(-kept).join("")}` : text;
 }

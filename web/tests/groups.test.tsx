@@ -8,7 +8,7 @@ import type {BillAmounts, SiteState} from "../src/api_types";
 import {only} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {runCost, runningPart} from "../src/tabs/dag";
-import {Bars, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
+import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
 
@@ -134,6 +134,8 @@ test("a run says first how far it is, and when it ends", () => {
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};
+  expect(firstSpan(whole, 900)).toBe(whole);
+  expect(firstSpan(whole, 100), "what ran is seen, however far away the end is").toEqual({since: 0, until: 400});
   expect(zoomed(whole, whole, 0.5)).toEqual({since: 250, until: 750});
   expect(zoomed({since: 250, until: 750}, whole, 1, 1)).toEqual({since: 500, until: 1000});
   expect(zoomed({since: 250, until: 750}, whole, 2)).toBeNull();
