@@ -479,7 +479,7 @@ export interface components {
         };
         /**
          * BudgetState
-         * @description What a budget has spent in its period. Times are seconds since the epoch.
+         * @description What was spent of a budget in its period. Times are seconds since the epoch.
          */
         BudgetState: {
             /** Is Near */
@@ -505,7 +505,7 @@ export interface components {
         };
         /**
          * ChartMachine
-         * @description A machine, an allocation, or a node on which jobs of a batch system were.
+         * @description A machine, an allocation, or a node that ran jobs of a batch system.
          */
         ChartMachine: {
             /** Capacity Type */
@@ -738,7 +738,7 @@ export interface components {
         };
         /**
          * HeldRoom
-         * @description Room that is held at a place for jobs that wait until all of their gang have some.
+         * @description Room held for jobs that wait until their whole gang has room.
          */
         HeldRoom: {
             /** Cpus */
@@ -779,7 +779,7 @@ export interface components {
         };
         /**
          * JobColumns
-         * @description The jobs of the packing chart, time by cpus: a list for each column, which are as long and in the same order.
+         * @description The jobs of the packing chart as columns: lists of equal length and order.
          */
         JobColumns: {
             /** Cpus */
@@ -865,7 +865,7 @@ export interface components {
         };
         /**
          * PackingChart
-         * @description What ran where within a window: all of it, or what is new since a cursor.
+         * @description What ran where within a window: everything, or the changes since a cursor.
          */
         PackingChart: {
             /** Cursor */
@@ -902,7 +902,7 @@ export interface components {
         Period: "day" | "week" | "month";
         /**
          * QueueWait
-         * @description The waits of batch jobs, allocations or instances of about one size in one queue: those that started last.
+         * @description Waits of the latest batch jobs, allocations or instances of one size class in one queue.
          */
         QueueWait: {
             /** Count */
@@ -1111,7 +1111,7 @@ export interface components {
         };
         /**
          * ShareState
-         * @description What a share of the sites file has. Parts are of all there is, 0 to 1.
+         * @description What a share of the sites file uses. Parts are fractions of everything there is, 0 to 1.
          */
         ShareState: {
             /** At */
@@ -1137,7 +1137,7 @@ export interface components {
         };
         /**
          * SiteLimit
-         * @description What the sites file limits at a site.
+         * @description A limit that the sites file sets for a site.
          */
         SiteLimit: {
             /** Most */
@@ -1151,7 +1151,7 @@ export interface components {
         };
         /**
          * SiteState
-         * @description A site as its controller has it.
+         * @description A site as the controller sees it.
          */
         SiteState: {
             /** Contact At */
@@ -1253,7 +1253,7 @@ export interface components {
         State: "queued" | "attempted" | "placed" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * Summary
-         * @description How things are.
+         * @description The present state of all sites, jobs and machines.
          */
         Summary: {
             /**
@@ -1333,7 +1333,7 @@ export interface components {
         };
         /**
          * TeamState
-         * @description What a team of Airflow's has now.
+         * @description What an Airflow team has now.
          */
         TeamState: {
             /** Cpus Used */
@@ -1481,7 +1481,7 @@ export interface components {
         ValidationError: Record<string, never>;
         /**
          * WaitGroup
-         * @description The jobs that wait for the same: reasons of one code, site and limit.
+         * @description Jobs that wait for the same thing: their reasons have one code, site and limit.
          */
         WaitGroup: {
             /** Actors */
@@ -1536,7 +1536,7 @@ export interface components {
         };
         /**
          * WaitingDag
-         * @description How many jobs of a Dag there are in a group.
+         * @description The number of jobs of a Dag in a group.
          */
         WaitingDag: {
             /** Dag Id */

@@ -18,14 +18,14 @@ Waiter = Literal["jobs", "allocations", "instances"]
 
 
 class QueueWait(BaseModel):
-    """The waits of batch jobs, allocations or instances of about one size in one queue: those that started last."""
+    """Waits of the latest batch jobs, allocations or instances of one size class in one queue."""
 
     what: Waiter
     site: str
     queue: str | None
-    """None: the queue of the site."""
+    """None: the default queue of the site."""
     more_cpus_than: int
-    """Each has more cpus than this, and at most ``most_cpus``; 0: from one on."""
+    """The size class: more cpus than this, and at most ``most_cpus``."""
     most_cpus: int
     count: int
     median: float
@@ -34,7 +34,7 @@ class QueueWait(BaseModel):
 
 
 def queue_waits(session: Session) -> list[QueueWait]:
-    """The waits in all queues."""
+    """Return the waits in all queues."""
     past = PastWaits()
     jobs = past.read(session)
     kinds = {row.name: row.kind for row in session.execute(select(SiteRow.name, SiteRow.kind))}
@@ -50,7 +50,7 @@ def queue_waits(session: Session) -> list[QueueWait]:
 
 
 def by_size(waits: QueueWaits) -> Iterator[QueueWait]:
-    """The waits of each size class, as those of jobs."""
+    """Yield the waits of each size class, labelled as jobs."""
     for key, seconds in waits.seconds.items():
         if len(key) == 3:
             site, queue, size = key

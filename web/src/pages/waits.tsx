@@ -66,7 +66,7 @@ function Queues() {
     {title: "95 of 100 started within", csvTitle: "95 of 100 started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
     {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
-  return <AnswerSection title="Queue waits" asked={asked}>{(found) => <Table name="Queue waits" rows={found} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
+  return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={found} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", backlog: "By the jobs before them", past_waits: "By the waits of earlier tries"};
