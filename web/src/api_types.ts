@@ -13,8 +13,8 @@ export interface paths {
         };
         /**
          * Get Bill
-         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, what was asked
-         *     for and not used, what idled and what booted; of Dags that you may not read together.
+         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, requested and
+         *     not used, idle and booting. Dags that you may not read are one sum.
          */
         get: operations["get_bill_bill_get"];
         put?: never;
@@ -34,7 +34,7 @@ export interface paths {
         };
         /**
          * Get Advice
-         * @description What the tasks of a Dag could ask for: what would have sufficed for most of their tries.
+         * @description What the tasks of a Dag could request: what would have sufficed for most of their tries.
          */
         get: operations["get_advice_dags__dag_id__advice_get"];
         put?: never;
@@ -54,7 +54,7 @@ export interface paths {
         };
         /**
          * Get Runs
-         * @description What the runs of a Dag took and cost, youngest or dearest first.
+         * @description Duration and cost of the runs of a Dag, newest or most expensive first.
          */
         get: operations["get_runs_dags__dag_id__runs_get"];
         put?: never;
@@ -74,7 +74,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description What a run took and cost, how long it took beside what it had to, and its longest waits.
+         * @description Duration and cost of a run, the least time it could have taken, and its longest waits.
          */
         get: operations["get_run_dags__dag_id__runs__run_id__get"];
         put?: never;
@@ -94,8 +94,7 @@ export interface paths {
         };
         /**
          * Get Gantt
-         * @description The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
-         *     as long.
+         * @description The tasks of a run over time: their waits and runs, the upcoming ones, and the critical path.
          */
         get: operations["get_gantt_dags__dag_id__runs__run_id__gantt_get"];
         put?: never;
@@ -117,7 +116,7 @@ export interface paths {
         put?: never;
         /**
          * Post Hurry
-         * @description Say what the end of a live run is worth, and when it shall have ended; or take that back.
+         * @description Set what finishing a live run early is worth and when it must finish, or withdraw that.
          */
         post: operations["post_hurry_dags__dag_id__runs__run_id__hurry_post"];
         delete?: never;
@@ -135,7 +134,7 @@ export interface paths {
         };
         /**
          * Get Tries
-         * @description The tries of a task in a run, youngest first: where, why there, and the phases of each.
+         * @description The tries of a task in a run, newest first: where and why there, and the phases of each.
          */
         get: operations["get_tries_dags__dag_id__runs__run_id__tasks__task_id__get"];
         put?: never;
@@ -155,7 +154,7 @@ export interface paths {
         };
         /**
          * Get Failures
-         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for.
+         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should request.
          */
         get: operations["get_failures_failures_get"];
         put?: never;
@@ -175,8 +174,8 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description The jobs that are chosen, a page of them; of Dags that you may not read only that they are there, and how large
-         *     they are, and that only where nothing but a time is chosen.
+         * @description A page of the jobs that match the filters. Jobs of Dags that you may not read show only their size, and only when
+         *     no filter but the time is set.
          */
         get: operations["get_jobs_jobs_get"];
         put?: never;
@@ -196,7 +195,7 @@ export interface paths {
         };
         /**
          * Get Jobs Csv
-         * @description All jobs that are chosen as a file, youngest first, those of Dags alone that you may read; one at a time.
+         * @description All jobs that match the filters and whose Dags you may read, as CSV, newest first; one export at a time.
          */
         get: operations["get_jobs_csv_jobs_csv_get"];
         put?: never;
@@ -276,7 +275,7 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description What was asked of sites within a day, latest first, and the outcome; of budgets what concerns those you see.
+         * @description Requests of the last day to sites and to budgets that you may see, latest first, with their outcome.
          */
         get: operations["get_requests_requests_get"];
         put?: never;
@@ -300,7 +299,7 @@ export interface paths {
         };
         /**
          * Get Savings
-         * @description What tasks would save in a month if they asked for what suffices, those that would save most first.
+         * @description What tasks would save in a month if they requested what suffices, largest savings first.
          */
         get: operations["get_savings_savings_get"];
         put?: never;
@@ -320,7 +319,7 @@ export interface paths {
         };
         /**
          * Get Starts
-         * @description How often jobs that have started since a time did so within the interval that was said of them first.
+         * @description How often jobs that started since a time did so within the interval that was first expected.
          */
         get: operations["get_starts_starts_get"];
         put?: never;
@@ -340,7 +339,7 @@ export interface paths {
         };
         /**
          * Get Summary
-         * @description How things are: sites, what runs and waits, what is up and what it costs now.
+         * @description The present state: sites, running and waiting jobs, machines and what they cost now.
          */
         get: operations["get_summary_summary_get"];
         put?: never;
@@ -569,7 +568,7 @@ export interface components {
         };
         /**
          * FailedTask
-         * @description A task of which jobs have failed by one cause.
+         * @description A task whose jobs failed with one cause.
          */
         FailedTask: {
             /** Advice */
@@ -591,8 +590,8 @@ export interface components {
         };
         /**
          * FailureGroup
-         * @description The jobs that have failed by the same cause, and for the same reason where that has a remedy of its own; where it
-         *     is about a machine, there.
+         * @description Jobs that failed with the same cause; with the same reason where that has its own remedy; and on the same machine
+         *     where the cause is about one.
          */
         FailureGroup: {
             /** Actors */
@@ -755,7 +754,7 @@ export interface components {
         HTTPValidationError: Record<string, never>;
         /**
          * HurryBody
-         * @description How a user hurries a live run, in the place of all that was asked of it before; both null: as its Dag says.
+         * @description How a user hurries a live run. It replaces earlier requests; both null: use the settings of the Dag.
          */
         HurryBody: {
             /** Finish By */
@@ -1217,7 +1216,7 @@ export interface components {
         ];
         /**
          * StartAccuracy
-         * @description How often jobs have started within the interval that was said of them first.
+         * @description How often jobs started within the interval that was first expected.
          */
         StartAccuracy: {
             /** Said */
@@ -1228,7 +1227,7 @@ export interface components {
         };
         /**
          * StartEstimate
-         * @description From when to when a job that waits is expected to start, or why no start is expected.
+         * @description The interval in which a waiting job is expected to start, or why no start is expected.
          */
         StartEstimate: {
             /** Since */

@@ -132,7 +132,7 @@ function Saved({asked}: {asked: SavingsAnswer}) {
 export function idleRemedy(kind: string | undefined, site: string): string {
   if (kind === "ssh" || kind === "local") return `The machines of ${site} cost the same without jobs: give it more (accept_untargeted, or the hint site).`;
   if (kind === "ec2") return `Lower idle_seconds of ${site}, for which a machine without jobs is kept, or name fewer large instance_types.`;
-  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or ask for smaller allocations.`;
+  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or request smaller allocations.`;
 }
 
 /** Which sites idled, how much that came to, and which setting would cut it. */

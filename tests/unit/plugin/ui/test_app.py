@@ -741,7 +741,7 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
     memory, node = found["groups"]
     assert (memory["cause"], memory["jobs"], memory["tasks"], memory["hidden"]) == ("out_of_memory", 3, 2, True)
     [task] = memory["failed_tasks"]
-    assert (task["task_id"], task["jobs"], task["advice"]) == ("big", 2, "ask for 4256 MiB")
+    assert (task["task_id"], task["jobs"], task["advice"]) == ("big", 2, "request 4256 MiB")
     assert 'memory="4256 MiB"' in task["line"]
     assert memory["dags"] == [{"dag_id": "mine", "jobs": 2}]
     assert (node["cause"], node["site"], node["node"], node["jobs"]) == ("node_failure", "hpc", "n17", 1)
