@@ -770,6 +770,15 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     page.get_by_role("link", name="What runs where").click()
     expect(page.get_by_role("table", name="Sites")).to_contain_text("local")
     expect(page.locator("[data-tile=Today]")).to_contain_text("$")
+    shares = page.get_by_role("table", name="Shares").locator("tbody tr")
+    expect(shares.filter(has_text="Dags *")).to_contain_text(re.compile("[0-9]+ % of 99 %"))
+
+    def memory_used() -> int:
+        found = httpx.get(f"{airflow.url}/lading/summary", timeout=60).raise_for_status().json()
+        return sum(site["memory_used"] for site in found["sites"] if site["name"] == "local")
+
+    assert processes.wait_until(lambda: memory_used() > 0, 150), "the last task runs for more than a minute"
+    expect(page.get_by_role("table", name="Sites")).to_contain_text("MiB used")
     picture(window, "real")
     asked = page.get_by_role("table", name="Requests")
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
