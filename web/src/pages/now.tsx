@@ -86,10 +86,10 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
-    {title: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
+    {title: "USD/h", csvTitle: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
     {title: "Limits", cell: (site) => <Limits site={site} />, text: (site) => site.limits.map(limitLine).join(", "), has: (site) => site.limits.length || site.nodes !== null},
-    {title: "Note", cell: (site) => <Clamp text={spoken(site.note) ?? ""} />, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
+    {title: "Note", cell: (site) => <div className="note"><Clamp text={spoken(site.note) ?? ""} /></div>, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ];
   return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;

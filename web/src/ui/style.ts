@@ -60,6 +60,7 @@ const CSS = `
 .lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
 .lading .note { min-width: 7em; }
+.lading .note .text { min-width: 0; }
 .lading .starts { min-width: 9.5em; }
 .lading .starts .text { min-width: 0; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
