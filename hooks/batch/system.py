@@ -1,7 +1,7 @@
 """The interface of a batch system, implemented for SLURM, PBS Pro, TORQUE, LSF and SGE, and by third parties.
 
 A batch system only translates: requests into directives and commands, and the output of commands into jobs. It runs
-nothing, waits for nothing and stores nothing, so recorded output is enough to test it. Transport, retries and state live
+nothing, waits for nothing and stores nothing, so recorded output is enough to test it. Transport, retries and state are
 in shared code. Every query covers many jobs at once. How to add a batch system: ``docs/how_to/new_batch_system.md``.
 """
 
@@ -355,7 +355,7 @@ def gpu_type_resource(request: BatchJobRequest, profile: Profile) -> str:
 def _refuse_gpus_of_no_node(request: BatchJobRequest, profile: Profile) -> None:
     if request.gpus and profile.scatters(request):
         raise Unsupported(
-            f"gpus = {request.gpus} is a number per node, but the site has nodes = 'ignore', so {request.processes} "
+            f"gpus = {request.gpus}: this is a number per node, but the site has nodes = 'ignore', so {request.processes} "
             "processes may run on any number of nodes; request one process, or use a site without that setting"
         )
 

@@ -213,6 +213,6 @@ def test_what_is_not_said_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptu
     for _ in range(5):
         (record,) = advanced(site, [record])
     lister.write_bytes(whole)
-    (line,) = [each.getMessage() for each in caplog.records if "has said nothing" in each.getMessage()]
+    (line,) = [each.getMessage() for each in caplog.records if "did not report" in each.getMessage()]
     assert "1 jobs, such as 1" in line
     site.cancel([record])
