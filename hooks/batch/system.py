@@ -355,8 +355,9 @@ def gpu_type_resource(request: BatchJobRequest, profile: Profile) -> str:
 def _refuse_gpus_of_no_node(request: BatchJobRequest, profile: Profile) -> None:
     if request.gpus and profile.scatters(request):
         raise Unsupported(
-            f"gpus = {request.gpus}: this is a number per node, but the site has nodes = 'ignore', so {request.processes} "
-            "processes may run on any number of nodes; request one process, or use a site without that setting"
+            f"gpus = {request.gpus}: this is a number per node, but the site has nodes = 'ignore', so "
+            f"{request.processes} processes may run on any number of nodes; request one process, or use a site "
+            "without that setting"
         )
 
 
