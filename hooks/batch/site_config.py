@@ -83,29 +83,31 @@ class BatchSiteConfig(TableModel):
     """Settings in the table of a batch site that apply to tasks and job scripts alike."""
 
     ssh_conn_id: str | None = Field(
-        default=None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+        default=None,
+        description="Airflow's SSH connection to the login node; if not set, commands run on this machine.",
     )
     control_master: str | None = Field(
         default=None,
-        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
-        "with `-o ControlMaster=yes`.",
+        description="Instead of ssh_conn_id, for two-factor login: the arguments of `ssh`; a person logs in once with "
+        "`-o ControlMaster=yes`.",
     )
-    login_setup: str = Field(default="", description="Shell lines before Lading's commands on the login node.")
+    login_setup: str = Field(default="", description="Shell lines to run before Lading's commands on the login node.")
     setup: str = Field(
-        default="", description="Shell lines (bash) before every job, such as `module load` or `export`."
+        default="", description="Shell lines (bash) to run before every job, such as `module load` or `export`."
     )
     accounting: Literal["auto", "off"] = Field(
         default="auto",
-        description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
+        description="`auto`: the accounting is queried about how jobs have ended, if the batch system has one; `off`: "
+        "it is not.",
     )
     max_poll_interval: Seconds = Field(
         default=60,
-        description="Time between questions while nothing happens; while jobs change it is 2 s, or this if it is less.",
+        description="Poll interval while nothing happens; while jobs change it is 2 s, or this if it is shorter.",
     )
     lost_after: Seconds = Field(
         default=120,
-        description="How long a job may be unknown to the batch system, or in a state that Lading does not know, and "
-        "say nothing, before it counts as lost.",
+        description="How long a job can be unknown to the batch system, or in a state unknown to Lading, without a "
+        "report of its own before it counts as lost.",
     )
     cancel_unrunnable_after: Seconds = Field(
         default=900,
@@ -114,16 +116,18 @@ class BatchSiteConfig(TableModel):
     )
     allowed_native: Texts | None = Field(
         default=None,
-        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
-        "without it all. See [trust](trust.md).",
+        description="A list of the native directives (or patterns of them) that tasks and job scripts can use; "
+        "default: all. See [trust](trust.md).",
     )
-    refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
+    refused_native: Texts = Field(
+        default=(), description="A list of the native directives (or patterns of them) that are refused."
+    )
     accounts: dict[str, str] = Field(
         default={},
-        description='The [accounts](teams.md#accounts) as which jobs run there: `{"team:genomics" = "hpc_genomics", '
-        '"dag:etl_*" = "hpc_etl"}`, each an Airflow SSH connection, or a table of what is different for it '
-        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first key that fits counts, else '
-        "the table's own `ssh_conn_id`; without one such jobs have no place there.",
+        description='The [accounts](teams.md#accounts) that run jobs there: `{"team:genomics" = "hpc_genomics", '
+        '"dag:etl_*" = "hpc_etl"}`. Each value is an Airflow SSH connection, or a table of the settings that differ '
+        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first matching key applies. '
+        "`ssh_conn_id` of the table itself is the fallback for Dags that match no key; omit it to refuse them.",
     )
     run_as: str | None = Field(default=None, exclude=True)
 
