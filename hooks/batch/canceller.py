@@ -130,5 +130,4 @@ class Canceller:
         return due
 
     def forget(self, id: str) -> None:
-        """Forget a job that is gone."""
         self._asked.pop(id, None)

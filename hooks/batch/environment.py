@@ -39,7 +39,6 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 
 
 def kept(system: BatchSystem) -> frozenset[str]:
-    """Return the names of the batch system's variables that a task keeps."""
     return KEPT.union(*map(_VARIABLE.findall, system.variables.values()))
 
 

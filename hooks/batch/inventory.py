@@ -95,14 +95,15 @@ class Inventory:
         """
         of_site = [self.most.get(name) for name in names or ([self.default] if self.default else [])]
         known = [each for each in of_site if each is not None]
-        # With several queues, the batch system can choose the one with the largest maximum, if all maxima are known.
+        # With several queues, the largest of their maxima applies, provided that all of them are known.
         own = {"": max(known)} if known and len(known) == len(of_site) else {}
         return {**self.most, **own}
 
     def longest_in(self, queue: str | None) -> int | None:
         """Return the maximum run time in a queue, in seconds; None: unlimited or unknown.
 
-        :param queue: as the job names it: one queue, several separated by commas, of which any can run it, or None
+        :param queue: as the job names it: one queue, or several separated by commas, any of which can run it; None:
+            none
         """
         named = (queue or self.default or "").split(",")
         return max(self.longest[name] for name in named) if all(name in self.longest for name in named) else None

@@ -165,7 +165,6 @@ def _is_killed(job: NativeJob) -> bool:
 
 
 def _of_codes(facts: Evidence, reported: NativeJob | None, code: int | None) -> Outcome:
-    """Return the outcome if no source has a cause."""
     said, reason = facts.sentinel, reported.reason if reported is not None else None
     forgotten = reported is None and facts.native is None
     if said is not None and said.cause is None:

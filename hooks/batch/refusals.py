@@ -233,5 +233,4 @@ def limit_on_jobs(message: str) -> str | None:
 
 
 def any_of(*patterns: str) -> re.Pattern[str]:
-    """Return a case-insensitive pattern that matches any of the given ones."""
     return re.compile("|".join(patterns), re.IGNORECASE)

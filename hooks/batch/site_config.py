@@ -171,7 +171,6 @@ class BatchSiteConfig(TableModel):
         return questions * min(pause, self.max_poll_interval)
 
     def transport(self) -> Transport:
-        """Return the transport to the login node, without opening a connection."""
         return connect(self.ssh_conn_id, self.control_master, self.login_setup)
 
 
@@ -298,7 +297,6 @@ def _sets(key: str, value: str | bool, system: BatchSystem) -> list[set[str]]:
 
 
 def _matches(patterns: Sequence[str], names: Iterable[str], system: BatchSystem) -> bool:
-    """Whether a pattern matches one of the names or a synonym of it."""
     known = {each for name in names for each in (name, name.replace("_", "-"))}
     known |= set(map(system.one_name, known))
     written = [pattern.lstrip("-") for pattern in patterns]

@@ -85,7 +85,6 @@ class Statuses:
 
     @property
     def silent(self) -> list[str]:
-        """The queried IDs about which the answer says nothing."""
         reported = {job.id for job in self.jobs}
         return sorted(id for id in self.asked if id not in reported and id not in self.unknown)
 

@@ -186,7 +186,6 @@ class BarredQueues:
         self._backoffs.setdefault(queue or "", ReasonedBackoff(FIRST_BAR, LONGEST_BAR)).failed_for(reason)
 
     def admit(self, queue: str | None) -> None:
-        """Note that the queue accepted a job."""
         self._backoffs.pop(queue or "", None)
 
     def reasons(self) -> dict[str, Reason]:

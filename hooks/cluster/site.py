@@ -90,7 +90,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def poller(self) -> ClusterPoller:
-        """The state of the cluster and the communication with it."""
         if self._poller is None:
             transport, api = self.connect(), execution_api(self.config.api_url)
             if self.config.needs_tunnel(api):
@@ -112,7 +111,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def rounds(self) -> Rounds:
-        """The thread that polls the cluster."""
         if self._rounds is None:
             poller = self.poller  # creates the tunnel, too
             self._rounds = Rounds(self.name, poller, self.tunnel)
@@ -330,7 +328,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         transport, root = self.connect(), self.config.work_dir
         options: Any = {"older_than": older_than, "dry_run": dry_run}
-        # Bundles that were uploaded are removed by the controller that uploads them, which relies on those it knows of.
+        # Uploaded bundles are removed by the controller that uploads them, which relies on those that it has not
+        # removed.
         bundles = leftovers.BUNDLES if self.config.dags == "shared" else ()
         try:
             sorts = (*leftovers.RUNS, *leftovers.JOBS, *bundles)
@@ -344,11 +343,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             yield from clean_files("rejected files", visible(self._rejected), **options)
 
     def _trouble(self) -> Reason | None:
-        """Return why the cluster accepts no jobs at all now; None: it does."""
         return self._unreached() or self.poller.trouble
 
     def _unreached(self) -> Reason | None:
-        """Return why the cluster could not be reached in the last round; None: it could."""
         return None if self.rounds.trouble is None else because("unreachable", text=self.rounds.trouble)
 
     def _excluded_nodes(self) -> ExcludedNodes:
@@ -362,7 +359,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def _rejected(self) -> Path:
-        """The folder for files of the cluster that could not be read."""
         return self.folder / "rejected"
 
     def _let_go(self, poller: ClusterPoller, how: str, deadline: float) -> None:

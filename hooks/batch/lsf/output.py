@@ -86,7 +86,6 @@ def unread(lines: list[str]) -> set[str]:
 
 
 def _rows(lines: list[str]) -> list[_Row] | None:
-    """Return the rows of either table; None: there is no table."""
     for number, line in enumerate(lines):
         if line.replace(" ", "").startswith("JOBID^JOBINDEX^"):
             columns = [name.strip().lower() for name in line.split(SEPARATOR)]
@@ -97,7 +96,6 @@ def _rows(lines: list[str]) -> list[_Row] | None:
 
 
 def _custom(columns: list[str], lines: list[str]) -> list[_Row]:
-    """Return the rows of ``bjobs -o``."""
     rows: list[tuple[str, str]] = []
     for line in lines:
         if match := _CUSTOM.match(line):
@@ -229,7 +227,6 @@ _AT_LIMIT = (140, 255)
 
 
 def ended_jobs(text: str) -> list[NativeJob]:
-    """Return the jobs in the history that have ended."""
     folded = text.replace("\r\n", "\n")
     starts = list(_SECTION.finditer(folded))
     found = [

@@ -202,7 +202,6 @@ def _never_ran(attributes: Mapping[str, Any]) -> bool:
 
 
 def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[Cause | None, int | None, str | None]:
-    """Return the cause, the exit code and the reason of a job that has ended."""
     status = _number(_text(attributes, "Exit_status") or _text(attributes, "exit_status"))
     cancelled = _text(attributes, "substate") == _TERMINATED
     if array:

@@ -167,7 +167,6 @@ class PBSPro(BatchSystem):
         return [self.native_directive(key, value) for key, value in options if value is not None]
 
     def memory(self, profile: Profile) -> MemoryDialect:
-        """Return the site's memory dialect."""
         memory = dialect(profile, MemoryDialect(per="node"))
         # Each chunk has the memory of a node. Together with chunks, qsub accepts no amount for the whole job.
         return memory.model_copy(update={"per": "node"}) if memory.per == "job" else memory

@@ -81,7 +81,6 @@ def accounted(text: str) -> list[NativeJob]:
 
 
 def _described(letters: str) -> dict[str, Any]:
-    """Return state, reason and cause for letters such as ``hqw``."""
     if not letters or set(letters) - set("dEhrRsStTqwPNz"):
         return {"state": "running", "reason": unknown("Grid Engine", letters), "strange": True}
     state, reason, cause = _state(letters)

@@ -56,7 +56,8 @@ _CLUSTER = re.compile(r"CLUSTER: (\S+)")
 # Exit code, as a shell reports it, of a process killed by SIGKILL.
 KILLED = 137
 _NO_NODES = ("", "(null)", "None assigned")
-# squeue then reports no error, but the user's name may only have failed to resolve: directories fail temporarily.
+# If squeue cannot resolve a user name, it lists no jobs and does not fail, although the directory service may only be
+# unavailable for a moment.
 _NOBODY = "invalid user: "
 # State of a job in the other clusters of a federation while one cluster runs it.
 _ELSEWHERE = "REVOKED"
@@ -156,7 +157,6 @@ def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
 
 
 def lists_all(answer: CommandResult) -> bool:
-    """Whether an answer lists all jobs of the user."""
     titled = _titled(answer)
     return bool(titled) and all(titled.values()) and not answer.cut_line and not _cut_ids(answer)
 

@@ -204,7 +204,6 @@ def _gres(request: BatchJobRequest, profile: Profile) -> str:
 
 
 def _layout(request: BatchJobRequest, profile: Profile) -> dict[str, int | str | None]:
-    """Return the options that distribute processes over nodes."""
     if profile.nodes == "ignore":
         processes = None if request.nodes is None and request.ppn is None else request.processes
         return {"ntasks": processes, "cpus-per-task": request.threads}

@@ -81,7 +81,6 @@ class Allocation:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits in its queue."""
         return self.ends_at is None and not self.ends
 
 
@@ -101,11 +100,9 @@ class AllocationFleet:
     doubtful: set[str] = field(default_factory=set)
 
     def of_job(self, job: TrackedBatchJob) -> Allocation | None:
-        """Return the allocation to which a job was given."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
     def living(self) -> list[TrackedBatchJob]:
-        """Return the batch jobs of the allocations that are not over."""
         return [each.batch for each in self.allocations.values() if not each.over]
 
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
@@ -125,7 +122,6 @@ class AllocationFleet:
         return known
 
     def place(self, job: TrackedBatchJob, allocation: Allocation) -> None:
-        """Note that a job is put into an inbox."""
         job.enter(allocation.submission)
         self.placed_at[job.token] = time.monotonic()
 

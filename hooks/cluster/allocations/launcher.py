@@ -67,7 +67,6 @@ class AllocationLauncher(Submitter):
     # -- what the controller calls
 
     def market(self) -> Market:
-        """Return what can be launched now."""
         barred = next(iter(self.barred.reasons().values()), None)
         held = self.trouble or self.pressure.held() or self._starts.reason or self._unexplained() or barred
         if held is None and not self.pressure.room(submitted := self._count_submitted()):
@@ -160,7 +159,6 @@ class AllocationLauncher(Submitter):
         self._starts.failed_for(self._failures[-1])
 
     def has_worked(self) -> None:
-        """Note that an allocation has run a job."""
         self._failures.clear()
         self._starts.succeeded()
 
@@ -398,7 +396,6 @@ def seen_order(order: Order, held: Reason | None) -> ObservedLocation:
 
 
 def location_state(allocation: Allocation) -> LocationState:
-    """Return the state of an allocation as a location."""
     if allocation.release is not ReleaseState.NONE:
         return LocationState.DRAINING
     if allocation.is_pending:

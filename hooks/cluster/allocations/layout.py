@@ -107,7 +107,6 @@ class AllocationFolder:
 
     @property
     def output(self) -> str:
-        """The output of the batch job."""
         return f"{self.root}/output"
 
     @property
@@ -165,6 +164,5 @@ class Claim:
 
     @classmethod
     def from_line(cls, line: str) -> Claim:
-        """Parse the content of a claim file."""
         allocation, _, log_path = line.rstrip("\n").partition("\t")
         return cls(allocation, log_path)

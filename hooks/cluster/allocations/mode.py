@@ -209,7 +209,6 @@ class AllocationMode(ClusterPoller):
         self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 
     def _prepare(self) -> _Look:
-        """Return the steps of one poll."""
         allocations, gone = list(self.fleet.allocations.values()), self.post_mortem.gone()
         look = _Look(
             back=self.recall.choose(),
@@ -335,7 +334,6 @@ class AllocationMode(ClusterPoller):
 
 
 def _begun_question(allocations: Sequence[Allocation]) -> Parts:
-    """Return the step that reads whether the agents of allocations have started."""
     return Parts([FilePart(each.folder.up) for each in allocations])
 
 
@@ -370,7 +368,6 @@ class InboxRecall:
         return bool(new)
 
     def ask_for_all(self) -> None:
-        """Take back all jobs that have not started."""
         self.asked |= {job.token: allocation.name for allocation, job in self.fleet.jobs() if not job.started}
 
     def choose(self) -> dict[str, str]:

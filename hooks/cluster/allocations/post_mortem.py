@@ -171,6 +171,5 @@ class AllocationPostMortem(ClusterPart):
 
 
 def _native(batch: TrackedBatchJob, accounts: Statuses) -> NativeJob | None:
-    """Return what the batch system or its accounting reports about a batch job that has gone."""
     account = None if batch.is_hopeless else batch.found_in(accounts)
     return account if account is not None and is_unclear(batch.native) else batch.end_seen

@@ -204,7 +204,6 @@ def _value(name: str, pair: str) -> str:
 
 
 def _tokens(name: str) -> list[str]:
-    """Return a list of the name if it is a token, else an empty list."""
     return [name] if TOKEN.fullmatch(name) else []
 
 

@@ -50,7 +50,6 @@ def reserve(config: ClusterConfig) -> int:
 
 
 def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
-    """Return the terms that the agent of an allocation gets."""
     unlimited = market(config).unlimited
     return AllocationTerms(
         launch.capacity,

@@ -164,7 +164,6 @@ def _version(package: str) -> str:
 
 
 def _bundles(config: ClusterConfig) -> Iterator[Check]:
-    """Check that the Dag bundles of this machine can be sent to the site."""
     bundles = DagBundles(config.max_bundle_size)
     try:
         names = bundles.source.names()

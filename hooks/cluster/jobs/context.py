@@ -51,7 +51,7 @@ class ClusterPart:
         """Return all evidence about a job that has gone, except its sentinel.
 
         :param native: the report of the batch system or its accounting; None: there is none
-        :param own: the job's own report of its end; None: there is none
+        :param own: the job's own report of how it ended; None: there is none
         :param output: the end of the output of its batch job
         """
         return Evidence(

@@ -21,7 +21,7 @@ from lading.hooks.batch.outcome import REASONS, Evidence, Outcome, Sentinel, dec
 from lading.hooks.batch.system import NativeJob
 from lading.scheduling.reasons import Reason, because
 
-# Seconds until a job's own report of its end is final if the batch system reports nothing else.
+# Seconds until a job's own report of how it ended is final if the batch system reports nothing else.
 SECONDS_FOR_A_CAUSE = 30.0
 
 # Printed by Airflow on every start, so it says nothing about how the job ended.
@@ -119,7 +119,6 @@ def from_report(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def not_begun(token: str, cause: str, reason: Reason) -> dict[str, Any]:
-    """Return the event of a job that has not started and never will."""
     return from_report(token, {"cause": cause, "reason": reason, "exit_code": None})
 
 

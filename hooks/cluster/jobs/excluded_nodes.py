@@ -87,7 +87,6 @@ class ExcludedNodes:
         self._save()
 
     def died(self, nodes: str | None) -> None:
-        """Note that a job has died on a node before its task started."""
         node = one_node(nodes)
         if node is None or not self.seconds:
             return

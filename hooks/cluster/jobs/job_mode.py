@@ -143,7 +143,6 @@ class JobMode(ClusterPoller):
         self._press(look.asked_at)
 
     def _prepare(self) -> _Look:
-        """Return the steps of one poll."""
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)

@@ -75,7 +75,6 @@ class ArrayShape:
 
 
 def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
-    """Return the shape of a task's batch job."""
     asked = envelope.resources
     seconds = envelope.time_limit or config.time_limit
     memory = max(asked.memory, envelope.memory_limit or 0) + config.added_memory
@@ -271,6 +270,9 @@ def trial_marker(folder: str) -> list[str]:
 
 
 def trial_request(config: ClusterConfig) -> list[str]:
-    """Return the lines that exit a script if Airflow's API does not answer the node, for after its address is set."""
+    """Return the lines that exit a script if Airflow's API does not answer the node.
+
+    The lines that set the API's address must come before them.
+    """
     command = shlex.join([config.python, "-m", "lading.hooks.cluster.checks.early_request"])
     return [f"export {OPTION}=api_url", f"{command} || exit 1"]

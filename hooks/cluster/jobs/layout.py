@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lading.hooks.spool.tokens import checked
 
-# The folders of the spool on a cluster. It has no bell, because no process waits there to be notified.
+# The folders of the spool on a cluster. It has no bell, because no process on a cluster rings one.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")
 # A larger file is not the list of tasks of a submission.
 MOST_TOKENS_BYTES = 2**24
@@ -78,7 +78,6 @@ class ClusterFolder:
         return f"{self.submission(name)}/tasks"
 
     def output(self, name: str, index: int) -> str:
-        """The file with the output of a batch job."""
         return f"{self.submission(name)}/output.{index}"
 
     def job(self, token: str) -> str:
@@ -95,7 +94,6 @@ class ClusterFolder:
 
 
 def write_tokens(tasks: Iterable[Task]) -> str:
-    """Format the tasks of a submission for :func:`read_tokens`."""
     return "".join("\t".join([checked(task.token), task.log_path, task.bundle]).rstrip("\t") + "\n" for task in tasks)
 
 

@@ -67,7 +67,7 @@ QUESTIONS = STATE_QUESTIONS | {"cancel", "nodes"}
 class ClusterLook:
     """The steps of one poll that both modes of a site share.
 
-    :param pending: the actions taken in this poll
+    :param pending: the actions of this poll, such as cancellations
     :param done: tokens of jobs whose files are removed
     :param files: event files to be removed
     :param copied: jobs whose logs are copied
@@ -126,7 +126,6 @@ class StateQuestions:
             self._next, self._turns[poller] = now + seconds, now + seconds * (1 + others)
 
     def at_once(self) -> None:
-        """Allow all pollers to send a query now."""
         with self._lock:
             self._next = 0.0
             self._turns.clear()
@@ -221,7 +220,6 @@ class ClusterPoller(ClusterPart, ABC):
         self.submitter.take(each for each in envelopes if each.token not in returned)
 
     def _returned(self) -> frozenset[str]:
-        """Return the jobs that were returned, as far as that is not stored yet."""
         return frozenset(event["token"] for event in self.event_buffer.unread() if event["event"] == "returned")
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
@@ -252,7 +250,6 @@ class ClusterPoller(ClusterPart, ABC):
             )
 
     def unread(self) -> list[dict[str, Any]]:
-        """Return the events that have not been acknowledged."""
         return self.event_buffer.unread()
 
     def acknowledge(self, count: int) -> None:
@@ -334,7 +331,6 @@ class ClusterPoller(ClusterPart, ABC):
         self._report(event, job, file)
 
     def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
-        """Return the ``native_id`` and the ``node`` of a job, if they are known."""
         return job.whereabouts(self.system)
 
     # -- polling

@@ -75,7 +75,6 @@ class PostMortem(ClusterPart):
                 self._judge(job, remains[size * number : size * (number + 1)], account)
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Forget jobs that are over."""
         for token in tokens:
             self._attempts.pop(token, None)
 
@@ -116,7 +115,7 @@ class PostMortem(ClusterPart):
         self.conclude(job, event, job.own_file)
 
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
-        """Submit a job again whose task has not started, because its end was not its own fault."""
+        """Submit a job again whose task has not started, because it did not fail by its own fault."""
         if cause == "node_failure":
             self.nodes.failed(job.node, str(REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1

@@ -72,7 +72,6 @@ class Submitter(ClusterPart):
             self._given.clear()
 
     def tokens(self) -> frozenset[str]:
-        """Return the jobs that were taken but not processed."""
         return frozenset(self._given)
 
     def give(self, transport: Transport, trouble: Reason | None) -> None:
@@ -149,7 +148,6 @@ class Submitter(ClusterPart):
     def _placing(
         self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
     ) -> list[RemoteStep]:
-        """Return the steps that write the files of submissions and move their envelopes into the inbox."""
         files: dict[str, bytes] = {}
         folders = []
         if renewed:
@@ -181,13 +179,11 @@ class Submitter(ClusterPart):
         return None if held is None else held.sentence
 
     def note_end(self) -> None:
-        """Note that a job has ended, which makes room for another one."""
         self.pressure.release()
 
     # -- planning submissions
 
     def _plan(self, transport: Transport, trouble: Reason | None) -> tuple[list[Submission], dict[str, str]]:
-        """Choose the submissions of this round, and write the script of each."""
         waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
@@ -224,7 +220,6 @@ class Submitter(ClusterPart):
         )
 
     def _longest(self, queue: str, native: Collection[str] = ()) -> int | None:
-        """Return the maximum run time of a job in a queue, in seconds; None: unlimited or unknown."""
         others = has_other_limits((*native, *self.config.resources))
         return None if self.inventory is None or others else self.inventory.longest_in(queue)
 
@@ -273,7 +268,6 @@ class Submitter(ClusterPart):
         return by_shape
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
-        """Return the nodes on which jobs of a shape must not run."""
         nodes = tuple(self.nodes.reasons())
         if not nodes:
             self._anywhere.clear()

@@ -101,7 +101,7 @@ class TrackedBatchJob(JobAtSite):
     :param shown: its life as the batch system shows it, on the monotonic clock
     :param node: where it runs or ran, in the batch system's notation; None: it has not run, or unknown
     :param began_at: when it started, epoch seconds by our clock; None: unknown
-    :param own: its own report of its end, while the batch system may still know better
+    :param own: its own report of how it ended, while the batch system may still know better
     :param own_file: the file that contained this report
     :param starts_at: the expected start that was reported last, epoch seconds
     :param cancelled_at: when its cancellation was sent, on the monotonic clock
@@ -120,7 +120,7 @@ class TrackedBatchJob(JobAtSite):
     cancelled_at: float | None = None
 
     def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a report of its end, dated by a node's clock, with times that are plausible by our clock."""
+        """Return its own report of how it ended, with times of a node's clock limited to what is possible by ours."""
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
@@ -128,7 +128,7 @@ class TrackedBatchJob(JobAtSite):
         self.envelope = self.own = None
 
     def report_end(self, own: Mapping[str, Any], file: str | None) -> None:
-        """Note its own report of its end, while the batch system may know better.
+        """Note its own report of how it ended, while the batch system may know better.
 
         :param file: contained the report
         """
@@ -145,11 +145,9 @@ class TrackedBatchJob(JobAtSite):
 
     @property
     def gone_since(self) -> float | None:
-        """See :attr:`ShownLife.gone_since`."""
         return self.shown.gone_since
 
     def enter(self, submission: Submission, index: int = 1) -> None:
-        """Note that it is an element of a submission."""
         self.submission, self.index = submission, index
         self.submit()
 
@@ -245,13 +243,11 @@ class TrackedBatchJob(JobAtSite):
         return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
 
     def whereabouts(self, system: BatchSystem) -> dict[str, str]:
-        """Return the ``native_id`` and the ``node``, if they are known."""
         found = {"native_id": self.native_id(system), "node": self.node}
         return {name: value for name, value in found.items() if value}
 
     @property
     def key(self) -> Key | None:
-        """Its key in the batch system's answers."""
         if self.submission is None or self.submission.id is None:
             return None
         return self.submission.id, self.index if self.is_array else None
@@ -279,7 +275,6 @@ class PendingActions:
         return taken
 
     def put_back(self, taken: PendingActions) -> None:
-        """Restore actions that could not be done."""
         self.cancels += taken.cancels
         self.withdrawals += taken.withdrawals
         self.leftovers |= taken.leftovers
@@ -315,7 +310,6 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         self.canceller = Canceller()
 
     def waiting(self) -> Iterator[TrackedBatchJob]:
-        """Return the jobs that have not been submitted."""
         return (job for job in self.jobs.values() if job.phase is JobPhase.WAITING)
 
     def live(self) -> Iterator[TrackedBatchJob]:
