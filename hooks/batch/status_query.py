@@ -33,8 +33,8 @@ T = TypeVar("T")
 # Lading's own parsers return full names. A third-party parser may read names from a table that truncates them; at least
 # this many characters must match. The narrowest column is squeue's ("%.8j"); those of qstat and bjobs have 10 or more.
 SHORTEST_BEGINNING = 8
-# Time limit for one query, in seconds. Commands of a batch system hang while it is down, those of LSF always. The limit
-# leaves time for the later steps of an exchange.
+# Time limit for one query, in seconds. Commands of a batch system can hang while it is down; those of LSF always do.
+# The limit leaves time for the later steps of an exchange.
 QUESTION_LIMIT = 30
 Key = tuple[str, int | None]
 """The native ID of a submission, and the index of an array element; None: not an array."""
