@@ -538,7 +538,7 @@ def test_a_run_that_makes_no_sense_costs_itself_alone(
     ahead = AheadRequests(lambda name: {"b": WaitingJob(name="b", resources=NODE)})
     ahead.update([asking_run("d odd"), asking_run("d r")], [CLOUD], {}, NOW)
     assert [job.name for job in ahead.wanted([CLOUD], {}, NOW)["cloud"]] == ["d r b -1"]
-    assert "It is not known for which jobs of run 'd odd' room is to be asked for ahead" in caplog.text
+    assert "No room can be requested ahead for run 'd odd'" in caplog.text
 
 
 def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked_for_ahead(
