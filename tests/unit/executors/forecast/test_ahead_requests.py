@@ -509,7 +509,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     assert order.launch.jobs == ("d r b -1",)
     [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
     assert note.task_id == "b"
-    assert "what it needs is asked for at hpc: it is to start at " in str(note.extra)
+    assert "room is requested at hpc for a planned start at " in str(note.extra)
     site.see(order.name, kind=order.launch.kind)
     house.tick(2)
     job(session, "b", State.QUEUED, queued_at=time.time() - 30, time_limit=600)

@@ -350,7 +350,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
     ended = [house.job(f"hung{number}") for number in range(4)]
     reasons = [told(job.reason) for job in ended if job.state == State.FAILED]
     assert len(reasons) == estimator.THREADS_PER_DAG
-    assert "could not be found out in 20 s, the limit, the last one that of /mount/" in (reasons[0] or "")
+    assert "could not be determined within 20 s, the limit; the last was that of /mount/" in (reasons[0] or "")
     assert '"class": "File"' in (reasons[0] or "")
     house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
     house.step_until(lambda: house.is_known("quick"), 5)
@@ -465,7 +465,7 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert FileSizes((), known).total_bytes(str(tmp_path / "few")) == 1
     assert FileSizes((), known).total_bytes({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
-    with pytest.raises(sizing.ExpressionError, match=r"could not be found out in .* the limit"):
+    with pytest.raises(sizing.ExpressionError, match=r"could not be determined within .* the limit"):
         FileSizes((), known).total_bytes(str(tmp_path / "few"))
 
 
