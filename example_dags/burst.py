@@ -28,9 +28,7 @@ class Part(TypedDict):
 
 
 def ends_at() -> float | None:
-    """Return when this job will be stopped because its machine is being reclaimed, in epoch seconds; None: no such
-    notice.
-    """
+    """Return when this job will be stopped because its machine is being reclaimed, in epoch seconds; None: unknown."""
     notice = Path(os.environ.get("LADING_ENDS_AT", "/nowhere"))
     return float(notice.read_text()) if notice.exists() else None
 

@@ -66,9 +66,7 @@ def largest(count: int) -> list[Sample]:
 
 
 def sketched(sample: Sample) -> Sketch:
-    """Compute the sketch of a sample from the k-mers at every position of every file; runs of whitespace count as one
-    space.
-    """
+    """Compute the sketch of a sample from the k-mers at every position of every file, ignoring runs of whitespace."""
     kmers: set[int] = set()
     for file in sample["files"]:
         text = b" ".join(Path(file).read_bytes().split())
@@ -87,9 +85,7 @@ def distance(left: Sketch, right: Sketch) -> float:
 
 
 def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> str:
-    """Return the tree in Newick format, repeatedly joining the two clusters whose members are nearest on average
-    (UPGMA).
-    """
+    """Return the tree in Newick format, joining the clusters whose members are nearest on average (UPGMA)."""
     clusters = [([name], name, 0.0) for name in names]  # members, text, height
 
     def apart(pair: tuple[int, int]) -> float:

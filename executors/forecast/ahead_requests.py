@@ -28,7 +28,7 @@ MOST_RUNS_PER_TICK = 5
 class AskingRun:
     """A run for which room can be requested ahead.
 
-    :param run: as of the last computation, which was made at ``looked_at``, in epoch seconds
+    :param run: the run at the last computation, which was made at ``looked_at``, in epoch seconds
     :param asked_at: since when room has been requested, by the names of jobs, in epoch seconds
     :param found: the jobs for which room is requested
     """

@@ -1,6 +1,4 @@
-"""The steps that should have started or been queued by now, and those of them that are held up, tracked from tick to
-tick.
-"""
+"""The steps that should have started or been queued by now, and those of them that are held up."""
 
 from __future__ import annotations
 

@@ -231,8 +231,7 @@ class LiveRuns:
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
     def asked(self, name: str) -> Mapping[str, WaitingJob]:
-        """Return a request for each task of a run whose room is requested ahead without a plan, at the site it goes to
-        first.
+        """Return the requests, at their first sites, of a run's tasks whose room is requested ahead without a plan.
 
         :param name: the name of the run
         """
@@ -321,9 +320,7 @@ class LiveRuns:
                     known.asks, known.asks_of_jobs = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
                     raise
-                except (
-                    Exception
-                ) as error:  # an executor_config may hold an object of a class that is not installed here
+                except Exception as error:  # an executor_config may hold objects of unknown classes
                     self.trouble.begin(TROUBLE, error, traceback=True)
                     known.structure = None
                 if known.structure is not None:

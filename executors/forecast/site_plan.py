@@ -147,7 +147,7 @@ class SitePlan:
         :param kept: the names of machines that the plan does not release
         :param unsure: the steps for which nothing is launched before they wait, in addition to those that Airflow could
             have queued by now
-        :param cut: the runs of which some steps are already left out, so that their end cannot be predicted
+        :param cut: the runs with steps that are already left out, so that their end cannot be predicted
         :raises Exception: any error in planning
         """
         self.planner.hurry = market.hurry
@@ -205,8 +205,7 @@ class SitePlan:
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
-        """Record which machines have jobs that were in no plan before they began, for example from gangs or other
-        sites.
+        """Record which machines have jobs that were in no plan before they began, for example from gangs.
 
         This is unknown for jobs that were already running when the controller started.
         """
@@ -240,9 +239,7 @@ class SitePlan:
         return self.planner.is_chosen_for(here.forecast) and self._is_as_before(here)
 
     def _is_as_before(self, here: PlanningInput) -> bool:
-        """Whether the fleet is still on sale and within the limits, and nothing new has come on sale or within the
-        limits.
-        """
+        """Whether the fleet is still on sale and within the limits, and no others have become so."""
         before, fleet = self.chosen_of, self.planner.fleet
         if before is None or not here.on_sale <= before.on_sale:
             return False
@@ -251,8 +248,7 @@ class SitePlan:
         return here.most <= before.most or self.planner.machines < before.most
 
     def _choose(self, here: PlanningInput) -> None:
-        """Use the fleet of a search that has finished, and start another search if that fleet may no longer be the
-        best.
+        """Use the fleet of a finished search, and start another search if that fleet may no longer be the best.
 
         :raises Exception: any error in the search
         """

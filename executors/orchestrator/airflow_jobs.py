@@ -55,8 +55,7 @@ def unwanted(session: Session, tokens: Sequence[str], seconds: float) -> Sequenc
 
 
 def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-    """Return up to `most` placed or sleeping jobs whose task instance was cleared, ended, deleted or queued again, with
-    states.
+    """Return the token and state of placed or sleeping jobs that Airflow no longer wants, at most `most`.
 
     Jobs queued within the last `seconds` are left out.
     """

@@ -73,8 +73,7 @@ def dag_runs(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, Dag
 
 
 def past_states(session: Session, dag_id: str, most: int) -> list[dict[str, Counter[str]]]:
-    """Return how the task instances of the latest runs of a Dag ended, latest run first: by task, the number in each
-    state.
+    """Return how many task instances of the latest runs of a Dag ended in each state, by task, latest run first.
 
     :param most: the number of runs
     """

@@ -1,6 +1,4 @@
-"""The names by which tasks choose Lading's executor. Every Airflow process imports this module, so it imports nothing
-slow.
-"""
+"""The names by which tasks choose Lading's executor. Every Airflow process imports this, so it imports nothing slow."""
 
 from __future__ import annotations
 

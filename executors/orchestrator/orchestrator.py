@@ -31,9 +31,7 @@ MemberKey: TypeAlias = tuple[str, int]
 
 
 class TaskState(str, enum.Enum):
-    """The states of a task instance that matter to the engine, spelled as in Airflow; None instead of one: no state
-    yet.
-    """
+    """The states of a task instance that the engine uses, spelled as in Airflow. A new instance has None instead."""
 
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -218,8 +216,7 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-        """Return the token and state of jobs that are placed but not started, or asleep, and no longer wanted or
-        unknown.
+        """Return the token and state of placed or sleeping jobs that are no longer wanted, or unknown.
 
         :param seconds: jobs queued within this time are left out
         :param most: the maximum number of jobs
@@ -284,8 +281,7 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def reporting(self, session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
-        """Return the token of a job whose task has succeeded but whose output files are not reported yet; None: there
-        is none.
+        """Return the token of a job whose task has succeeded but whose output files are not reported yet, or None.
 
         :param tasks: the tasks of the run to check
         """

@@ -316,9 +316,7 @@ class Estimator:
 
 
 def take_next(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJob] | None:
-    """Take the next jobs from those waiting, or, if no thread may hang, the next that access no inputs; None: there are
-    none.
-    """
+    """Take the next waiting jobs, or the next that access no inputs if no thread may hang; None: there are none."""
     for number, jobs in enumerate(waiting):
         if may_hang or not any(job.measures_inputs for job in jobs):
             return waiting.pop(number)

@@ -223,8 +223,7 @@ class FileSizes:
         return self._known(address, lambda: _object_size(address, lambda: self._count(address)))
 
     def _allowed(self, path: str, address: str) -> str:
-        """Return the path to access: if sizes are only looked up below some folders, the real path without links and
-        dots.
+        """Return the path to access: without links and dots if sizes are only looked up below some folders.
 
         :raises ExpressionError: the path leads elsewhere
         """
@@ -266,8 +265,7 @@ def too_slow(address: str) -> ExpressionError:
 
 
 def place(address: str) -> str:
-    """Return what is likely to hang together with a file: its mount, its folder if on the machine's root, or its
-    bucket.
+    """Return what is likely to hang together with a file: its mount, its folder on the root file system, or its bucket.
 
     The file itself is not accessed.
     """
@@ -280,9 +278,7 @@ def place(address: str) -> str:
 
 
 def mount_points() -> list[str]:
-    """Return the mounts of this machine except its root (proc_pid_mountinfo(5)); empty if the kernel does not list
-    them.
-    """
+    """Return the mounts of this machine except its root (proc_pid_mountinfo(5)); empty if the kernel lists none."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             found = [line.split(" ")[4] for line in lines]

@@ -379,9 +379,7 @@ def size_job(
 
 
 def _input_size(facts: Sequence[JobFacts]) -> int | None:
-    """Return the largest input size, as in :class:`lading.scheduling.insight.usage.Use`; None: unknown, ``auto`` does
-    without.
-    """
+    """Return the largest input size, as in :class:`lading.scheduling.insight.usage.Use`; None: unknown."""
     try:
         largest = max((each.input_size for each in facts), default=None)
         return largest if largest is None or largest else -max(each.input_length for each in facts)

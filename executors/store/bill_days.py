@@ -418,8 +418,7 @@ def splits_of(split: Split) -> tuple[str, ...]:
 def by_split(
     session: Session, days: Collection[int], split: Split, which: ColumnElement[bool]
 ) -> dict[SplitKey, BillParts]:
-    """Return what was billed to some Dags on all of these days together, by row. Whole months are read from their own
-    sums.
+    """Return what was billed to some Dags on all of these days together, by row, using the sums of whole months.
 
     :param which: the condition that selects the Dags
     """

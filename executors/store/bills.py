@@ -34,7 +34,7 @@ TASK = func.coalesce(JobRow.task_id, JobRow.kind)
 USED = case((JobRow.cpu_seconds < ASKED, JobRow.cpu_seconds), else_=ASKED)
 
 
-# Stored in place of an input size class: idle time of machines Lading did not launch, and of launched ones without
+# Stored in place of an input size class: unused time of machines at hand, and of launched machines without
 # jobs.
 AT_HAND, LAUNCHED = -2, -3
 # With the bare columns, SQLite would scan all jobs in the order of an index that covers some of the columns.
@@ -176,9 +176,7 @@ def of_forgotten(session: Session, since: float, until: float) -> list[tuple[Bil
 
 
 def of_launched(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """Return the uncharged cost of launched machines and allocations that ended within a time span, shared among their
-    jobs.
-    """
+    """Return the uncharged cost of launched machines that ended within a time span, shared among their jobs."""
     ended = (InstanceRow.state == InstanceState.ENDED, InstanceRow.ended_at >= since, InstanceRow.ended_at < until)
     return shares_of(session, session.scalars(select(InstanceRow).where(*ended)).all())
 
@@ -264,8 +262,7 @@ def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None
 
 
 def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, tuple[int, BillParts]]:
-    """Share the uncharged cost of machines with jobs that are about to be deleted, and record on each machine what
-    left.
+    """Give jobs that are about to be deleted their shares of uncharged machine cost, and record these on the machines.
 
     :param jobs: rows with the columns :data:`lading.executors.store.usage.COLUMNS`
     :returns: by token, the share of a job and the day on which its machine ended, to whose bill it belongs

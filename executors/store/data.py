@@ -39,7 +39,7 @@ class Data(Base):
 
 
 def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
-    """Store which files jobs have left, as reported by the events of their ends.
+    """Store which files jobs have left, as reported when they ended.
 
     :param site: where the jobs ran
     """

@@ -75,9 +75,7 @@ class Durations:
         return dags
 
     def known(self, row: Any) -> float | None:
-        """Return the predicted running time of a row's job, in seconds: from the history of its task, else its time
-        limit; None: neither is available.
-        """
+        """Return the predicted running time of a row's job or else its time limit, in seconds, or None."""
         return self.predict(row).seconds if self.history.knows(levels(row)) else row.time_limit
 
     def predict(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:

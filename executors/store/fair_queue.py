@@ -1,6 +1,4 @@
-"""Selects the waiting jobs to consider when shares take turns: the first jobs of each share, in proportion to its
-turns.
-"""
+"""Selects the waiting jobs to consider when shares take turns: the first jobs of each share."""
 
 from __future__ import annotations
 
@@ -115,7 +113,7 @@ class FairTurns:
 
     :param now: epoch seconds, from which turns are counted, so that jobs of later ticks come after those of earlier
         ones
-    :param apart: groups, by token, the similar jobs that found no room last time
+    :param apart: by token, the group of similar jobs to which a job belongs that found no room last time
     :param largest: the cpus, MiB and GPUs of the largest machine
     :param budgets: the limits for a tenant's jobs, in addition to the budgets of their runs
     :param seconds: predicts how long a row's job runs; None if that is unknown
@@ -138,9 +136,7 @@ class FairTurns:
 
     @property
     def by_level(self) -> bool:
-        """Whether Airflow's priority counts before shares do: if at most one share is declared, and that is for
-        everybody.
-        """
+        """Whether Airflow's priority counts before shares do: no share is declared, or a single one for everybody."""
         return not self.shares.table or (len(self.shares.table) == 1 and self.shares.table[0].who == Who())
 
     def terms(self, row: Any) -> TenantTerms:

@@ -1,5 +1,4 @@
-"""Instances in the store: everything ordered, launched and released, each with its token. An order is stored before the
-launch.
+"""Instances in the store: everything ordered, launched and released. An order is stored before the launch.
 
 Purchased instances are billed by the second. When one has ended, its cost is shared among the jobs that ran on it.
 """
@@ -78,7 +77,7 @@ def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 
 def end_at_other_sites(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
-    """End the instances of sites that launch nothing (any more): no event will ever report their end.
+    """End the instances of sites that no longer launch anything, since no event will ever report these ends.
 
     :param launching: the sites that do launch machines
     """

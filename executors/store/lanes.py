@@ -1,6 +1,4 @@
-"""Lanes: the vertical position of a job in the picture of its machine, fixed when it starts so that the job never
-jumps.
-"""
+"""Lanes: the vertical position of a job in the picture of its machine, fixed when it starts so that it never jumps."""
 
 from __future__ import annotations
 

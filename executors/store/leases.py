@@ -47,7 +47,7 @@ class Lease(Base):
     """The record of which controller acts; there is at most one row.
 
     :ivar expires_at: by the database's clock
-    :ivar left: seconds until it expires, as of reading; negative if it has expired
+    :ivar left: seconds until it expires, at the time of reading; negative if it has expired
     """
 
     __tablename__ = "lading_lease"

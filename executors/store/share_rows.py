@@ -280,7 +280,7 @@ def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> li
 
 
 def budgets(session: Session) -> Sequence[BudgetRow]:
-    """Return the budgets by name, as of the controller's last look."""
+    """Return the budgets by name, as last stored by the controller."""
     return session.scalars(select(BudgetRow).order_by(BudgetRow.name)).all()
 
 

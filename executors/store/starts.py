@@ -1,7 +1,7 @@
-"""The expected starts of waiting jobs, from plans, batch systems, the jobs ahead of them and earlier waits. The page,
-the API and the commands all use this module.
+"""The expected starts of waiting jobs, as shown by the page, the API and the commands.
 
-Starts are computed on demand. The first estimate shown for a job is stored, to measure how often estimates come true.
+They follow from plans, batch systems, the jobs ahead, and earlier waits, and are computed on demand. The first estimate
+shown for a job is stored, to measure how often estimates come true.
 """
 
 from __future__ import annotations
@@ -390,9 +390,7 @@ def place_text(place: Place) -> str:
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
-    """Return how long the last tries of each task waited, in seconds, by Dag and task; of at most :data:`MOST_TASKS`
-    tasks.
-    """
+    """Return how long the last tries of at most :data:`MOST_TASKS` tasks waited, in seconds, by Dag and task."""
     found = {}
     for dag_id, task_id in sorted(tasks)[:MOST_TASKS]:
         ended = (JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))

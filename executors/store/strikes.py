@@ -1,5 +1,4 @@
-"""Strikes: the jobs under which controllers died or hung, recorded so that no job brings down one controller after
-another.
+"""Strikes: jobs under which controllers died or hung, so that no job brings down one controller after another.
 
 A controller marks the jobs it is about to examine, and clears the marks when it has finished or shuts down cleanly. If
 it does neither, the next holder of the lease finds the marks. If a single job was marked, it brought the controller

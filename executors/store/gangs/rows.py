@@ -57,9 +57,7 @@ class GangMember:
         return self.job.name
 
     def partition(self, *, is_partial: bool) -> str:
-        """Return the name of its partition: its task, or the job itself if the gang's members are scheduled
-        individually.
-        """
+        """Return the name of its partition: its task, or the job itself if members are scheduled individually."""
         task, map_index = self.key
         return f"{task}[{map_index}]" if is_partial and map_index >= 0 else task
 
