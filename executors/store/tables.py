@@ -158,7 +158,7 @@ class JobRow(Base):
     input_values: Mapped[str | None] = mapped_column(Text)
     # The files staged for it as JSON, with the staged path of each address (null: not staged yet).
     stage: Mapped[str | None] = mapped_column(Text)
-    # The bytes of its inputs, if a hint uses them; negative: minus the number of list elements, if there are no files.
+    # The bytes of its inputs, if a hint uses them; if there are none, minus the number of elements in its lists.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
     state: Mapped[str] = mapped_column(String(12))
@@ -468,7 +468,7 @@ class InstanceRow(Base):
     usd_gone: Mapped[float | None] = mapped_column(Double)
     cpu_seconds_gone: Mapped[float | None] = mapped_column(Double)
     part_shared: Mapped[float | None] = mapped_column(Double)
-    # How long it is available for jobs; 0: until it is released.
+    # How many seconds it is available for jobs; 0: until it is released.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
     native_id: Mapped[str | None] = mapped_column(String(250))
