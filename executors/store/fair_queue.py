@@ -151,7 +151,7 @@ class FairTurns:
         return foreseen_hours(_need(row)[0], self.seconds(row)) if self.terms(row).hour_budgets else 0.0
 
     def explain_held(self, session: Session, queued: QueuedJobs, before: float) -> None:
-        """Store why jobs that their share holds cannot start.
+        """Store why jobs held by a budget cannot start.
 
         :param before: only for jobs queued before this time, in epoch seconds
         """

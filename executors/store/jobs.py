@@ -90,7 +90,7 @@ def add_jobs(session: Session, jobs: Iterable[Mapping[str, Any]]) -> None:
 
 
 def tell(session: Session, tokens: Sequence[str]) -> None:
-    """Tell the acting controller to reread these jobs, which wait or have just stopped waiting; it reads no others."""
+    """Tell the acting controller to read these jobs, which were queued or changed while waiting; it reads no others."""
     if tokens:
         session.execute(insert(UnseenRow.__table__), [{"token": token} for token in tokens])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseNow(FunctionElement[float]):
-    """The current time of the database's clock, in seconds since the epoch, even within a transaction."""
+    """The time of the database's clock when it is evaluated, in epoch seconds; it advances within a transaction."""
 
     type = Double()
     name = "lading_now"

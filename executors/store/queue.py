@@ -142,7 +142,7 @@ def with_all_shapes(
     build: Callable[..., WaitingJob],
     fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
-    """Return the first waiting jobs and some of each shape behind them, each marked if jobs before it were left out."""
+    """Return the first waiting jobs and some of each shape behind them, with marks where jobs were left out."""
     totals, seen = shapes.totals(queued, by_dag), Counter(job.shape for job in first)
     most = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
     wanted = {shape: min(total, most) for shape, total in totals.items()}
