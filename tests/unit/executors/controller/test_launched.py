@@ -908,5 +908,5 @@ def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite
     assert outcomes(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
         requests.ask(session, RequestKind.PAUSE, "no", "ada")
-    with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
+    with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is not a live instance"):
         requests.ask(session, RequestKind.DRAIN, "hpc/no", "ada")
