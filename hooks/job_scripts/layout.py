@@ -147,7 +147,7 @@ done
 if [ "$lading_status" -gt 128 ]; then
   wait "$lading_child" 2>/dev/null
   lading_last=$?
-  # bash forgets it where the script ended at the moment of the signal, and says -1.
+  # bash loses the status if the script exits at the moment of the signal, and reports -1.
   [ "$lading_last" -eq 127 ] || [ "$lading_last" -lt 0 ] || lading_status=$lading_last
 fi
 {refused}printf '%s %s %s%s\\n' "$lading_status" "$lading_started" "$(date +%s)" "$lading_cause" \\
