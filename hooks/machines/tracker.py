@@ -20,7 +20,7 @@ SECONDS_UNTIL_ASKED_AGAIN = 15.0
 SECONDS_UNTIL_VANISHED = 300.0
 # Seconds after which jobs are taken back from an agent that takes none, is not running or cannot write.
 SECONDS_UNTIL_RETURNED = 60.0
-# While a machine has enough prefetched jobs, its news are collected for up to this many seconds.
+# While a machine has enough prefetched jobs, its news is collected for up to this many seconds.
 MAX_COALESCE_SECONDS = 0.25
 
 
