@@ -46,7 +46,7 @@ class EventBuffer:
         """Report why a job waits, unless that was the last reason reported for it.
 
         Each report is a row of Airflow's event log, so reasons with equal codes, sites and limits count as equal. A
-        batch system's own text must be equal, too, except for its numbers: PBS reports the free resources anew in every
+        batch system's own text must be equal, too, except for its numbers: PBS reports the free resources in every
         cycle.
 
         :param more: further fields of the event

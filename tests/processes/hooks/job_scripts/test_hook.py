@@ -148,7 +148,7 @@ def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster, caplog: p
     words = [record.getMessage() for record in caplog.records if "toy" in record.getMessage()]
     assert len(words) == 1, "the same is not said again and again"
     assert "toy: cannot connect" in words[0]
-    with pytest.raises(ValueError, match="not ended"):
+    with pytest.raises(ValueError, match="not finished"):
         run.successful()
     cluster.unset("down")
     assert run.get(PATIENCE) == 0
