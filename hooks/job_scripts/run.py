@@ -243,7 +243,7 @@ class RunRecord:
         )
 
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
-        message = CAUSE_TEXTS.get(cause, f"it exited with status {exit_code}" if exit_code else "it failed")
+        message = CAUSE_TEXTS.get(cause, f"it failed with exit status {exit_code}" if exit_code else "it failed")
         reported = f"{message} ({reason})" if reason else message
         state: RunState = "cancelled" if cause == "cancelled" else "failed"
         return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)

@@ -257,7 +257,9 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reas
     drive = make(python=str(python), expected_boot_time=1)
     [name] = drive.order()
     drive.answered()
-    drive.until(lambda _: any("Lading does not answer on the machine" in str(each.note) for each in drive.last.locations))
+    drive.until(
+        lambda _: any("Lading does not answer on the machine" in str(each.note) for each in drive.last.locations)
+    )
     monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
     [released] = drive.wait_for("released", name)
     assert str(released["reason"]).startswith("it was booting for more than 8 s: Lading does not answer on the machine")
