@@ -146,7 +146,7 @@ def silent(service: FakeEC2) -> str:
 
 def strange(service: FakeEC2) -> str:
     service.gives_another_key(KIND)
-    return "another key than the one that this machine was given when it was launched"
+    return "key is not the one that the machine was given at launch"
 
 
 def hanging(service: FakeEC2) -> str:

@@ -92,7 +92,7 @@ class WithoutLading:
 
     def begin(self, *asked: object) -> str:
         self.asked.append(asked)
-        raise SessionEnded(f"it ended; its last output: {self.said}")
+        raise SessionEnded(f"it exited; its last output: {self.said}")
 
 
 @pytest.mark.parametrize(
