@@ -116,12 +116,12 @@ class ElementRun(JobRun):
     def _cancel(self) -> None:
         """Cancel this element.
 
-        :raises CancelError: an element of an array that has not been accepted yet is cancelled with the whole array
+        :raises CancelError: before the batch system has accepted the array, only the whole array can be cancelled
         """
         record = self.record
         if record.job_id is None:
             raise CancelError(
-                f"{self.array} was not accepted yet, so no element of it can be cancelled; cancel all of it"
+                f"{self.array} has not been accepted yet, so its elements cannot be cancelled; cancel the whole array"
             )
         self._cancelling([record])
         self.update(self._hook.site.cancel([record]))
@@ -130,7 +130,7 @@ class ElementRun(JobRun):
         self.array.update(records)
 
     def _finish(self) -> None:
-        """The epilogue is that of the array."""
+        """Do nothing: the epilogue belongs to the array."""
 
     def __repr__(self) -> str:
         return f"<ElementRun {self.key} {self.record.state} job_id={self.record.job_id}>"

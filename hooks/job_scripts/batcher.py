@@ -108,7 +108,7 @@ class Batcher:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """Return the tokens of the runs that can be submitted now; the others are given the reason why they wait."""
-        another = f"{HELD}: another is submitted before"
+        another = f"{HELD}: another job is submitted first"
         submitted = sum(not record.ended and not record.gathering for record in records)
         room, why = self.pressure.allow(self.site.system.name, self.site.profile.profile, submitted)
         most, message = min(len(ready), room), f"{HELD}: {why.sentence}"

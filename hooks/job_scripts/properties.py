@@ -169,7 +169,7 @@ def parse_ini(text: str, where: str) -> JobProperties:
     unknown = [section for section in parser.sections() if section not in SECTIONS]
     if unknown or not parser.sections():
         found = f"has a section {cut(f'[{unknown[0]}]')}" if unknown else "has no section"
-        raise PropertyError(f"{where} {found}; [Attributes] and [Resources] are expected, in this case")
+        raise PropertyError(f"{where} {found}; valid, with these capitals: [Attributes] and [Resources]")
     attributes, resources = (parser.items(name) if parser.has_section(name) else [] for name in SECTIONS)
     try:
         properties = JobProperties.of_sections([(key, from_text(key, value)) for key, value in resources], attributes)

@@ -56,7 +56,7 @@ from lading.scheduling.text.printable import shortened
 log = logging.getLogger(__name__)
 
 # Names the trouble of an unreachable site in the log.
-LOOKING = "runs cannot be looked at"
+LOOKING = "runs cannot be polled"
 
 # The most elements of an array, even if the site takes more: submitting makes a link for each on the login node.
 MOST_ELEMENTS = 1000

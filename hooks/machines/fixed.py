@@ -42,8 +42,6 @@ SECONDS_FOR_OTHERS = 2.0
 
 
 class FixedSite(Site[SSHConfig], Holding):
-    """Machines behind SSH."""
-
     kind = "ssh"
     holds = True
     config_model = SSHConfig
@@ -157,7 +155,7 @@ class FixedSite(Site[SSHConfig], Holding):
             if (connection := self.connections.get(name)) is not None:
                 connection.drop(here)
 
-    # -- the end
+    # -- closing
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -192,7 +192,7 @@ class SSHTransport(Transport):
                 )
             elif login is not None and isinstance(error, paramiko.BadHostKeyException):
                 message += (
-                    "; the server's key has changed: it was reinstalled, or another machine answers at this address."
+                    "; the server's key has changed: the server was reinstalled, or another machine has its address."
                     f" Ask its administrator; if the new key is right, {_set_host_key(login)}"
                 )
             elif login is not None and "not found in known_hosts" in message:

@@ -452,7 +452,7 @@ def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyClu
     cluster.set("refuse", "too many jobs")
     run = submit_array(hook, "true")
     assert (run[1].status, run[1].job_id, run.job_id) == ("queued", None, None)
-    with pytest.raises(CancelError, match="cancel all of it"):
+    with pytest.raises(CancelError, match="cancel the whole array"):
         run[1].cancel()
     run.cancel()
     cluster.unset("refuse")

@@ -110,9 +110,12 @@ def test_what_only_clusterjob_knows_is_a_placeholder_with_a_warning() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"x\.ini has no section; \[Attributes\] and \[Resources\] are expected"),
+        ("", r"x\.ini has no section; valid, with these capitals: \[Attributes\] and \[Resources\]"),
         ("nodes = 1\n", r"no section headers.*x\.ini"),
-        ("[resources]\nnodes = 1\n", r"x\.ini has a section \[resources\]; \[Attributes\] and \[Resources\]"),
+        (
+            "[resources]\nnodes = 1\n",
+            r"x\.ini has a section \[resources\]; valid, .*: \[Attributes\] and \[Resources\]",
+        ),
         ("[DEFAULT]\nnodes = 1\n[Resources]\n", r"x\.ini has a section \[DEFAULT\]"),
         ("[Resources]\nnodes = 1\nnodes = 2\n", r"x\.ini.*'nodes'.*already exists"),
         ("[Resources]\nA = 1\n-A = 2\n", r"x\.ini: 'A' is given twice: '1' and '2'"),
