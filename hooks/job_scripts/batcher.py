@@ -51,9 +51,7 @@ class Batcher:
         return sightings
 
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """Return the runs; those whose window is over are now elements of arrays or marked to be submitted by
-        themselves.
-        """
+        """Return the runs; those whose window is over are now elements of arrays, or to be submitted by themselves."""
         now = time.monotonic()
         self._dissolve(records)
         # An array that is missing here belongs to another process, which exited before it had submitted it.

@@ -175,8 +175,7 @@ class BatchHook:
         return (JobArrayRun if run.record.get("elements") else JobRun)(self, name, run)
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Look at all unfinished runs of this hook in one exchange, unless that was done less than the poll interval
-        ago.
+        """Look at all unfinished runs of this hook in one exchange, at most once per poll interval.
 
         :param at_once: look in any case
         """
@@ -287,8 +286,9 @@ def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
 
 
 def _file_name(key: str) -> str:
-    """Return the name of the file of a run; a key that is too long for one, such as the ids of a Dag and a run, is
-    shortened.
+    """Return the name of a run's file; a long key, such as the ids of a Dag and its run together, is shortened.
+
+    :raises ValueError: the key is not valid
     """
     if not key or "/" in key or key.startswith(".") or "\0" in key:
         raise ValueError(f"key {shortened(key)} is not valid; it must not be empty, contain '/' or begin with '.'")

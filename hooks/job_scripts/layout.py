@@ -99,7 +99,7 @@ lading_told answered
 cat "$attempt/out"; cat "$attempt/err" >&2
 exit "$(cat "$attempt/status")"
 """
-# A folder is made if the run has none yet, so that a run that arrives later is refused.
+# A folder is made if the run has none yet, so that a run whose files arrive later is refused.
 _CANCEL = 'umask 077; for each; do mkdir -p -- "$each" && : >"$each/cancelled" || exit; done'
 # Making a hard link is atomic and can be repeated: the first process to make it keeps the claim.
 _CLAIM = """\

@@ -1,5 +1,4 @@
-"""The profile of a site for job scripts: its batch system, how that is configured there, and the default properties of
-jobs.
+"""The profile of a site for job scripts: its batch system, how that is configured, and default properties of jobs.
 
 It is a TOML document of its own, or part of the site's table in the sites file::
 

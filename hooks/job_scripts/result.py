@@ -240,8 +240,7 @@ class JobRun(futures.Future[int]):
         return (JobCancelled if record.state == "cancelled" else JobFailed)(record)
 
     def exception(self, timeout: float | None = None) -> JobFailed | NearScriptError | None:
-        """Wait until it has finished, or for ``timeout`` seconds, and return the error that :meth:`get` raises; None:
-        it has succeeded.
+        """Wait as :meth:`get` does, and return the error of a run that has failed; None: it has succeeded.
 
         :raises RunTimeout: it has not finished after ``timeout`` seconds
         :raises JobCancelled: it was cancelled
@@ -255,8 +254,9 @@ class JobRun(futures.Future[int]):
         return None
 
     def done(self) -> bool:
-        """Whether it has finished, successfully or not. By then its epilogue has run, or has failed, which :meth:`get`
-        raises.
+        """Whether it has finished, successfully or not.
+
+        By then its epilogue has run, or has failed, which :meth:`get` raises.
         """
         try:
             return self.ready()
@@ -316,8 +316,8 @@ class JobRun(futures.Future[int]):
             self.set_result(0)
 
     def _cancelling(self, records: Sequence[RunRecord]) -> None:
-        """Save that runs are being cancelled first, since a cancellation may take effect even if the batch system
-        reports an error.
+        """Save that runs are being cancelled, before that is tried: it may succeed even if the batch system reports an
+        error.
 
         Runs that the batch system has not accepted are left out: only the site can ensure that they never start.
         """

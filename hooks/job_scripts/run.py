@@ -30,7 +30,7 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have started before its script, whose times are whole seconds.
 HEAD_START = 2
-# Used if the batch system does not say more.
+# The text for each cause, to which the batch system's own reason is added.
 CAUSE_TEXTS = {cause: reason.sentence for cause, reason in REASONS.items()} | {
     # The script may have exited by itself when it was refused more memory.
     "out_of_memory": "it used more memory than it had requested",
@@ -341,8 +341,9 @@ def after_question(
     system: BatchSystem,
     cancel_unrunnable_after: float = 900,
 ) -> RunRecord:
-    """Return the run after its site was asked about its job; :mod:`lading.hooks.batch.outcome` decides how a job has
-    ended.
+    """Return the run after its site was asked about its job.
+
+    How a job has ended is decided by :mod:`lading.hooks.batch.outcome`.
 
     :param deadline: seconds after which a run is lost if neither its folder nor the batch system shows it
     :param patience: seconds to wait for accounting and sentinel, since they arrive late

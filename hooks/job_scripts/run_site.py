@@ -327,8 +327,8 @@ class RunSite:
         return living
 
     def _named_so(self, records: Sequence[RunRecord]) -> tuple[list[str], CouldNotAsk | None]:
-        """Return the native ids of jobs that the batch system shows under the names of their runs, and what its answer
-        lacks.
+        """Return the native ids of jobs that the batch system lists under the names of their runs, and any gap in its
+        answer.
 
         An id that was read from a folder, or that the batch system has reused, may be that of a foreign job, which must
         not be cancelled.
@@ -374,8 +374,7 @@ class RunSite:
         return self._read(record.output, 0, most).decode(errors="replace")
 
     def rest(self, record: RunRecord, offset: int) -> bytes:
-        """Return all that a finished run has printed from an offset on; if that is very much, its beginning and its
-        end.
+        """Return all that a finished run has printed from an offset on; of very long output, the beginning and the end.
 
         :raises TransportError: it could not be read
         """
@@ -671,8 +670,7 @@ def batch_system(name: str) -> BatchSystem:
 
 
 def open_site(name: str, dag_id: str | None, team: str | None) -> RunSite:
-    """Open a batch site of ``[lading] sites_file`` for a Dag; for a cluster with several accounts, with that of the
-    Dag.
+    """Open a batch site of ``[lading] sites_file`` for a Dag, with the account that is meant for the Dag.
 
     All runs of a Dag's job scripts get their site from here, so nothing in a Dag can choose the account.
 

@@ -148,8 +148,9 @@ class JobScript:
         return rendered
 
     def render_prologue(self) -> str | None:
-        """Return the script to run on the submitting side before submission; None: nothing. Core variables are not
-        replaced.
+        """Return the script to run on the submitting side before submission; None: nothing.
+
+        Core variables are not replaced, because no batch job exists yet.
 
         :raises JobScriptError: a value cannot be inserted
         """
@@ -209,7 +210,7 @@ class JobScript:
         return f"{shebang}\n{rest}"
 
     def shell(self) -> str:
-        """The absolute path of the interpreter for scripts without ``#!``.
+        """Return the path of its shell, absolute; the ``#!`` of a body takes precedence over it.
 
         :raises JobScriptError: it is not an absolute path, or has more than one line
         """

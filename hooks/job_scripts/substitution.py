@@ -73,9 +73,7 @@ class Substitution:
     optional: Collection[str] = ()
 
     def unknown(self, text: str) -> list[str]:
-        """Return the names in placeholders ``{name!q}`` that are not properties: a shell would take them for plain
-        text.
-        """
+        """Return the names in ``{name!q}`` that are not properties: a shell would treat these placeholders as text."""
         return sorted(set(_QUOTED.findall(text)) - {*self.properties, *self.optional})
 
     def doubtful(self, text: str) -> tuple[list[str], list[str]]:

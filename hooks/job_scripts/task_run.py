@@ -1,5 +1,7 @@
-"""The run of a task's try. Worker and triggerer derive the same one from the task instance, the site that the Dag may
-use, and the properties of its script.
+"""The run of a task's try.
+
+Worker and triggerer derive the same run from the task instance, the site that the Dag may use, and the properties of
+its script.
 """
 
 from __future__ import annotations

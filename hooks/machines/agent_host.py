@@ -69,7 +69,7 @@ class AgentHost:
     """The node agent of one spool.
 
     :param rejected: keeps files that cannot be read
-    :param scope: command that the agent's command is an argument of
+    :param scope: words that precede the agent's command
     :param options: of the agent's command
     :param stamp: identifies the version and setup for new agents; an agent with another stamp drains
     """
@@ -123,9 +123,7 @@ class AgentHost:
         return _lives(self._identity())
 
     def lives(self) -> bool:
-        """Whether an agent of this spool is running, no matter who started it; one that is still importing Airflow
-        counts.
-        """
+        """Whether an agent of this spool is running, no matter who started it, or is still importing Airflow."""
         return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())
 
     def _identity(self) -> dict[str, Any]:

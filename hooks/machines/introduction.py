@@ -61,9 +61,7 @@ class HostAnswer(JsonModel):
 
 
 class MachineRefused(TransportError):
-    """The machine is reachable, but its version of Lading does not match ours, or it cannot be used. Its jobs keep
-    running.
-    """
+    """The machine is reachable but not usable, for example with another version of Lading. Its jobs keep running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +90,13 @@ def introduce(
     *,
     look: bool = False,
 ) -> Introduction:
-    """Ask a machine for its resources, have its node agent started, and keep the connection to the program that serves
-    its spool.
+    """Ask a machine for its resources, and have its node agent started.
+
+    The connection to the program that serves its spool is kept.
 
     :param api: URL of Airflow's execution API
     :param owner: the deployment that Lading's folder on the machine is to belong to; None: the folder is not marked
-    :param look: only ask for the resources, without starting an agent
+    :param look: only query the resources, without starting an agent
     :raises MachineRefused: the machine cannot be used; with its explanation
     :raises TransportError: it has not answered
     """

@@ -156,7 +156,7 @@ class LocalSite(Site[LocalConfig], Holding):
         seen = ObservedLocation(
             self._location(self.capacity),
             LocationState.UP if note is None else LocationState.UNREACHABLE,
-            # While events are unread, the list is unknown: some jobs only show up in these events.
+            # None while events are unread: some jobs only show up in these events.
             frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
             join(note, self.rejected.note),
         )
@@ -231,7 +231,7 @@ class LocalSite(Site[LocalConfig], Holding):
         """Mark the folder of this site as this deployment's.
 
         :param look: only check the mark, and do not add one
-        :raises OSError: the folder belongs to another deployment whose agent is running, or that cannot be determined
+        :raises OSError: the folder belongs to another deployment, or that cannot be determined
         """
         server.claim(str(self.spool.root), self._owner.ids, self._owner.name, "a [lading] state_folder", look=look)
 

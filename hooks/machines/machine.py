@@ -178,8 +178,7 @@ class Machine:
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> MachineRefused | None:
-        """Ask for its resources, and have its agent started; return why the machine refuses. Its jobs survive a
-        refusal.
+        """Query its resources, and have its agent started; return why the machine refuses, which its jobs survive.
 
         :raises OSError: it has not answered
         """

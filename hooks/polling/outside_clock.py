@@ -22,8 +22,7 @@ TIMES = "at", "started_at"
 
 
 def seconds_ahead(said: float, asked_at: float, answered_at: float, known: float = 0.0) -> float:
-    """Return the seconds by which another clock is ahead of ours, or ``known`` if the measurement is consistent with
-    it.
+    """Return the seconds by which another clock is ahead of ours; ``known`` if the measurement agrees with it.
 
     :param said: the time that it reported
     :param asked_at: when it was asked, by our clock; so is ``answered_at``

@@ -75,7 +75,7 @@ def runner_of(workload: Mapping[str, Any]) -> str:
 
 
 def _given_at_dispatch(token: object) -> dict[str, str]:
-    """Read the variables that are never stored, since they may be secrets.
+    """Read the variables that no table stores, since they may be secrets.
 
     They come as JSON in the field that holds the JWT of Airflow's workloads.
 

@@ -305,8 +305,7 @@ class Spool:
         Bell(self.bell).ring()
 
     def journal(self, rejected: RejectedFiles | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-        """Yield the batches of events in order, each with its file, which the reader deletes once it has stored the
-        events.
+        """Yield the batches of events in order, each with its file, which the reader deletes after storing the events.
 
         Lines that are not events, for example after a power cut, are set aside; the rest of their file is used.
 

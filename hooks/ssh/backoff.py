@@ -1,5 +1,6 @@
-"""Decides when a failed action can be tried again. Nothing here sleeps: a controller that waited for one site would
-delay the others.
+"""Decides when a failed action can be tried again.
+
+Nothing here sleeps: a controller that waited for one site would delay the others.
 """
 
 from __future__ import annotations

@@ -175,8 +175,9 @@ class Transport(ABC):
 
     @abstractmethod
     def session(self, command: Sequence[str], setup: str = "") -> Session:
-        """Start a command for line-based requests, which exits with the connection; see
-        :mod:`lading.hooks.ssh.session`.
+        """Start a command for line-based requests, which exits with the connection.
+
+        See :mod:`lading.hooks.ssh.session`.
 
         :param setup: shell text that goes before it, after that of all commands
         :raises TransportError: the site cannot be reached
