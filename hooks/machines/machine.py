@@ -204,10 +204,8 @@ class Machine:
     def _exchange(self) -> None:
         parcels = self._parcels()
         cancels = self.tracker.take_cancels()
-        over, files = (
-            self.tracker.over(),
-            self.event_buffer.done(),
-        )  # this order, so that each job's last file is included
+        # In this order, so that the event files of finished jobs are among those to remove.
+        over, files = self.tracker.over(), self.event_buffer.done()
         copied = self.logs.choose(list(self.tracker.jobs.values()))
         request = self._request(parcels, cancels)
         request["remove"] = [*files, *(f"logs/{job.token}" for job in over)]

@@ -262,7 +262,7 @@ def _alive(client: paramiko.SSHClient) -> bool:
 def _set_host_key(login: Login) -> str:
     """Return an instruction for adding a server's key."""
     scan = f"ssh-keyscan -p {login.port or SSH_PORT} {login.remote_host}"
-    return f"add it (`{scan}` prints it) to {login.where_keys_are()}"
+    return f"put it (`{scan}` prints it) into {login.where_keys_are()}"
 
 
 def _is_lasting(error: BaseException) -> bool:
