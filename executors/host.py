@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.utime(ARCHIVE)
     try:
         found = answer(root, wanted)
-    except OSError as error:  # a full disk, another user's folder
+    except OSError as error:  # for example, a full disk or another user's folder
         found = {"version": VERSION, "refused": f"{root} cannot be used: {error}"}
     print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):

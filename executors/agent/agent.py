@@ -92,9 +92,9 @@ class Agent:
         self.limits = LimitEnforcer()
         self.trouble = Trouble(log)
         self.scratch = Scratch()
-        self.api = Backoff()  # of starting jobs while Airflow's API server does not answer
+        self.api = Backoff()  # delays starts while Airflow's API server does not answer
         self.config: AgentConfig | None = None
-        self.ending: Ending | None = None  # of the machine, once that is known
+        self.ending: Ending | None = None  # of the location, once it is announced
         self._notice = SpotNotice()
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
@@ -238,7 +238,7 @@ class Agent:
             try:
                 self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
-                self.shutdown = None  # a new controller keeps its agent
+                self.shutdown = None  # a new controller can withdraw the request and keep the agent
             except NotReadable as error:
                 self.inbox.rejected.move(self.spool.shutdown, error)
             except OSError as error:  # reading is tried again

@@ -46,7 +46,7 @@ from lading.scheduling.text.units import format_time
 log = logging.getLogger(__name__)
 
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
-# How long a waiting job may be overtaken by smaller ones, seconds.
+# How long smaller jobs can overtake a waiting one, seconds.
 PATIENCE = 60.0
 
 
@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"allocation {options.name} has already been started, and nothing runs twice")
         return 0
     spool = Spool(Path(folder.spool))
-    spool.create(reopens=True)  # a batch job may run again
+    spool.create(reopens=True)  # a batch system may run an allocation's job again
     # A scheduler marks its children as having database access; this process and its jobs have none.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)

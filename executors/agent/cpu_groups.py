@@ -119,7 +119,7 @@ class CpuGroups:
             group = self._make(os.getpid(), cpus)
             if os.getpid() not in _processes(group):
                 self._join(group)
-        except OSError as error:  # there may be too many
+        except OSError as error:  # for example, too many cgroups
             log.warning("the job gets CPU time regardless of its cpus: %s", error)
 
     def leave(self) -> None:
@@ -134,7 +134,7 @@ class CpuGroups:
         if time.monotonic() < self.due and not at_once:
             return
         self.due = time.monotonic() + INTERVAL
-        with contextlib.suppress(OSError):  # it is gone with all that was in it
+        with contextlib.suppress(OSError):  # the base is gone, with all cgroups in it
             for name in os.listdir(self.base):
                 if (match := _NAME.fullmatch(name)) and not os.path.exists(f"/proc/{match[1]}"):
                     with contextlib.suppress(OSError):  # processes that the job left behind are still in it

@@ -58,7 +58,7 @@ class AgentHolds:
         return sum((each.hold.resources for each in self.by_job.values()), Resources())
 
     def without(self, devices: Mapping[str, float]) -> dict[str, float]:
-        """The free share of each GPU, less what is held."""
+        """Return the free share of each GPU, less what is held."""
         left = dict(devices)
         for each in self.by_job.values():
             for device in each.devices.keys() & left.keys():

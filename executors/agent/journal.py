@@ -51,7 +51,6 @@ class Journal(ABC):
         self._events.append({"event": "waiting", "token": token, "reason": reason})
 
     def held(self, token: str, *, at: float) -> None:
-        """Report that room is held."""
         self._events.append({"event": "held", "token": token, "at": at})
 
     def not_held(self, token: str, event: str, reason: Reason, *, at: float) -> None:

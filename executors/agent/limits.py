@@ -33,7 +33,7 @@ INFINITY = float("inf")
 
 
 class LimitEnforcer:
-    """Enforces the limits of the jobs and records their peak memory."""
+    """Enforces the limits of jobs, and records their peak memory."""
 
     def __init__(self) -> None:
         self._next_round = self._next_measurement = 0.0

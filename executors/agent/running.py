@@ -321,7 +321,7 @@ class RunningJobs:
             del self.jobs[job.token]
             self.take_back(job.token, inbox, "its process ended before it could claim the job")
         elif owner is not None and (owner.pid, owner.started) != (job.supervisor.pid, job.supervisor.started):
-            # A process forked by an agent before this one has won the claim.
+            # A process forked by an earlier agent has claimed the job first.
             job.supervisor, job.is_child, job.exit_status = owner, False, None
         else:
             self._end_leftovers(job)

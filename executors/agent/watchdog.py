@@ -98,7 +98,7 @@ def end_task(folder: JobFolder, token: str, grace: float) -> None:
         _wait(owner, UPLOAD_GRACE)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
     if owner.container is not None:
-        from lading.executors.agent import container  # not at the top: the watcher is a copy of a small process
+        from lading.executors.agent import container  # imported late, to keep the watcher small
 
         container.remove(owner.container, token)
 

@@ -34,7 +34,7 @@ NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
 NO_LOCATIONS = because("no_locations")
 
-# These two causes are not failures of the job.
+# The states for causes that are not failures of the job.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
 # When a location does not list a job, the agent may be moving it between two files, or its event may still be in

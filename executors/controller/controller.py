@@ -195,7 +195,7 @@ class Controller:
                 strikes.note(session, self.leadership.holder, [at])
                 is_noted = store.knows(session, at)
             if is_noted:
-                self.mark.put(None)  # it counts once
+                self.mark.put(None)  # so that the next controller does not count it again
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with open_session() as session:
@@ -367,7 +367,7 @@ class Controller:
             return []
         self.next_check = now + TICK_SECONDS
         if not self.unchecked:
-            self.unchecked = sorted(self.queued.jobs)  # tokens are random, and so is their order
+            self.unchecked = sorted(self.queued.jobs)  # tokens are random, so this order is, too
         taken = self.unchecked[-MOST_CHECKED_PER_SECOND:]
         del self.unchecked[-MOST_CHECKED_PER_SECOND:]
         self.queued.note(taken)

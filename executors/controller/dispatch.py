@@ -131,7 +131,7 @@ def to_send(
                 values |= {"cpus": made.resources.cpus, "memory": made.resources.memory}
             by_token[job.token] = made
             changes.append(Change(job.token, values))
-        except Exception as error:  # the data is whatever was stored
+        except Exception as error:  # stored data can be anything
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
             log.error("Job %s: %s", job.token, reason, exc_info=error)
             changes.append(refused(job.token, reason, time.time()))

@@ -54,7 +54,7 @@ class Launched:
         self.gone = MissingSince()
         self.sizes: MeasuredSizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
-        """The jobs for which each instance was ordered, by its token."""
+        """The jobs that each instance was ordered for, by the instance's token."""
         self.for_gangs: dict[str, Sequence[str]] = {}
         """The subset of ``ordered_for`` that was ordered only for members of gangs."""
         self.wanted: frozenset[str] = frozenset()
@@ -156,7 +156,7 @@ class Launched:
         instances.settle(session, self.site, {*bills, *(event["token"] for event in ends)})
         refused = []
         for event in ends:
-            tokens = self.ordered_for.get(event["token"], ())  # forgotten when its row has ended
+            tokens = self.ordered_for.get(event["token"], ())  # empty if the instance has already ended
             refused += [refusal(token, event) for token in tokens if event.get("refused")]
         return refused
 

@@ -53,7 +53,7 @@ from lading.scheduling.site_names import is_named
 
 log = logging.getLogger(__name__)
 
-# A site that has not answered is asked again after this, seconds.
+# A hold that a site has not answered is requested again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
 # The codes of reasons for which a member is cancelled because of another member.
 WITH_OTHERS = ("gang_member_failed", "gang_member_back", "gang_member_late")
@@ -231,7 +231,7 @@ class GangTick:
         tokens = {token for name in names for token in self.memory.members.get(name, ())}
         return [each for each in self.ready if each.token in tokens]
 
-    # -- what has happened
+    # -- events
 
     def _events(self) -> list[Event]:
         if self.memory.row.started_at is not None and self._watch():
@@ -440,7 +440,7 @@ class GangTick:
                 return [passes.Lost(held.partition, self.files)] if never else []
         return [passes.RoomFound(held.partition)]
 
-    # -- what follows
+    # -- effects
 
     def _step(self, events: list[Event]) -> None:
         while True:

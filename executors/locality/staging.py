@@ -470,7 +470,7 @@ class Staging:
                 continue  # not even the site's name is shown to a Dag that is not admitted
             try:
                 there = self.sites[row.site].staging_area(row.location)
-            except LookupError:  # the machine is gone
+            except LookupError:  # the location is gone
                 continue
             if there is None:
                 continue

@@ -423,7 +423,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         except ServerResponseError as error:
             if not _is_unwanted(error):
                 raise
-            # The task was marked, cleared or deleted after its last heartbeat.
+            # The task was marked, cleared or deleted in Airflow after its last heartbeat.
             self.process_log.warning("Airflow no longer accepts the outcome of the task", answer=error.detail)
             TaskSupervisor.ended_by_server, TaskSupervisor.reported_failure = True, False
 

@@ -30,7 +30,7 @@ TOKEN_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 # How long a task can go without a heartbeat, seconds. After the whole timeout, Airflow's scheduler fails it, which uses
 # up a try; the remaining quarter is for a request under way and for reporting that the API was out of reach.
 PATIENCE = 0.75 * conf.getint("scheduler", "task_instance_heartbeat_timeout")
-# An API server that answers again is noticed within this, seconds.
+# The longest pause between two attempts, after which an API server that is back is noticed, seconds.
 LONGEST_PAUSE = 10.0
 # A request that fails with one of these errors has not reached the API server.
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def preload(runner: str = "") -> None:
-    """Import the program of commands that name this runner."""
+    """Import the program of jobs that name this runner."""
     _named(runner)
 
 
