@@ -55,7 +55,7 @@ class Requests:
         to_do = requests.to_do(session)
         overdue = requests.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
         for request in to_do:
-            outcome = self._done(session, request)
+            outcome = self._carry_out(session, request)
             if outcome is None and request.id in overdue:
                 outcome = f"its site has not done it within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
             if outcome is not None:
@@ -65,7 +65,7 @@ class Requests:
             self.paused, self.is_read = requests.paused(session), True
         return any(request.kind in OF_BUDGETS for request in to_do)
 
-    def _done(self, session: Session, request: RequestRow) -> str | None:
+    def _carry_out(self, session: Session, request: RequestRow) -> str | None:
         """Carry out a request; returns its outcome, or None while its effect has not been observed."""
         if request.kind == RequestKind.WAKE:
             return "it searches for room now" if gangs.wake_with(session, request.target) else "it no longer sleeps"
@@ -73,9 +73,9 @@ class Requests:
             if request.kind == RequestKind.LIFT:
                 return share_rows.lift(session, request.target, request.by)
             return share_rows.restore(session, request.target)
-        return self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
+        return self._pause(session, request) if request.kind in OF_SITES else self._release(session, request)
 
-    def _paused(self, session: Session, request: RequestRow) -> str:
+    def _pause(self, session: Session, request: RequestRow) -> str:
         """Pause or resume a site; returns the outcome."""
         site = session.get(SiteRow, request.target)
         if site is None:
@@ -84,7 +84,7 @@ class Requests:
         session.flush()
         return "it gets no more jobs; its current jobs continue" if site.paused_by else "it gets jobs again"
 
-    def _let_go(self, session: Session, request: RequestRow) -> str | None:
+    def _release(self, session: Session, request: RequestRow) -> str | None:
         """Drain or terminate an instance; returns the outcome, or None while it has not been observed."""
         site, _, name = request.target.partition("/")
         instance = session.get(InstanceRow, name)

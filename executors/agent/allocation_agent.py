@@ -92,7 +92,7 @@ class AllocationAgent(Agent):
         self.running.supervisor_lines.hang_up()  # otherwise, supervisors would wait for another job
         with contextlib.suppress(OSError):  # it may already be closed, or the whole folder may be gone
             os.rename(self.spool.inbox, self.folder.closed)
-        log.info("the allocation exits")
+        log.info("the agent of the allocation exits")
 
     @property
     def left(self) -> float:

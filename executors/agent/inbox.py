@@ -81,7 +81,7 @@ class Inbox:
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
     def refresh(self) -> None:
-        """Read new and replaced envelopes, and forget removed ones, which are all if the inbox was closed."""
+        """Read new and replaced envelopes, and forget removed ones. A closed inbox counts as empty."""
         now = time.monotonic()
         try:
             modified = os.stat(self.spool.inbox).st_mtime_ns

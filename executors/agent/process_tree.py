@@ -329,15 +329,15 @@ class MemoryMeter:
             totals = ProcessMemory.read_totals(process.pid)
             known = before.get(process.identity)
             if known is None or (known.source is not None and not process.forked_without_exec):
-                known = self._first(process, totals, processes[0], before)
+                known = self._first_sample(process, totals, processes[0], before)
             else:
                 before.pop(process.identity)
                 known.totals, known.faults = totals, process.faults
             self._watched[process.identity] = known
         for identity, gone in before.items():
-            self._bequeath(identity, gone)
+            self._pass_to_heir(identity, gone)
 
-    def _first(
+    def _first_sample(
         self, process: Process, totals: ProcessMemory, root: Process, before: Mapping[tuple[int, int], WatchedProcess]
     ) -> WatchedProcess:
         found = WatchedProcess(totals, process.faults)
@@ -351,7 +351,7 @@ class MemoryMeter:
                 found.inherited = found.measured = min(totals.anonymous, sources[found.source])
         return found
 
-    def _bequeath(self, identity: tuple[int, int], gone: WatchedProcess) -> None:
+    def _pass_to_heir(self, identity: tuple[int, int], gone: WatchedProcess) -> None:
         """Count for its oldest child the shared pages of a process that has ended or executed another program."""
         heirs = [each for each in self._watched.items() if each[1].source == identity]
         heirs.sort(key=lambda each: each[0][1])

@@ -256,7 +256,7 @@ class RunningJobs:
         if left is not None:
             self._finish(job, left)
         elif gone:
-            self._find_out(job, inbox)
+            self._settle_without_exit_file(job, inbox)
 
     @property
     def unanswered(self) -> list[RunningJob]:
@@ -311,7 +311,7 @@ class RunningJobs:
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
-    def _find_out(self, job: RunningJob, inbox: WaitingJobs) -> None:
+    def _settle_without_exit_file(self, job: RunningJob, inbox: WaitingJobs) -> None:
         """Deal with a job whose supervisor is gone and has left no exit file: report its end, or queue it again."""
         waits = job.folder.workload
         if (owner := job_folder.owner(job.folder)) is None and not waits.exists():

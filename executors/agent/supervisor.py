@@ -379,7 +379,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOv
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, 0, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024 or None, used[2] // 1024
     sentinel = ExitFile(exit_code, reason, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
-    written = _leave(sentinel, job)
+    written = _write_exit_file(sentinel, job)
     light = clean and written and reason is None and job.cause() is None and peak < LIGHT
     # A connection test runs a hook in this process itself, which may have left anything behind.
     alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
@@ -400,7 +400,7 @@ def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     return made
 
 
-def _leave(sentinel: ExitFile, job: AgentJob) -> bool:
+def _write_exit_file(sentinel: ExitFile, job: AgentJob) -> bool:
     """Write the exit file; returns whether that succeeded."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:

@@ -72,7 +72,7 @@ class Launched:
         """
         rows = instances.living(session, self.site)
         if is_new and (rows or seen):
-            self._take_in(session, rows, seen)
+            self._store_observation(session, rows, seen)
             rows = instances.living(session, self.site)
         session.expunge_all()
         # Forget orders whose instance has ended otherwise: they can no longer be refused.
@@ -81,7 +81,9 @@ class Launched:
         self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
-    def _take_in(self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[ObservedLocation]) -> None:
+    def _store_observation(
+        self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[ObservedLocation]
+    ) -> None:
         now, names = time.time(), {each.name for each in seen}
         if missing := names - {row.token for row in rows}:
             known = instances.known(session, missing)

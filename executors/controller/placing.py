@@ -136,7 +136,7 @@ class Placing:
         self.extensions = replace(
             extensions,
             filters={name: self._filter(each) for name, each in extensions.filters.items()},
-            policies={name: NotedPolicy(each, self._noted) for name, each in extensions.policies.items()},
+            policies={name: NotedPolicy(each, self._call_marked) for name, each in extensions.policies.items()},
             rules=[each if each.relax is None else self._rule(each, each.relax) for each in extensions.rules],
         )
         self.trouble = Trouble(log)
@@ -149,7 +149,7 @@ class Placing:
         self.unranked = 0
         self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
 
-    def _noted(self, token: str, ask: Callable[[], Any]) -> Any:
+    def _call_marked(self, token: str, ask: Callable[[], Any]) -> Any:
         """Return a plugin's answer for a job, which is marked during the call.
 
         :raises RuntimeError: the plugin has called ``sys.exit``
@@ -166,10 +166,10 @@ class Placing:
             self.mark(None)
 
     def _filter(self, ask: GetTargets) -> GetTargets:
-        return lambda job, targets: self._noted(job.name, lambda: ask(job, targets))
+        return lambda job, targets: self._call_marked(job.name, lambda: ask(job, targets))
 
     def _rule(self, rule: Rule, ask: Relax) -> Rule:
-        return replace(rule, relax=lambda job: self._noted(job.name, lambda: ask(job)))
+        return replace(rule, relax=lambda job: self._call_marked(job.name, lambda: ask(job)))
 
     def note_events(
         self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]
@@ -204,7 +204,7 @@ class Placing:
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
         ]
-        assignment = self._replaced(jobs, sites, at_work, now)
+        assignment = self._plugin_assignment(jobs, sites, at_work, now)
         if assignment is None:
 
             def assigned(some: Sequence[WaitingJob]) -> Assignment:
@@ -268,7 +268,7 @@ class Placing:
         assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
-            order: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
+            order: Sequence[Match] | None = self._call_marked(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if order is not None and (len(order) != len(matches) or set(order) != set(matches)):
                 raise ValueError(f"it returned {shortened(order)}; valid: the given matches, in any order")
         except Exception as error:  # a plugin can raise anything
@@ -277,7 +277,7 @@ class Placing:
             return None
         return order
 
-    def _replaced(
+    def _plugin_assignment(
         self, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
     ) -> Assignment | None:
         """Return a plugin's assignment; None: no plugin decides, or it has failed."""

@@ -273,9 +273,9 @@ class GangTick:
         why = because("gang_member_back", task=back[0].key[0], gang=terms.name) if back else None
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
-                why = _with_whom(end, terms.name)
+                why = _cancel_reason(end, terms.name)
         if any(each.state == State.RUNNING for each in self.at_work):
-            why = why or self._not_begun()
+            why = why or self._member_not_started()
         ending = self.at_work if why is not None else []
         for each in ending:
             if why is not None and not each.is_cancelled:
@@ -283,7 +283,7 @@ class GangTick:
         self.is_blocked = bool(ending)
         return self.is_blocked
 
-    def _not_begun(self) -> Reason | None:
+    def _member_not_started(self) -> Reason | None:
         """Return the reason about a member that was placed but has not started in time; None: all have.
 
         The message that tells a site to start a member can get lost while the other members start.
@@ -696,7 +696,7 @@ class GangTick:
             self.tick.outcome.reasons.setdefault(reason, []).extend(tokens)
 
 
-def _with_whom(end: EndedMember, gang: str) -> Reason:
+def _cancel_reason(end: EndedMember, gang: str) -> Reason:
     """Return why the other members are cancelled when one has failed.
 
     A member that was itself cancelled because of another one passes on that reason, which names the original member.

@@ -161,7 +161,7 @@ class Fetch:
         failure: Reason | None = None
         trouble: Exception | None = None
         try:
-            path = self._lies()
+            path = self._find_or_copy()
         except Abandoned:
             return
         except (FileNotFoundError, PermissionError) as error:
@@ -211,7 +211,7 @@ class Fetch:
                 raise Abandoned
             self.reads = None
 
-    def _lies(self) -> str:
+    def _find_or_copy(self) -> str:
         """Return the file's path in the area, after copying it there if necessary.
 
         :raises FileNotFoundError: no source has it; the message says why
@@ -233,7 +233,7 @@ class Fetch:
             except TransportError as error:  # another source may have it
                 trouble = rank, error
             else:
-                return copying.find_file(self.area, self.address, version) or self._brought(where, source, version)
+                return copying.find_file(self.area, self.address, version) or self._copy(where, source, version)
         if trouble is not None:
             raise trouble[1]
         # Without a source to compare with, a copy that exists is used as it is.
@@ -242,7 +242,7 @@ class Fetch:
         message = "; ".join([*why, *filter(None, [self.elsewhere])]) or "no task has left it anywhere"
         raise FileNotFoundError(message)
 
-    def _brought(self, where: str, source: FileSource, version: FileVersion) -> str:
+    def _copy(self, where: str, source: FileSource, version: FileVersion) -> str:
         began = time.monotonic()
         path = copying.brought(self.area, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
