@@ -213,7 +213,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     assert set(house.states().values()) == {RUNNING}
     with Session(house.engine) as session:
         [done] = requests.latest(session, 0.0, 10)
-        assert done.outcome == "room is looked for now"
+        assert done.outcome == "it searches for room now"
 
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
