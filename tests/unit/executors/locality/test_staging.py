@@ -488,7 +488,7 @@ def test_a_store_is_looked_through(tmp_path: Path) -> None:
     deep: Any = MemoryFileSystem()
     for _ in range(sources.MOST_STORES):
         deep = DirFileSystem("/", fs=deep)
-    with pytest.raises(PermissionError, match="lies in more than"):
+    with pytest.raises(PermissionError, match="wraps more than"):
         sources.refuse_local("s3://x", deep)
 
 
