@@ -154,7 +154,7 @@ class ApiTunnel:
             port = self._open(session, there, hello["address"], before.port if before else 0)
             address = Address(hello["host"], port)
         self._publish(address, before)
-        log.info("compute nodes reach %s through %s", self.url, address)
+        log.info("Compute nodes reach %s through %s", self.url, address)
 
     def _publish(self, address: Address, before: Address | None) -> None:
         """Publish the address of the tunnel to jobs, if it has changed."""

@@ -131,7 +131,7 @@ def dressed(answer: CommandResult) -> list[CommandResult]:
 
 def compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]]) -> None:
     found = {(job.id, job.index): job for job in jobs}
-    assert len(found) == len(jobs), "a job comes twice"
+    assert len(found) == len(jobs), "a job appears twice"
     assert set(found) == {(each["id"], each.get("index")) for each in expected}
     for fields in expected:
         job = found[fields["id"], fields.get("index")]  # type: ignore[index]

@@ -113,7 +113,7 @@ class AirflowDeployment(Deployment):
             from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
             from botocore.config import Config
         except ImportError as error:
-            message = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
+            message = f"Airflow's Amazon provider is missing ({error}): pip install 'airflow-lading[aws]'"
             raise ImportError(message) from error
         hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
         return hook.get_conn()

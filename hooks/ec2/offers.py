@@ -199,7 +199,7 @@ class EC2Offers:
                 self._ids[arch] = image = self.ec2.image(arch)
                 self._volumes_of = {**self._volumes_of, arch: self.ec2.volumes(image)}
             except (EC2Error, LookupError) as error:  # nothing is launched with such an image anyway
-                so = "is that of its last image" if arch in self._volumes_of else "is not counted"
+                so = "is that of the last known image" if arch in self._volumes_of else "is not counted"
                 self._volumes = f"the cost of volumes {so} because the image for {arch} is unknown: {error}"
         if self.roots != before:
             keep_roots(self.folder, self.config, self.roots)

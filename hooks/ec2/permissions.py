@@ -43,7 +43,7 @@ SUFFIXES = {"aws-cn": ".cn"}
 KEYS = "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncrypt*"
 DRY = "DryRunOperation"
 # A message that starts with one of these applies to all further requests, too.
-SILENT, USELESS = "AWS does not answer", "nothing can be asked of AWS"
+SILENT, USELESS = "AWS does not answer", "AWS cannot be asked"
 HOPELESS = SILENT, USELESS
 REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 
@@ -215,7 +215,7 @@ def checks(
     if config.cost_tags:
         tags = [{"Key": name, "Value": "check"} for name in (cost_tags.TEAM, cost_tags.DAG)]
         yield _of_ours(
-            "ec2:CreateTags with who is charged",
+            "ec2:CreateTags for cost allocation",
             there,
             lambda id: reader.create_tags(DryRun=True, Resources=[id], Tags=tags),
             otherwise="it is tested once there is one; with cost_tags = false in the site's table it is not needed",

@@ -56,7 +56,7 @@ class Trouble:
         if len(said) >= REMEMBERED:
             said.clear()
         said.add(sign)
-        message = "%s: %s (said once, tried again)"
+        message = "%s: %s (logged once, retrying)"
         if traceback:
             self._log.error(message, what, error, exc_info=error)
         else:
@@ -72,4 +72,4 @@ class Trouble:
     def end(self, what: str) -> None:
         """Record that an activity works again."""
         if self._said.pop(what, None):
-            self._log.info("%s: no more", what)
+            self._log.info("%s: resolved", what)

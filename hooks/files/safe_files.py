@@ -93,7 +93,7 @@ def write_atomically(path: Path, text: str) -> None:
             stream.write(text)
         os.rename(hidden, path)
     except BaseException:  # including KeyboardInterrupt
-        with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
+        with contextlib.suppress(OSError):  # it may never have been created
             os.unlink(hidden)  # frees the space if the disk is full
         shutil.rmtree(hidden, ignore_errors=True)  # a folder of that name would block every later write
         raise

@@ -72,7 +72,7 @@ class TableModel(BaseModel):
             if abs(value) > LARGEST:
                 raise ValueError(f"it is too large; valid: at most {LARGEST:,}")
         if isinstance(value, str) and (strange := unspeakable(value)):
-            raise ValueError(f"it has the character {strange!r}; leave it out")
+            raise ValueError(f"it has the character {strange!r}; remove it")
         return value
 
 
@@ -230,7 +230,7 @@ def remote_path(text: str, *, below_home: bool = False) -> str:
         raise ValueError(f"an absolute path is expected, since nodes have other working directories; valid: {valid}")
     names = [name for name in text.removeprefix("~").split("/") if name not in ("", ".")]
     if not names or ".." in names:
-        raise ValueError(f"a path below that is expected, without '..'; valid: {valid}")
+        raise ValueError(f"a path with at least one name and without '..' is expected; valid: {valid}")
     if (length := len(text.encode(errors="surrogateescape"))) > LONGEST_PATH:
         raise ValueError(f"it has {length:,} bytes; valid: at most {LONGEST_PATH:,}")
     return text.rstrip("/")

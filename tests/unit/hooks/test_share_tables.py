@@ -40,7 +40,10 @@ def test_shares_are_read_in_their_order() -> None:
         ({"team": "a", "sites": {"hpc": {}}}, "it reserves nothing; valid: cpus, memory, gpus, machines, usd_per_hour"),
         ({"name": "others", "team": "a"}, "is reserved for the jobs that match no share"),
         ({"team": "b"}, "name = 'team b': another table already has this name"),
-        ({"name": "Téam B"}, "name = 'Téam B': another table already has this name, or one that differs only in case, accents"),
+        (
+            {"name": "Téam B"},
+            "name = 'Téam B': another table already has this name, or one that differs only in case, accents",
+        ),
         ({"name": "Others", "team": "a"}, "is reserved for the jobs that match no share"),
     ],
 )

@@ -36,7 +36,7 @@ def ec2(service: FakeEC2) -> Iterator[FakeEC2]:
 
 
 US = identities("ours, before")
-TAGS = "ec2:CreateTags with who is charged"
+TAGS = "ec2:CreateTags for cost allocation"
 
 
 def table(**values: Any) -> EC2Config:
