@@ -133,7 +133,6 @@ class Conversation:
     task: asyncio.Task[None] = field(init=False)
 
     def make_way(self) -> None:
-        """Cancel it, to make room for others."""
         self.subject, self.unserved_since = None, math.inf  # so that it is not chosen again
         self.task.cancel()
 
@@ -176,7 +175,6 @@ class ApiGate:
         return LOOPBACK, self._listener.getsockname()[1]
 
     def close(self) -> None:
-        """Stop listening, and close all connections."""
         if self._listener is None or self._loop is None or self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -366,7 +364,6 @@ class TunnelSide:
         return event
 
     async def receive(self) -> None:
-        """Read the next bytes."""
         data = await self.reader.read(READ)
         self.receiving.moved(len(data))
         self.http.receive_data(data)
@@ -440,7 +437,6 @@ async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide, most: f
 
 
 async def _respond(far: TunnelSide, near: TunnelSide, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Pass back an answer, with additional headers."""
     while True:
         event = await far.next_event()
         if isinstance(event, h11.Response):

@@ -209,7 +209,6 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward data, and finally the end of input."""
     with contextlib.suppress(OSError):
         while data := await reader.read(READ):
             writer.write(data)

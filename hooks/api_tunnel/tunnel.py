@@ -38,8 +38,6 @@ MOST_PORTS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayMessage(JsonModel):
-    """A message from a tunnel's relay."""
-
     host: Annotated[str, Matching(HOST)] = ""
     address: Annotated[str, Matching(re.compile(r"\S{1,100}"))] = ""
     stands: bool = False

@@ -71,7 +71,6 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
 
 
 def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
-    """Return this user's jobs in the batch system."""
     (answer,) = transport.run(["id -un"])
     user = answer.stdout.strip()
     if answer.status != 0 or not user:

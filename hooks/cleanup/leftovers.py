@@ -60,7 +60,6 @@ class LeftoverKind:
     needed: bool = False
 
     def command(self) -> str:
-        """Return the call of the shell function that removes them."""
         patterns = " -o ".join(f"-name {shlex.quote(name)}" for name in self.names)
         parts = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
         return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(parts)} {patterns}"

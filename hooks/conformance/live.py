@@ -369,7 +369,6 @@ class Trial:
         return seen
 
     def _missing(self) -> str:
-        """Return an id that no job has."""
         return re.sub(r"\d+", lambda match: str(int(match[0]) + 987_654), self.ids["ends"], count=1)
 
     @staticmethod
@@ -384,7 +383,6 @@ class Trial:
         return f"The answer, with exit status {answer.status}, was: {answer.stdout[:1500]!r}, {answer.stderr[:500]!r}"
 
     def _clean_up(self) -> None:
-        """Cancel the jobs and remove their files."""
         if self.ids:
             with contextlib.suppress(OSError, ValueError):
                 for id in self.ids.values():  # one by one: a command for several may stop at one that is gone

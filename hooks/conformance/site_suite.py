@@ -40,7 +40,7 @@ Make = Callable[[], Site[Any]]
 
 
 class DrivenSite:
-    """A site driven like by a controller, and what it has reported."""
+    """A site driven the way a controller does it, with the events that it has reported."""
 
     def __init__(self, site: Site[Any], patience: float) -> None:
         self.site = site
@@ -74,7 +74,6 @@ class DrivenSite:
             time.sleep(0.1)
 
     def events_of(self, kind: str, token: str) -> list[dict[str, Any]]:
-        """Return the events of one kind for one job."""
         return [event for event in self.events if event["event"] == kind and event["token"] == token]
 
     def wait_for(self, kind: str, *tokens: str) -> list[dict[str, Any]]:
@@ -91,12 +90,10 @@ class DrivenSite:
         return self._up()[0]
 
     def knows(self, token: str) -> bool:
-        """Check whether a location has a job."""
         seen = self.seen.locations if self.seen is not None else ()
         return any(token in (each.known or ()) for each in seen)
 
     def _has_any(self) -> bool:
-        """Check whether any location takes jobs, or will."""
         return any(each.state is not LocationState.DRAINING for each in self.seen.locations) if self.seen else False
 
     def _up(self) -> list[str]:

@@ -241,7 +241,6 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    """Describe a bundle that exceeds its limit in MiB, with its largest files."""
     largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))
@@ -252,7 +251,6 @@ def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """Format a size for people, rounded."""
     return f"{size / MIB:.1f} MiB" if size >= MIB / 10 else f"{size / 1024:.1f} KiB"
 
 

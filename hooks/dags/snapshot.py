@@ -168,6 +168,5 @@ def _digest(member: SnapshotFile) -> bytes:
 
 
 def _line(member: SnapshotFile, digest: bytes) -> bytes:
-    """Return a file's contribution to the hash of its folder."""
     name = os.fsencode(member.name)
     return b"%d %d " % (member.executable, len(name)) + name + digest

@@ -90,7 +90,6 @@ def team_of_file(fileloc: str | None) -> str | None:
 
 
 def _has_teams() -> bool:
-    """Check whether Airflow runs with ``[core] multi_team``."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("core", "multi_team", fallback="False")).strip().lower() in ("true", "t", "1")
@@ -98,7 +97,6 @@ def _has_teams() -> bool:
 
 @lru_cache(maxsize=4)
 def _teams(configured: str, dags_folder: str) -> tuple[tuple[Path, str | None], ...]:
-    """Return the folder and the team of each bundle."""
     try:
         bundles = json.loads(configured)
     except ValueError:  # Airflow itself reports it

@@ -203,7 +203,6 @@ class BundleSync:
         return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
 
     def swept(self, answer: CommandResult) -> None:
-        """Process the answer to :meth:`sweep`."""
         if self._present is not None:
             self._present.difference_update(line.strip() for line in answer.lines)
 

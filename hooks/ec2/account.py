@@ -101,7 +101,6 @@ def connection_checks(name: str) -> Iterator[Check]:
 
 
 def checks(offers: EC2Offers) -> Iterator[Check]:
-    """Check prices and quotas."""
     try:
         offers.round()
     except OSError as error:

@@ -171,12 +171,11 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
 
 
 def subnet_of(request: Mapping[str, Any]) -> str:
-    """Return the subnet in which a request of :func:`request` launches."""
     return str(request["NetworkInterfaces"][0]["SubnetId"])
 
 
 def mark(config: EC2Config, image: str) -> str:
-    """Return the image's id, followed by a hash of those site options that also affect what its machines report."""
+    """Return the image's id, followed by a hash of the site options that also determine what its machines have."""
     reported = [config.boot_script, config.setup, config.scratch]
     return f"{image} {hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:8]}" if any(reported) else image
 

@@ -258,7 +258,6 @@ class EC2:
 
     @property
     def region(self) -> str:
-        """The region in which machines are launched."""
         return self.config.region or str(self.reader.meta.region_name)
 
     @answered
@@ -541,7 +540,6 @@ def number(value: object) -> float | None:
 
 
 def meaning(code: str) -> AWSTrouble:
-    """Return the meaning of an AWS error code."""
     return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), AWSTrouble.PERMANENT)
 
 

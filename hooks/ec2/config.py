@@ -253,7 +253,6 @@ class EC2Config(MachinesConfig):
 
     @property
     def capacity_types(self) -> tuple[str, ...]:
-        """The capacity types that can be launched."""
         return (SPOT, ON_DEMAND) if self.capacity_type == WITH_FALLBACK else (self.capacity_type,)
 
     @property

@@ -58,7 +58,7 @@ class Identity:
 
     @property
     def user_key(self) -> KeyPair:
-        """The key that controllers log in with."""
+        """The key pair that controllers log in with."""
         return key_pair(_derived(self.secret, "user key"))
 
 

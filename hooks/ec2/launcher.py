@@ -133,7 +133,7 @@ class Launcher:
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _withheld(self, batch: LaunchBatch) -> Reason | None:
-        """Return why EC2 need not be asked for a batch; None: it has to be asked."""
+        """Return why a batch is refused without asking EC2; None if EC2 decides."""
         shortage = self.shortages.shortage_of(batch.offering)
         return self.shortages.held or (shortage.why if shortage is not None else None)
 

@@ -22,9 +22,9 @@ class LifePhase(str, Enum):
     """The phase of a machine's life."""
 
     ORDERED = "ordered"
-    """It is ordered; EC2 was not asked for it yet, or refused it for now."""
+    """It is ordered; EC2 was not asked to launch it yet, or refused for now."""
     UNKNOWN = "unknown"
-    """EC2 was asked for it and did not answer, so it may exist."""
+    """EC2 was asked to launch it and did not answer, so it may exist."""
     PENDING = "pending"
     """EC2 has launched it; it does not run yet."""
     BOOTING = "booting"

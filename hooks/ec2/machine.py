@@ -219,7 +219,6 @@ class EC2Machine:
         return self.connection is None or self.connection.machine.is_empty
 
     def seen(self, site: str) -> ObservedLocation:
-        """Return the location in its current state."""
         id = self.instance.id if self.instance is not None else None
         billed = None if (since := self.billed_from) is None else since - self.clock_ahead
         state = STATES.get(self.phase, LocationState.BOOTING)

@@ -212,7 +212,7 @@ class Shortages:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether so many machines never answered that only one is launched at a time."""
+        """Whether several machines in a row never answered, so that only one is launched at a time."""
         return self._silent >= MOST_SILENT
 
     def launched(self, offering: Offering) -> None:
@@ -250,7 +250,6 @@ class Shortages:
 
     @property
     def any(self) -> bool:
-        """Whether there is any shortage."""
         held = self.offerings, self.quotas, self.wider, self.subnets
         now = time.time()
         return any(shortage.until > now for each in held for shortage in list(each.values()))

@@ -151,7 +151,6 @@ def _images(config: EC2Config) -> list[str]:
 
 
 def partition_of(region: str | None) -> str:
-    """Return the AWS partition of a region, as used in ARNs."""
     return next((name for start, name in PARTITIONS.items() if (region or "").startswith(start)), "aws")
 
 

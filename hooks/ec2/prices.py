@@ -47,8 +47,8 @@ FILTERS = {
     "capacitystatus": "Used",
     "marketoption": "OnDemand",
 }
-# Lading launches with shared tenancy. The Price List has bare metal in a separate family, and some of its types only as
-# dedicated; their price is the same.
+# Lading launches with shared tenancy. The Price List has bare metal in a separate family. It lists some of those types
+# only as dedicated, at the price that is charged for shared tenancy, too.
 FAMILIES: tuple[dict[str, str], ...] = (
     {"productFamily": "Compute Instance", "tenancy": "Shared"},
     {"productFamily": "Compute Instance (bare metal)"},
@@ -125,7 +125,6 @@ class Prices:
         return with_file(found, self.config.prices)
 
     def _offered(self, kind: InstanceType) -> InstanceType:
-        """Return a type with its price in each zone that offers it."""
         own = [each for each in kind.offerings if each.capacity_type in self.config.capacity_types]
         fixed = {(each.capacity_type, each.zone) for each in own}
         found = []

@@ -41,7 +41,6 @@ class Readiness(FleetPart):
         self.connector = connector
 
     def connect(self) -> None:
-        """Connect to machines that have booted."""
         if self.machines:
             prepare()
         waiting = {}
@@ -73,7 +72,6 @@ class Readiness(FleetPart):
         return machine.instance.public if self.state.config.address == "public" else machine.instance.private
 
     def promote_ready(self) -> None:
-        """Mark machines that have become ready as up."""
         with self.state.lock:
             if [machine for machine in self.machines.values() if machine.becomes_ready()]:
                 self.state.shortages.answered()

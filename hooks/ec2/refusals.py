@@ -164,5 +164,4 @@ def refusal(code: str, message: str) -> AWSRefusal:
 
 
 def said_by(error: EC2Error) -> dict[str, str]:
-    """Return AWS's error as the parameters of a reason."""
     return {"error": error.code, "text": error.message}

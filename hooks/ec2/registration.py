@@ -41,7 +41,6 @@ class Registration(FleetPart):
         """Instances that have our tags but were not launched by us, as text; None: none."""
 
     def is_due(self) -> bool:
-        """Check whether to ask EC2 now."""
         machines = list(self.machines.values())
         is_odd = any(
             machine.phase is LifePhase.BOOTING or machine.waits is not None or machine.missed_at is not None

@@ -52,8 +52,6 @@ STOPPED = because("airflow_stopped")
 
 
 class EC2Site(ElasticSite[EC2Config], Holding):
-    """EC2 instances as a site."""
-
     kind = "ec2"
     holds = True
     config_model = EC2Config
@@ -67,7 +65,6 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @cached_property
     def fleet(self) -> EC2Fleet:
-        """The machines, and all state about them."""
         here = current.deployment()
         logs, ours = here.log_folder(), identities(here.identity().secret)
         api = execution_api(self.config.api_url)
@@ -203,7 +200,6 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.drop(here)
 
     def _connection(self, name: str) -> Connection | None:
-        """Return the connection to a machine; None if it was not reached."""
         machine = self.fleet.machines.get(name)
         return machine.connection if machine is not None else None
 

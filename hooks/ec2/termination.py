@@ -92,7 +92,6 @@ class Termination(FleetPart):
         return join(*(machine.refusal.message for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
-        """Record that a machine has terminated."""
         if end.cause == "preempted" and machine.asked_at is None:
             self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()
@@ -100,7 +99,6 @@ class Termination(FleetPart):
         self.leave(machine, end)
 
     def leave(self, machine: EC2Machine, end: End) -> None:
-        """Forget a machine, and report its end."""
         machine.enter(LifePhase.GONE)
         if (connection := machine.connection) is not None:
             connection.rounds.stopping = True

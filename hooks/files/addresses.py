@@ -65,7 +65,6 @@ def scheme_of(address: str) -> str | None:
 
 
 def one_name(scheme: str) -> str:
-    """Return the canonical name of a store's scheme."""
     return SAME_STORE.get(scheme.lower(), scheme.lower())
 
 

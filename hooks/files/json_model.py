@@ -115,7 +115,6 @@ _field_readers: dict[type[JsonModel], Callable[[object], dict[str, Any]]] = {}
 
 
 def _read_fields(model: type[JsonModel]) -> Callable[[object], dict[str, Any]]:
-    """Return the function that reads the fields present in an object."""
     if model not in _field_readers:
         _field_readers[model] = _fields_of(model)
     return _field_readers[model]
@@ -147,7 +146,6 @@ def _fields_of(model: Any) -> Callable[[object], dict[str, Any]]:
 
 
 def _reader(kind: Any) -> Reader:
-    """Return the function that reads a value of a type."""
     limits: tuple[Any, ...] = ()
     if get_origin(kind) is Annotated:
         kind, *given = get_args(kind)
@@ -286,6 +284,5 @@ def _model(model: type[M]) -> Callable[[Any], M]:
 
 
 def _kind(found: object) -> str:
-    """Name the JSON type of a value."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(found), "null" if found is None else type(found).__name__)

@@ -26,7 +26,6 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Send this process's log to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
@@ -70,6 +69,5 @@ class Trouble:
             self.begin(what, error)
 
     def end(self, what: str) -> None:
-        """Record that an activity works again."""
         if self._said.pop(what, None):
             self._log.info("%s: resolved", what)

@@ -71,7 +71,6 @@ def _is_own(folder: Path) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the id of one without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

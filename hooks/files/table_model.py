@@ -104,7 +104,6 @@ def table_of(fault: Any, model: type[BaseModel]) -> type[BaseModel]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models named at any level of an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for each in get_args(annotation):
@@ -195,7 +194,6 @@ Properties = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sort
 
 
 def _takes_bool(annotation: Any) -> bool:
-    """Check whether an annotation names ``bool`` at any level."""
     return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 

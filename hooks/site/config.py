@@ -101,7 +101,6 @@ class SiteConfig(TableModel):
 
     @property
     def admission(self) -> Admission:
-        """The Dags and teams whose jobs it accepts."""
         return Admission(self.allowed_dags, self.allowed_teams)
 
     @property

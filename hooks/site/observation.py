@@ -151,7 +151,6 @@ def check_market(market: Market | MachineMarket) -> None:
 
 
 def join(*notes: str | None) -> str | None:
-    """Join the notes that are not empty; None if there are none."""
     return "; ".join(note for note in notes if note) or None
 
 

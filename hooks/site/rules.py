@@ -70,7 +70,6 @@ def parse_bindings(tables: object, sites: Collection[str]) -> list[Binding]:
 
 
 def published_bindings(bindings: Sequence[Binding]) -> list[dict[str, Any]]:
-    """Convert bindings to JSON."""
     return [{**asdict(each), "matching": each.hints().get("matching", {})} for each in bindings]
 
 

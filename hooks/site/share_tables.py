@@ -61,8 +61,6 @@ class KeptTable(TableModel):
 
 
 class SiteKeptTable(KeptTable):
-    """What is reserved at one site."""
-
     @model_validator(mode="after")
     def _keeps_something(self) -> SiteKeptTable:
         if not self.amounts:

@@ -65,7 +65,6 @@ class Site(ABC, Generic[Config]):
 
     @property
     def admission(self) -> Admission:
-        """The Dags and teams whose jobs it accepts."""
         return self.config.admission
 
     @property

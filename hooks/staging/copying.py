@@ -23,7 +23,6 @@ DAYS_ON_THE_WAY = 1
 
 
 def key(address: str) -> str:
-    """Return the key of a file, common to all its versions."""
     return hashlib.sha1(address.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
