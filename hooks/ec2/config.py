@@ -52,9 +52,12 @@ class EC2Config(MachinesConfig):
     region: str | None = Field(None, description="The region of the machines; without it that of the connection.")
     subnets: Texts = Field(
         min_length=1,
-        description="The subnets to launch machines in; of several in one zone, the first with free addresses is used.",
+        description="A list of the subnets to launch machines in; of several in one zone, the first with free "
+        "addresses is used.",
     )
-    security_groups: Texts = Field((), description="The machines' security groups; without it their VPC's default.")
+    security_groups: Texts = Field(
+        (), description="A list of security groups for the machines; without it their VPC's default."
+    )
     ami: dict[Arch, str] = Field(
         min_length=1,
         description="The image of each architecture, as its id or the name of an SSM parameter that holds it: "
@@ -62,11 +65,11 @@ class EC2Config(MachinesConfig):
     )
     instance_types: Texts = Field(
         (),
-        description="Patterns of the instance types that can be launched; without it all except burstable ones. These "
-        "need a pattern that starts with their family, such as `t3.*`; they run with standard credits and count with "
-        "their baseline.",
+        description="A list of patterns of the instance types that can be launched; without it all except burstable "
+        "ones. These need a pattern that starts with their family, such as `t3.*`; they run with standard credits and "
+        "count with their baseline.",
     )
-    exclude_types: Texts = Field((), description="Patterns of instance types that are never launched.")
+    exclude_types: Texts = Field((), description="A list of patterns of instance types that are never launched.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
         description="`on-demand`; `spot`, which is cheaper but can be reclaimed at any time; `spot-with-fallback`: "

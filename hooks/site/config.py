@@ -42,18 +42,19 @@ class SiteConfig(TableModel):
     )
     allowed_dags: Texts | None = Field(
         None,
-        description="Patterns of Dag ids (`*`, `?`, `[...]`): only these can run here; without it every Dag can.",
+        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these Dags can run here; without it "
+        "all can.",
     )
 
     allowed_teams: Texts | None = Field(
         None,
-        description="Names of Airflow's [teams](teams.md), or patterns of them: only their Dags can run here; without "
-        "it every Dag can, including those without a team.",
+        description="A list of the names of Airflow's [teams](teams.md), or patterns of them: only their Dags can run "
+        "here; without it all can, including Dags without a team.",
     )
 
     stage_schemes: Texts = Field(
         STAGE_SCHEMES,
-        description="The schemes of object stores from which the controller brings files that tasks "
+        description="A list of the schemes of object stores from which the controller brings files that tasks "
         "[stage](files.md#send-files-to-a-task); other names of the same store (`s3a`, `gcs`, `abfss`) are included. "
         "An empty list disables this.",
     )
@@ -170,8 +171,8 @@ class PackedConfig(EnforcingConfig):
 
     patience: Duration = Field(
         60,
-        description="How long smaller jobs can overtake a waiting job before room is reserved for it; jobs of higher "
-        "priority can for five times as long.",
+        description="How long smaller jobs can overtake a waiting job before room is reserved for it; higher-priority "
+        "jobs can overtake it for five times as long.",
     )
 
 

@@ -29,7 +29,7 @@ class BindingTable(TableModel):
         None, description="A pattern of task group ids; without it tasks match whether or not they are in a group."
     )
     targets: Annotated[tuple[str, ...], BeforeValidator(parse_targets)] = Field(
-        description="Sites, queues of batch sites (`hpc/long`) and patterns of instance types of other sites "
+        description="A list of sites, queues of batch sites (`hpc/long`) and patterns of instance types of other sites "
         "(`cloud/c7i.*`), in the order in which they are tried."
     )
     filters: Annotated[tuple[str, ...], BeforeValidator(parse_filters)] = Field(
@@ -80,9 +80,12 @@ class RuleTable(TableModel):
         min_length=1, max_length=64, description="The name stored with each job that was placed by this rule."
     )
     amounts: tuple[Literal["cpus", "memory", "disk", "gpus", "nodes"], ...] = Field(
-        (), description="Amounts that are halved, step by step, where a task gives them as ranges."
+        (), description="A list of amounts that are halved, step by step, where a task gives them as ranges."
     )
-    features: Texts = Field((), description="Patterns (`*`, `?`, `[...]`) of `preferred` features that can be missing.")
+    features: Texts = Field(
+        (),
+        description="A list of patterns (`*`, `?`, `[...]`) of `preferred` features that can be missing.",
+    )
     on_demand: StrictBool = Field(False, description="Whether a task that requests spot can get an on-demand machine.")
     queues: dict[str, str] = Field(
         {}, description='By queue, another one that a task of this queue can use: `{short = "long"}`.'
