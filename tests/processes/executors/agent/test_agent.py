@@ -363,7 +363,7 @@ def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAge
     agent.spool.config.rmdir()
     agent.configure(capacity=Resources(1, 100))
     agent.spool.ring()
-    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: no more" in read_log(agent))
+    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: resolved" in read_log(agent))
 
 
 def read_log(agent: NodeAgent) -> str:

@@ -140,7 +140,7 @@ def test_a_variable_of_the_machine_leads_to_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("FAST", str(tmp_path))
     assert JobScratch("$FAST", "a").path.parent.parent == tmp_path
     monkeypatch.delenv("FAST")
-    with pytest.raises(OSError, match="where that variable is not set"):
+    with pytest.raises(OSError, match="its variable is not set"):
         JobScratch("$FAST/x", "a")
 
 

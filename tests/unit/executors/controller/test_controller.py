@@ -233,7 +233,7 @@ def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words
     found = [ObservedLocation(location.Location(name, Resources(), wraps=beneath)) for name, beneath in wraps.items()]
     with pytest.raises(TypeError, match=f"^{words}$"):
         Observation(found)
-    with pytest.raises(TypeError, match="is stacked, and wraps is None"):
+    with pytest.raises(TypeError, match="is stacked, but wraps is None"):
         ObservedLocation(location.Location("box", Resources(), stacked=True))
     box = location.Location("box", Resources(), wraps="host", stacked=True)
     assert (

@@ -415,16 +415,16 @@ def own_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("local://{}", "the site takes no files from local://"),
-        ("LOCAL://{}", "the site takes no files from local://"),
+        ("local://{}", "the site accepts no files from local://"),
+        ("LOCAL://{}", "the site accepts no files from local://"),
         ("file:{}", "has no scheme"),
         ("airflow.cfg", "has no scheme"),
         ("simplecache::file://{}", "has no scheme"),
         ("memory://x::file://{}", "is an address within another one"),
         ("zip://a::file://{}", "is an address within another one"),
-        ("http://127.0.0.1:9/x", "the site takes no files from http://"),
-        ("webhdfs://127.0.0.1/x", "the site takes no files from webhdfs://"),
-        ("ftp://127.0.0.1/x", "the site takes no files from ftp://"),
+        ("http://127.0.0.1:9/x", "the site accepts no files from http://"),
+        ("webhdfs://127.0.0.1/x", "the site accepts no files from webhdfs://"),
+        ("ftp://127.0.0.1/x", "the site accepts no files from ftp://"),
         ("gs://bucket/x", "valid: absolute paths, memory://, s3://"),
     ],
 )
@@ -488,7 +488,7 @@ def test_a_store_is_looked_through(tmp_path: Path) -> None:
     deep: Any = MemoryFileSystem()
     for _ in range(sources.MOST_STORES):
         deep = DirFileSystem("/", fs=deep)
-    with pytest.raises(PermissionError, match="lies in more than"):
+    with pytest.raises(PermissionError, match="wraps more than"):
         sources.refuse_local("s3://x", deep)
 
 

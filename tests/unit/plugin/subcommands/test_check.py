@@ -471,7 +471,7 @@ def test_a_connection_to_something_else_is_none_for_ssh(monkeypatch: pytest.Monk
     monkeypatch.setenv("AIRFLOW_CONN_WEB", "http://user:secret@127.0.0.1:1")
     with SSHTransport("web") as transport:
         [said] = transport.run(["true"])
-    words = "the connection 'web' is of type 'http'; name one of type ssh, made by `airflow connections add "
+    words = "the connection 'web' is of type 'http'; name one of type ssh, created by `airflow connections add "
     assert words in said.message
     assert "secret" not in said.message
     assert transport.unusable, "time does not change it"

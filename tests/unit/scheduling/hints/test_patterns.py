@@ -132,7 +132,7 @@ def test_patterns_are_for_targets_of_the_task() -> None:
         [{"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc", "local"]
     )
     assert binding.hints() == {"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}
-    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is no target of it")):
+    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is not one of its targets")):
         parse_bindings([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
 
 
