@@ -151,7 +151,8 @@ def recorded(folder: Path, program: str, commands: str) -> tuple[list[str], str]
     """Run commands in a folder, where a program only notes its arguments and its standard input; return both."""
     bin_folder = folder / "bin"
     bin_folder.mkdir()
-    (bin_folder / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@" >arguments\ncat >input\n')
+    written = f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/arguments\ncat >{folder}/input\n'
+    (bin_folder / program).write_text(written)
     (bin_folder / program).chmod(0o700)
     environment = {"PATH": f"{bin_folder}:/usr/bin:/bin"}
     subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
@@ -501,5 +502,7 @@ def test_the_image_gets_from_the_lock_what_it_lacks(monkeypatch: pytest.MonkeyPa
     lines = missing.entries(lock, {"simpleeval", "google-re2"}).splitlines()
     assert [line.partition("==")[0] for line in lines if "==" in line] == ["google-re2", "simpleeval"]
     assert all("--hash=sha256:" in line for line in lines if "==" not in line)
+    both = missing.entries("a==1 ; python_version < '3.11'\na==2 ; python_version >= '3.11'\nb==1\n", {"a"})
+    assert [line.partition(" ")[0] for line in both.splitlines()] == ["a==1", "a==2"]
     with pytest.raises(SystemExit, match="no entry for nothing-such"):
         missing.entries(lock, {"nothing-such"})
