@@ -44,7 +44,7 @@ def entries(lock: str, names: set[str]) -> str:
 
     :raises SystemExit: it has none for one of them
     """
-    found = defaultdict(str)
+    found: defaultdict[str, str] = defaultdict(str)
     for each in re.split(r"^(?=\w)", lock, flags=re.MULTILINE):
         found[canonicalize_name(re.split(r"[ =@]", each)[0])] += each
     if absent := sorted(names - found.keys()):
