@@ -3,7 +3,7 @@
 A container, whose first process is systemd, has no network but its loopback. It is started again for a boot, and gets a
 newer Lading while a task runs.
 
-No part of ``make test``: it takes five minutes, 3 GB of disk, root or ``sudo``, and installs Debian packages.
+No part of ``make test``: it takes about six minutes, 3 GB of disk, root or ``sudo``, and installs Debian packages.
 """
 
 from __future__ import annotations
