@@ -13,8 +13,8 @@ from lading.scheduling.resources import Resources
 
 GREEDY, PRICED = "greedy", "priced"
 FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
-# Lading's own policies see all jobs of a site at once. The filling ones also prefetch more jobs to machines than can run
-# now; the others place a job only when there is room.
+# Lading's own policies see all jobs of a site at once. The filling ones also prefetch jobs to machines before there is
+# room; the others place a job only when there is room.
 FILLING = (GREEDY, PRICED, FORECAST)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
 # The policies that a site with existing machines can have, and a site that buys machines.

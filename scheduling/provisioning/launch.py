@@ -11,7 +11,7 @@ from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 # Airflow queues the instances of a mapped task in several batches. A launch that later jobs could change waits until no
-# job has arrived for SECONDS_UNTIL_SETTLED, but no longer than LONGEST_ARRIVAL after the first of its jobs.
+# job has arrived for SECONDS_UNTIL_SETTLED, but no longer than LONGEST_ARRIVAL (seconds) after the first of its jobs.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
 

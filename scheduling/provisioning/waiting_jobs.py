@@ -64,7 +64,7 @@ def plan_waiting(
     planner.follow(work)
     schedule = planner.schedule
     if schedule is None or not schedule.homes.keys() >= owners.keys():
-        return by_greedy  # it stays within limits in which the fleet found no place for some job
+        return by_greedy  # unlike the fleet, it found a place for every job within the limits
     actions = planner.act(forecast, list(owners), problem, now)
     reasons = {each.job: each.reason for each in actions.waits}
     launches: dict[int, PlannedLaunch] = {}
