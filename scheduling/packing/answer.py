@@ -1,4 +1,4 @@
-"""The result of packing: how many jobs of each shape go on which bins and rooms. Individual jobs are assigned later."""
+"""The result of packing: how many jobs of each shape each machine gets. Individual jobs are assigned later."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Packing:
 
 
 def take(free: Vector, need: Vector, times: int) -> Vector:
-    """Return what remains of ``free`` after ``times`` jobs."""
     return (
         free[0] - need[0] * times,
         free[1] - need[1] * times,

@@ -212,7 +212,7 @@ def solve(
     )
     amounts, duals = program.solve()
     prices = np.maximum(0.0, -duals[: kinds * resources]).reshape(-1, resources)
-    # Prices under which a type would be worth more than it costs are no proof: scale them down.
+    # Prices that value a type above its cost do not prove a bound, so they are scaled down.
     value = (prices[:bought] * types.capacity).sum(axis=1)
     prices[:bought] *= np.minimum(1.0, types.price / np.maximum(value, 1e-300))[:, None]
     return float(types.price @ amounts[:bought]), prices

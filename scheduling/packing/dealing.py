@@ -71,8 +71,6 @@ class ShapeJobs:
 
 
 class NamedMachines:
-    """Every machine of a packing with its name and jobs."""
-
     def __init__(self, problem: Problem, packing: Packing) -> None:
         self.packing = packing
         dealt = {shape for group in packing.groups for shape, _, _ in group.fills}
@@ -126,6 +124,5 @@ class NamedMachines:
                 yield FilledMachines(name or None, kind, price, tuple(jobs.items()), number)
 
     def contents(self, group: MachineGroup, i: int) -> Iterator[tuple[str, int]]:
-        """Yield name and count of the jobs on the i-th machine of a group."""
         for shape, each, start in group.fills:
             yield from self.members[shape].between(start + i * each, each)

@@ -54,7 +54,7 @@ class Pattern:
 
 
 def fill(arrays: PackingArrays, bins: Ints, rule: ScoringRule) -> Ints:
-    """Fill one of each of ``bins``; return how many jobs of each shape went on each (bins, shapes)."""
+    """Fill one of each of ``bins``; return how many jobs of each shape each bin holds (bins, shapes)."""
     return fill_free(arrays, bins, arrays.capacity[bins], rule)
 
 

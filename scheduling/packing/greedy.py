@@ -113,7 +113,6 @@ class Greedy:
         return room is None or room.location.lasts(shape.time, self.problem.now)
 
     def find(self, number: int) -> ShelfSlot | None:
-        """Return the first machine with room that the shape can use."""
         shape = self.problem.shapes[number]
         admits = self.admission(number)
         for site in self.ending:

@@ -74,7 +74,6 @@ def push(jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> 
 
 @loop
 def put(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int, type_: int) -> None:
-    """Put a job on a machine and set the machine's type."""
     resources = offers.resources
     machines.kind[machine] = offers.both[machines.kind[machine] * offers.kinds + jobs.kind[job]]
     machines.type[machine] = type_
@@ -142,7 +141,6 @@ def insert(
 
 @loop
 def empty_from(machines: KernelMachines, machine: int) -> int:
-    """Return the first empty machine, starting at this one."""
     while machines.type[machine] >= 0:
         machine += 1
     return machine
@@ -191,7 +189,6 @@ def take_off(
 def undo(
     jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, off: int, changed: int, resources: int
 ) -> None:
-    """Restore the state before the round."""
     for i in range(off - 1, -1, -1):  # last in, first out
         job = round_state.off[i]
         machines.first[jobs.home[job]] = jobs.after[job]

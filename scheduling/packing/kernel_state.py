@@ -72,13 +72,12 @@ def drawn(chance: int) -> int:
 
 
 def ints(values: Any) -> Numbers:
-    """Convert to whole numbers in the form that is fastest with or without Numba."""
+    """Convert to the form that is fastest here: an array with Numba, else a list."""
     array = np.array(values, np.int64).ravel()
     return array if COMPILED else array.tolist()
 
 
 def floats(values: Any) -> Numbers:
-    """Convert to numbers in the form that is fastest with or without Numba."""
     array = np.array(values, np.float64).ravel()
     return array if COMPILED else array.tolist()
 

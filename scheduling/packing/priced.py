@@ -1,7 +1,7 @@
 """The priced policy: the worth of each job decides which jobs share a machine, and of which type.
 
 1. The greedy policy packs as a baseline. ``priced`` returns that packing unless it finds one that costs no more and
-   leaves no more jobs waiting, so its objective is never the higher one.
+   leaves no more jobs waiting, so its objective never exceeds greedy's.
 2. Running instances are filled first (higher priorities before lower ones), with the jobs that are worth most for the
    room they take.
 3. Machines are bought for the rest. Candidate packings come from bin-centric filling under several rules
@@ -72,9 +72,9 @@ class Effort:
 ALIKE, FEW, MANY = 64, 300, 2500
 # Insertion handles jobs one by one; for more jobs than this, filling is faster.
 SEARCHED = 20_000
-# With more types than this a sweep over up to MANY shapes takes longer than insertion, and finds less.
+# With more types than this, a sweep over FEW to MANY shapes takes longer than insertion, and finds less.
 TYPES = 48
-# With more than ALIKE shapes a sweep takes long, and this close to the lower bound another one finds little.
+# With more than FEW shapes a sweep takes long, and this close to the lower bound another one finds little.
 NEAR = 1.002
 # With few jobs, filling and rounding sometimes end further from the bound than this; insertion then gets closer.
 FAR = 1.005

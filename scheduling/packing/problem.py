@@ -41,7 +41,6 @@ def copies(need: Vector, room: Vector, wanted: int) -> int:
 
 @lru_cache(maxsize=1000)
 def canonical_wish(wish: Wish) -> tuple[list[list[str]], list[str]]:
-    """Return a sort key for wishes."""
     fields = wish.instance_type, wish.capacity_type, wish.arch, wish.os
     return [sorted(each) for each in (wish.features, wish.hints, wish.types or ())], [word or "" for word in fields]
 
@@ -88,8 +87,6 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A location and its free capacity."""
-
     location: Location
     capacity: Vector
     free: Vector

@@ -19,7 +19,7 @@ from lading.scheduling.plan import InstanceLimits
 
 # A location prefetches at most its own capacity once more, and at most this many jobs.
 MOST_PREFETCHED = 128
-# With short jobs it prefetches more, up to this many times its capacity: the next jobs can be long.
+# With short jobs it prefetches more, but at most this many times its capacity, because later jobs can be long.
 MOST_AHEAD = 8
 # Jobs with equal values are interchangeable here: if one finds no place in any backlog, none of them does.
 alike = attrgetter(*ASKED, "time", "task", "run")

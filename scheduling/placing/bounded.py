@@ -14,7 +14,7 @@ from lading.scheduling.shares.table import NONE_USED, ShareAmounts
 
 
 def once_per_need(site: SiteView) -> Callable[[PlannedJob], ShareAmounts]:
-    """Return a function for what a job takes at a site, cached because thousands of jobs have equal needs."""
+    """Return a function that tells what a job takes at a site; cached, because thousands of jobs have equal needs."""
     known: dict[Hashable, ShareAmounts] = {}
     largest = largest_of([*site.locations, *site.launched, *site.possible])
     rate = min(
@@ -50,7 +50,6 @@ def taken_by(resources: Resources, nodes: int, machine: Resources, rate: float) 
 
 
 def largest_of(locations: Iterable[Location]) -> Resources:
-    """Return the maximum of each resource over the locations."""
     there = [each.capacity for each in locations]
     return Resources(
         max((each.cpus for each in there), default=0.0),

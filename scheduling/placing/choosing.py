@@ -84,7 +84,6 @@ class Choice:
         return each_by(rooms, jobs, rooms.oldest)
 
     def prefetch(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
-        """Return the location to which each prefetched job goes, by job name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
         given: dict[str, str] = {}
@@ -98,7 +97,7 @@ class Choice:
         return given | fill(may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
 
     def _in_order(self, site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-        """Return the jobs in their order for allocations that are requested by a plan."""
+        """Reorder jobs by the plan, if the site's allocations are requested by one."""
         coming = self.coming.get(site.name)
         return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
 

@@ -64,7 +64,6 @@ class JobClass:
         self.orders[job.name] = order
 
     def order_of(self, job: PlannedJob) -> Order:
-        """Return the order in which a job visits the stops."""
         return self.orders.get(job.name, self.order) if self.orders else self.order
 
     def prefetched(self) -> JobClass:
@@ -130,7 +129,7 @@ class ClassAtStop:
         return self._first
 
     def join(self, other: ClassAtStop, positions: Mapping[str, int]) -> None:
-        """Merge the jobs of another group of the same class at the same stop."""
+        """Add other jobs of the same class at the same stop."""
         self._first = min(self.first(positions), other.first(positions))
         self.jobs = [*self.jobs, *other.jobs]
 
@@ -165,7 +164,7 @@ def after(order: Order, at: int) -> Order:
 
 
 class ApproachingClasses:
-    """The groups of jobs on their way, by the site each visits next.
+    """The classes of jobs on their way, by the site each visits next.
 
     :param positions: each job's position among all jobs, by name
     """
@@ -176,17 +175,17 @@ class ApproachingClasses:
         self._later: Counter[str] = Counter()
 
     def set_out(self, party: ClassAtStop) -> None:
-        """Send a group to its first stop."""
+        """Send a class to its first stop."""
         self._later.update(party.stops_after())
         self._add(party)
 
     def go_on(self, party: ClassAtStop) -> None:
-        """Move a group from its previous stop to its present one."""
+        """Move a class from its previous stop to its present one."""
         self._later[party.stop.site] -= len(party.jobs)
         self._add(party)
 
     def leave(self, party: ClassAtStop) -> None:
-        """Stop expecting a group at its later stops."""
+        """Stop expecting a class at its later stops."""
         self._later.subtract(party.stops_after())
 
     def _add(self, party: ClassAtStop) -> None:
@@ -195,7 +194,7 @@ class ApproachingClasses:
             before.join(party, self._positions)
 
     def pop(self, site: str) -> list[ClassAtStop]:
-        """Remove and return the groups that visit a site next."""
+        """Remove and return the classes that visit a site next."""
         return list(self._at.pop(site, {}).values())
 
     def next_site(self, sites: Iterable[str]) -> str | None:

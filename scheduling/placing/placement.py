@@ -107,7 +107,6 @@ def assign(
 def used_by_groups(
     jobs: Sequence[WaitingJob], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]
 ) -> GroupMachines:
-    """Return the machines used by jobs of limited groups."""
     found = GroupMachines.from_jobs(jobs)
     for job, site, location in at_work:
         found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))

@@ -30,7 +30,7 @@ SECONDS_UNTIL_EXPLAINED = 10.0
 
 @dataclass(slots=True)
 class PlacementPass:
-    """Moves jobs from site to site, in groups of equal jobs (:class:`ClassAtStop`), because there can be thousands.
+    """Moves jobs from site to site, in classes of equal jobs (:class:`ClassAtStop`), because there can be thousands.
 
     :param kinds: the jobs that some site can ever run
     :param sites: by name, updated with the jobs they are given
@@ -41,7 +41,7 @@ class PlacementPass:
     :param coming: by site of allocations, the upcoming work there
     :param positions: each job's position among all jobs, by name
     :param hidden: jobs behind which jobs of their shape were not examined, each with its class
-    :param resting: the groups that go to no other site now, at the stop that turned them away last
+    :param resting: the jobs that go to no other site now, at the stop that turned them away last
     :param held: jobs that no location takes now because unexamined jobs come before them
     :param awaited: by job, the site where a machine exists or is launched for it
     :param wanting: by site, what each job for which the site can launch needs, and since when
@@ -163,7 +163,7 @@ class PlacementPass:
         return admitted
 
     def _give_back(self, site: SiteView, names: Iterable[str], needs: Mapping[str, PlannedJob]) -> None:
-        """Return to their shares what these jobs had taken of them."""
+        """Give back to the shares what these jobs took from them."""
         if self.bounds is not None:
             taken_at = once_per_need(site)
             for job in (needs[token] for token in names):
@@ -218,7 +218,7 @@ class PlacementPass:
                 self.resting.append(resting)
 
     def _leaving(self, party: ClassAtStop, jobs: Sequence[WaitingJob], at: int) -> Sequence[WaitingJob]:
-        """Return the jobs of a group that can go to stop number ``at``, their next one, now."""
+        """Return the jobs of a class that can go to stop number ``at``, their next one, now."""
         site, is_there = self.sites[party.stop.site], party.alike.route[at].site == party.stop.site
         if (is_there or site.lets_all_go) and not self.groups.most and not self.awaited:
             return jobs
@@ -234,7 +234,6 @@ class PlacementPass:
         return self.awaited.get(job.name) != site.name and (is_there or site.lets_go(job))
 
     def _in_order(self, names: Collection[str]) -> list[str]:
-        """Sort names of jobs into the order in which these should start."""
         if len(names) == len(self.positions):
             return list(self.positions)
         if 4 * len(names) > len(self.positions):  # then scanning all jobs is faster than sorting
@@ -242,7 +241,6 @@ class PlacementPass:
         return sorted(names, key=self.positions.__getitem__)
 
     def _needs(self, site: SiteView, parties: Iterable[ClassAtStop]) -> dict[str, PlannedJob]:
-        """Return what the jobs of these groups take at a site, by job name."""
         found: dict[str, PlannedJob] = {}
         for each in parties:
             found.update(each.needs(site))
@@ -314,7 +312,7 @@ class PlacementPass:
         """Give jobs to the locations of a site.
 
         :param locations: by job name, in the order of the jobs
-        :param parties: the groups at the site
+        :param parties: the classes at the site
         """
         theirs = {job.name: (job, each) for each in parties for job in each.jobs if job.name in locations}
         for token, location in locations.items():
@@ -371,7 +369,6 @@ class PlacementPass:
         return found.waits.get(job.name) if refused is None else refused
 
     def explain(self, now: float) -> None:
-        """Record why the remaining jobs wait."""
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
         known: list[Mapping[str, Hashable]] = [
@@ -390,7 +387,7 @@ class PlacementPass:
         known: Sequence[Mapping[str, Hashable]],
         latest: float,
     ) -> None:
-        """Record why those jobs of a group wait that visit their stops in the same order.
+        """Record why those jobs of a class wait that visit their stops in the same order.
 
         :param known: reasons found for single jobs, by name; jobs with equal reasons share one explanation
         :param latest: jobs queued after this have not waited for long

@@ -117,7 +117,6 @@ class Allocations:
             self.put(name, each)
 
     def put(self, job: str, allocation: JobAllocation) -> None:
-        """Record where a job is."""
         is_new = job not in self.jobs
         self.jobs[job] = allocation
         site = allocation.target.partition("/")[0]

@@ -98,7 +98,6 @@ class Rooms:
         return all(each in self._free and job.resources.fits(self._free[each]) for each in beneath)
 
     def oldest(self, job: PlannedJob) -> str | None:
-        """Return the oldest location with room for a job; None if there is none."""
         suiting = self.suiting(job)
         while suiting and not self.has_room(job, suiting[-1]):
             suiting.pop()

@@ -184,7 +184,6 @@ def _needed(
 
 
 def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:
-    """Return why nothing is launched for the jobs that have no place."""
     if market.held is not None:
         to_launch = {name for launch in needs.launches for name in launch.jobs}
         return {job.name: market.held for job in jobs if job.name in to_launch or job.name in needs.left}
@@ -242,7 +241,7 @@ def abandoned(
     active: Collection[str],
     spare: Collection[str],
 ) -> dict[str, Reason]:
-    """Return the queued allocations requested only for members of gangs none of which looks for room any more.
+    """Return the queued allocations whose requesting gang members have all stopped looking for room.
 
     Other unused allocations are kept for ``idle_seconds``; a gang returns after minutes, if at all, and then requests
     all its room again.

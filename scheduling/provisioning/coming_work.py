@@ -263,7 +263,6 @@ def _are_known(launch: Launch, coming: ComingWork) -> bool:
 
 
 def _steps(launch: Launch, coming: ComingWork) -> list[str]:
-    """Return the steps of a launch's jobs; some jobs have none."""
     names = (coming.tokens.get(job, job) for job in launch.jobs)
     return [name for name in names if name in coming.forecast.steps]
 

@@ -93,7 +93,7 @@ def decide_apart(
             refused={**provision.refused, **alone.refused},
         )
         for launch in alone.launches:
-            # It counts against limits, and takes a member of another gang.
+            # The new machine counts against limits, and can take a member of another gang.
             name = f"for {job.name}"
             price = launch.usd_per_hour or 0.0
             made = Location(name, launch.capacity, instance_type=launch.kind, usd_per_hour=price, booting=True)

@@ -177,7 +177,8 @@ def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) 
 
 
 def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLimits) -> list[Bin]:
-    """Return the bins of which the limits allow one more now. The limit on the total number of machines is ignored.
+    """Return the bins of which one more can be launched within the limits, ignoring the limit on the number of
+    machines.
 
     :param live: the machines that take jobs or boot
     """

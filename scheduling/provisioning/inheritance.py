@@ -96,7 +96,6 @@ class Inheritance:
         return left
 
     def asked(self, site: str, jobs: Iterable[PlannedJob]) -> None:
-        """Record that room is requested for these jobs."""
         for job in jobs:
             spot = Spot(site, shares=[JobShare(job.name, job.resources, is_there=True)])
             self.asked_for[job.name] = len(self.asked_for), spot

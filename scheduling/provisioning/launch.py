@@ -27,7 +27,7 @@ class Launch:
     :param zone: in which it is launched; None: in any zone of the site
     :param capacity_type: ``on-demand`` or ``spot``
     :param usd_per_hour: its price when it was decided, USD; None: it has no price
-    :param idle_seconds: seconds without running jobs after which an allocation ends by itself; None: the site's value
+    :param idle_seconds: seconds without running jobs after which an allocation exits; None: the site's value
     """
 
     kind: str

@@ -31,7 +31,7 @@ from lading.scheduling.scale_in import ScaleIn, releases
 # steps.
 MOST_TURNS = 32
 # An overdue machine is expected within this many seconds, or within its boot time if that is shorter, again and again:
-# never later than a new machine of its kind, which would be bought in its place. Its launch deadline gives it up.
+# never later than a new machine of its kind, which would be bought in its place. It is given up at its launch deadline.
 MORE_SECONDS = 10.0
 MAKES_WAY = because("makes_way")
 LEARNING = because("first_gpu_machine")
@@ -180,7 +180,6 @@ def begins_all(machine: Location) -> bool:
 
 
 def less(launch: Launch, begins: AbstractSet[str]) -> Launch:
-    """Return a launch without the jobs that start at once on the machine they were given to."""
     return replace(launch, jobs=tuple(name for name in launch.jobs if name not in begins))
 
 
@@ -306,7 +305,6 @@ def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence
 
 
 def _idle(live: Sequence[Location], used: frozenset[str], market: MachineMarket, now: float) -> dict[str, Reason]:
-    """Return the empty machines that nothing has needed for a while."""
     rules = ScaleIn(idle_seconds=market.idle_seconds, min_instances=market.min_instances)
     # A machine that was needed a moment ago has no ``idle_since`` yet.
     there = [each for each in live if not each.draining and (each.idle_since is not None or each.name in used)]

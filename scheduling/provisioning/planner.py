@@ -26,8 +26,8 @@ Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 
 def planning_missing() -> str | None:
-    """Return, as text, the missing packages for policies that need NumPy and HiGHS and how to install them; None if
-    complete.
+    """Describe which packages for the policies that need NumPy and HiGHS are missing, and how to install them; None:
+    none.
     """
     missing = [name for module, name in PLANNING.items() if find_spec(module) is None]
     if not missing:
@@ -180,7 +180,6 @@ def placed_counts(problem: Problem, packing: Packing) -> list[int]:
 
 
 def waits(problem: Problem, packing: Packing) -> Iterator[Wait]:
-    """Yield every waiting job with its reason."""
     members = {number: ShapeJobs(problem.members[number]) for number in {number for number, _, _, _ in packing.left}}
     for number, start, count, reason in packing.left:
         for job, waiting in members[number].between(start, count):

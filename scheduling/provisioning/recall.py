@@ -38,5 +38,4 @@ def takes(allocation: Location) -> bool:
 
 
 def suits(allocation: Location, job: PlannedJob, now: float) -> bool:
-    """Return whether the job could run there, now or later."""
     return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining

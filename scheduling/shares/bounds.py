@@ -43,7 +43,7 @@ class ShareBounds:
 
     :param standing: what shares use; its total is the possible capacity, including what can be launched
     :param totals: the possible capacity by site
-    :param priced: the sites where jobs cost money that is spent only because they run
+    :param priced: the sites where each job has a cost of its own
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ShareBounds:
             self._hours[it.name] = self._hours.get(it.name, 0.0) + times * hours
 
     def _unpaid(self, site: str, budgets: Sequence[Budget]) -> Reason | None:
-        """Return the reason of the budget that cannot pay for another job at a site; None if there is none."""
+        """Return which budget cannot pay for another job at a site, as a reason; None: all can."""
         for it in budgets if site in self._priced else ():
             if it.until is not None and it.spent >= it.most:
                 said = {"spent": it.said_spent, "most": it.most, "until": it.until}
@@ -102,7 +102,7 @@ class ShareBounds:
         return None
 
     def _beyond_own(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
-        """Return the bound of a share that does not borrow which the job would exceed; None if there is none."""
+        """Return which bound of its own share the job would exceed, as a reason; None: none."""
         for bound in self._bounds(share):
             if bound.site is not None and not is_named(site, bound.site):
                 continue
@@ -117,7 +117,7 @@ class ShareBounds:
         return None
 
     def _of_others(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
-        """Return the reason if the job would take what another share keeps for itself; None if it would not."""
+        """Return which other share's reserve the job would use, as a reason; None: none."""
         for other in self._closed:
             for kept in other.kept if other.name != share else ():
                 if kept.site is not None and not is_named(site, kept.site):

@@ -27,8 +27,6 @@ SECONDS_UNFORESEEN = 3600.0
 
 
 class Unit(str, Enum):
-    """The unit in which a budget is counted."""
-
     USD = "USD"
     CPU_HOURS = "cpu-hours"
 
@@ -117,7 +115,6 @@ class BudgetUse(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """Why nothing more is launched or started."""
         code = "budget_spent" if self.budget.unit is Unit.USD else "budget_spent_cpu_hours"
         spent = by_hundredth(self.spent, self.budget.most)
         return because(code, budget=self.budget.name, spent=spent, most=self.budget.most, until=self.until)
@@ -154,7 +151,6 @@ NO_BUDGETS = BudgetTerms()
 
 
 def budget_terms(uses: Iterable[BudgetUse], tenant: Tenant) -> BudgetTerms:
-    """Combine all budgets that apply to the jobs of a tenant."""
     its = [each for each in uses if each.budget.who.meets(tenant)]
     launches = tuple(each for each in (one.for_launches for one in its) if each is not None)
     starts = tuple(each for each in (one.for_starts for one in its) if each is not None)

@@ -82,7 +82,6 @@ class Shares:
     _known: dict[Tenant, str] = field(default_factory=dict, compare=False, repr=False)
 
     def share_of(self, tenant: Tenant) -> str:
-        """Return the name of a job's share."""
         if not self.table:
             return tenant.dag_id or OTHERS
         if (known := self._known.get(tenant)) is None:

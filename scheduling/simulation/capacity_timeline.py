@@ -12,8 +12,6 @@ from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 
 
 class AverageAmounts(NamedTuple):
-    """Averages over a span of time."""
-
     machines: float
     paid: float
     used: float

@@ -140,7 +140,6 @@ class _Contention:
         self.cpu_seconds += seconds * sum(used.cpus for used in self.used.values())
 
     def _begin(self, now: float) -> None:
-        """Start the jobs for which there is room."""
         looked = [
             (entry, key)
             for key, queue in self.queues.items()

@@ -181,14 +181,12 @@ class Simulation:
         return self.tally.report(self.policy, self.came, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
-        """Return the time of the next event; None if there is none."""
         times = [self.events[0][0]] if self.events else []
         if self.next_arrival < len(self.arrivals):
             times.append(self.arrivals[self.next_arrival])
         return min(times, default=None)
 
     def advance(self, now: float) -> None:
-        """Process all events up to now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
             if self.next_arrival not in self.dependencies.missing:
                 self.size(self.next_arrival)
@@ -273,7 +271,6 @@ class Simulation:
         del self.machines[machine.name]
 
     def decide(self, now: float) -> None:
-        """Make a plan and carry it out."""
         if self.policy == FORECAST:
             self.decide_ahead(now)
             return
@@ -316,7 +313,6 @@ class Simulation:
         self.act(decision, {job.name: job for job in jobs}, now)
 
     def decide_ahead(self, now: float) -> None:
-        """Carry out the plan of a forecast."""
         machines = list(self.machines.values())
         there = [machine.seen(self.queues) for machine in machines]
         forecast = self.forecast(now)
@@ -441,7 +437,6 @@ class Simulation:
         return due
 
     def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
-        """Launch an instance; return None if there is no capacity."""
         is_unlucky = self.random.random() < self.conditions.capacity_errors
         if is_unlucky or launch.instance_type in self.conditions.scarce:
             self.tally.errors += 1

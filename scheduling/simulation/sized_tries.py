@@ -93,9 +93,7 @@ class SizedTries:
         return is_short
 
     def take_changed(self) -> set[str]:
-        """Return the tasks with tries that finished since the last call: their upcoming tries can request other
-        amounts.
-        """
+        """Return the tasks whose requests can have changed because tries finished since the last call."""
         found, self._changed = self._changed, set()
         return found if self.how == AUTO else set()
 

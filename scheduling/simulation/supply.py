@@ -23,7 +23,6 @@ class KnownSupply:
         self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
 
     def available(self, now: float) -> Catalogue:
-        """Return the catalogue with known capacity shortages."""
         self._until = {offering: until for offering, until in self._until.items() if until > now}
         if not self._until:
             return self.catalogue

@@ -33,8 +33,8 @@ TRACE = ("arrival_seconds", "duration_seconds")
 # What the tasks of a workflow request.
 REQUESTS = ("task", "cpus", "memory_mib")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
-# Limits that only mistakes reach. A plan places each job of a row with a count of a million on a named machine. A
-# simulation also starts and finishes each job separately, which takes ten times the time and memory.
+# Limits that only mistakes reach. Even if one row stands for a million jobs, a plan places each of them on a named
+# machine. A simulation also starts and finishes each of them, which takes ten times the time and memory.
 MOST_JOBS, MOST_SIMULATED = 1_000_000, 100_000
 MOST_KINDS = 20_000
 MOST_CPUS = 999_999
@@ -244,7 +244,6 @@ def limit(row: csv_tables.Row, most: dict[str, int]) -> None:
 
 
 def _arch(row: csv_tables.Row) -> str:
-    """Return the architecture that a row requests, by its name in hints."""
     try:
         return parse_wanted_arch(row.text("arch"))
     except ValueError as error:

@@ -28,7 +28,7 @@ UNASKED_CPUS = 0.2
 MOST_CPUS = 16
 MEMORY_MARGIN = 1.25
 LEAST_MEMORY, MOST_MEMORY, UNRECORDED_MEMORY = 256, 200 * 1024, 1024
-# The resolution of recorded running times, seconds.
+# The minimum running time of a task, because shorter times were not recorded precisely, seconds.
 LEAST_SECONDS = 0.1
 
 Amount = Annotated[FiniteFloat, Field(ge=0, le=2**53)]
@@ -129,7 +129,6 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
 
 
 def as_forecast(trace: Sequence[Arrival]) -> Forecast:
-    """Return the whole trace as a forecast, before any of it has started."""
     return Forecast({each.job.name: WorkflowStep(each.job, each.duration, each.parents) for each in trace})
 
 
