@@ -73,9 +73,7 @@ class BoundSide:
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
-    """Return the least USD per hour at which ``counts`` jobs of each shape can be placed. Existing machines are
-    free.
-    """
+    """Return the least USD per hour for placing ``counts`` jobs of each shape. Existing machines are free."""
     return relax(problem, counts, 0.0, problem.rooms).value
 
 

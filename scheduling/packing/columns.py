@@ -175,8 +175,7 @@ def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[ScoringRule])
 def complete(
     pool: Pool, times: Ints, order: Ints, rules: Sequence[ScoringRule], *, trimmed: bool = False
 ) -> list[Pattern]:
-    """Buy each pattern the given number of times, in this order, as far as enough jobs are left. Pack the rest by the
-    best of the rules.
+    """Buy each pattern up to its number of times, in this order, and pack the rest by the best of the rules.
 
     :param trimmed: whether to buy patterns for which some jobs are missing, without those jobs
     """
@@ -207,9 +206,7 @@ def complete(
 
 
 def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule]) -> list[list[Pattern]]:
-    """Solve the integer program over the patterns with the least excess of cost over worth; empty if no solution was
-    found within the node limit.
-    """
+    """Solve the integer program over the best-priced patterns; empty if no solution was found within the node limit."""
     prices = pool.prices()
     excess = 1 - np.array([pattern.each @ worth[pattern.shapes] for pattern in pool.patterns]) / prices
     some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])

@@ -160,8 +160,8 @@ class Greedy:
         return each * machines
 
     def launch(self, number: int, wanted: int) -> Reason | None:
-        """Add as many instances of the cheapest type that fits as this run of jobs fills; return a reason if none can
-        be.
+        """Add instances of the cheapest type that fits for the jobs of this run; return a reason if none can be
+        added.
         """
         problem, shape = self.problem, self.problem.shapes[number]
         reason = self.forbidden(number)
@@ -198,9 +198,7 @@ class Greedy:
         return None
 
     def no_launch(self, shape: Shape) -> Reason:
-        """Return why no instance can be launched for the shape: no type fits, or the types that fit have no capacity
-        now.
-        """
+        """Return why no instance can be launched for the shape: no type fits, or none that fits has capacity now."""
         later = [b for b in self.problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)]
         if later:
             soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
@@ -220,9 +218,7 @@ class Greedy:
         return because("busy", locations=[each.location.name for each in staying[: MOST_NAMES + 1]])
 
     def wait(self, number: int, jobs: list[PlannedJob], left: int, reason: Reason) -> None:
-        """Let the last ``left`` jobs of a run wait. Those past the patience reserve a location each, as far as
-        available.
-        """
+        """Let the last ``left`` jobs of a run wait. Those past the patience reserve a location each, if possible."""
         for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
             if site is None:
@@ -249,9 +245,7 @@ class Greedy:
                 yield job
 
     def keep(self, number: int) -> ShelfSlot | None:
-        """Reserve what the shape needs on the location where it lacks least; a location is reserved for at most one
-        job.
-        """
+        """Reserve what the shape needs where it lacks least; a location is reserved for at most one job."""
         shape = self.problem.shapes[number]
         best: tuple[float, int] | None = None
         chosen = None

@@ -49,9 +49,7 @@ def waste(price: float, held: float) -> float:
 
 @loop
 def type_of(offers: KernelOffers, load: Numbers, at: int, need: Numbers, more: int, kind: int, start: int) -> int:
-    """Return the cheapest type, from ``start`` on, that holds a load and one more job; the number of types if none
-    does.
-    """
+    """Return the cheapest type from ``start`` on that holds a load and one more job, or the number of types."""
     resources, types = offers.resources, offers.types
     for type_ in range(start, types):
         if offers.granted[kind * types + type_]:

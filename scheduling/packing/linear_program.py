@@ -16,9 +16,7 @@ Numbers: TypeAlias = NDArray[Any]
 
 
 class Silent(highspy.Highs):
-    """HiGHS without its banner, which versions from 1.16 print to standard output on construction, when callbacks are
-    enabled.
-    """
+    """HiGHS without its banner, which version 1.16 and later print when callbacks are enabled on construction."""
 
     def enableCallbacks(self) -> None:
         self.setOptionValue("output_flag", False)

@@ -46,9 +46,7 @@ def canonical_wish(wish: Wish) -> tuple[list[list[str]], list[str]]:
 
 
 class Shape(NamedTuple):
-    """The properties that make jobs interchangeable for a plan. ``time`` is None unless some location has an end
-    time.
-    """
+    """The properties that make jobs interchangeable. ``time`` is None unless some location has an end time."""
 
     need: Vector
     wish: Wish
@@ -270,9 +268,7 @@ class CatalogueKey:
 
 @lru_cache(maxsize=16)
 def _in_order(of: CatalogueKey) -> Sequence[Bin]:
-    """Return the bins of all zones in order of preference. Cached, because a simulation reads them at every
-    decision.
-    """
+    """Return the bins of all zones in order of preference. Cached: a simulation reads them at every decision."""
     bins = []
     for kind in of.catalogue.types.values():
         capacity = vector(kind.capacity)

@@ -102,9 +102,7 @@ class Choice:
         return jobs if coming is None or coming.plan is None else in_planned_order(jobs, coming.plan.starts)
 
     def _planned(self, site: SiteView) -> tuple[frozenset[str], Mapping[str, str]] | None:
-        """Return the jobs that a plan has or is about to have, and the machines to which they can be prefetched; None
-        without a plan.
-        """
+        """Return the jobs of a plan, and the machines to which they can be prefetched; None without a plan."""
         if (foreseen := self.foreseen.get(site.name)) is not None:
             return foreseen.planned | foreseen.pending, foreseen.prefetch_to
         coming = self.coming.get(site.name)

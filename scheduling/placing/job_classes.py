@@ -67,9 +67,7 @@ class JobClass:
         return self.orders.get(job.name, self.order) if self.orders else self.order
 
     def prefetched(self) -> JobClass:
-        """Return the class for prefetching, with the smallest acceptable requests first: nothing has room for the jobs
-        now.
-        """
+        """Return the class with the smallest acceptable requests first: nothing has room for the jobs now."""
         if all(stop.rule is None for stop in self.route):
             return self
         orders = {name: least_first(self.route, order) for name, order in self.orders.items()}

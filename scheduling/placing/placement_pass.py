@@ -193,9 +193,7 @@ class PlacementPass:
         return coming
 
     def _first_stops(self, alike: JobClass, jobs: list[WaitingJob]) -> Mapping[int, list[WaitingJob]]:
-        """Group jobs by the stop they visit first: where something is launched for them, or else the first of their
-        order.
-        """
+        """Group jobs by their first stop: where something is launched for them, or the first of their order."""
         if not (self.awaited or alike.orders):
             return {alike.order[0]: jobs} if jobs else {}
         by_stop: dict[int, list[WaitingJob]] = {}
@@ -266,9 +264,7 @@ class PlacementPass:
         needs: Mapping[str, PlannedJob],
         now: float,
     ) -> None:
-        """Decide what is launched for jobs that found no room at a site, including those from earlier visits in this
-        tick.
-        """
+        """Decide what is launched for jobs that found no room at a site, in this and earlier visits of the tick."""
         wanting = self.wanting.setdefault(site.name, {})
         for job in self._launchable(site, jobs, needs):
             need = needs[job.name]

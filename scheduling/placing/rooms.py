@@ -32,9 +32,7 @@ def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
 
 
 def within_stacks(locations: Sequence[Location]) -> tuple[Location, ...]:
-    """Return the locations with the capacity that a job can ever have there: a stacked one is bounded by those it lies
-    in.
-    """
+    """Return the locations with the capacity that a job can ever have there, bounded by those they lie in."""
     by_name = {each.name: each for each in locations}
     beneath = stacks(locations)
 

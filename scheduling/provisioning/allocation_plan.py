@@ -34,9 +34,7 @@ MOST_PARTS = 4
 
 
 def parts(market: Market) -> dict[str, Resources]:
-    """Return the possible sizes of allocations, by name: a node, its half and its quarter; with its GPUs and
-    without.
-    """
+    """Return the possible sizes of allocations by name: a node, a half and a quarter, with GPUs and without."""
     whole, numbers = market.capacity, [1]
     while not market.whole and whole.cpus >= 2 * numbers[-1] and numbers[-1] < MOST_PARTS:
         numbers.append(2 * numbers[-1])
@@ -60,9 +58,7 @@ def part_of(market: Market, number: int) -> Resources:
 
 
 def shaped(packed: Resources, market: Market) -> Resources:
-    """Return the smallest part of a node that holds ``packed``: all of it, a half, a quarter, ... but at least one
-    cpu.
-    """
+    """Return the smallest part of a node (all, a half, a quarter, ..., at least one cpu) that holds ``packed``."""
     if market.whole:
         return market.capacity
     part = _part(market, 1, packed)

@@ -267,8 +267,7 @@ def _giving_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason] | None:
-    """Return the allocation that should end because waiting jobs need another kind or a larger one and the limit is
-    reached.
+    """Return the allocation that should end in favour of another kind or a larger one if the limit is reached.
 
     :param used: those in which jobs have a place
     :returns: the allocation with the reason; None: none should end

@@ -135,8 +135,7 @@ def timed(
 def needed(
     launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
-    """Return the launches without those whose jobs will start in live allocations before a new one would leave its
-    queue.
+    """Drop the launches whose jobs will start in live allocations before a new one would leave its queue.
 
     :param live: running or requested allocations
     :returns: also what the jobs of the omitted launches wait for, by job name
@@ -208,8 +207,7 @@ def as_expected(forecast: Forecast) -> Forecast:
 
 
 def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:
-    """Return the seconds that an allocation starting now needs for its steps to start and reach their time limits in
-    it.
+    """Return the seconds that an allocation starting now needs until all its steps reach their time limits.
 
     :param latest: latest starts of steps, epoch seconds; missing ones start at once
     :param margin: seconds until the first of them starts

@@ -177,8 +177,7 @@ def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) 
 
 
 def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLimits) -> list[Bin]:
-    """Return the bins of which one more can be launched within the limits, ignoring the limit on the number of
-    machines.
+    """Return the bins that the limits allow once more, ignoring the limit on the number of machines.
 
     :param live: the machines that take jobs or boot
     """

@@ -42,8 +42,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class AllocationPlan:
-    """What a plan of all upcoming work requests now at a site of allocations. In it, waiting jobs have their tokens as
-    names.
+    """What a plan of all upcoming work requests at a site of allocations. Waiting jobs are named by their tokens.
 
     :param launches: the allocations that are requested now
     :param planned: the waiting jobs that have a place in it, or for which it is being made: nothing else is requested
@@ -99,8 +98,7 @@ def settled(
     now: float,
     is_whole: Callable[[Launch], bool] = lambda _: False,
 ) -> tuple[Launch, ...]:
-    """Return the launches that are due: all once no more jobs arrive, before that those whose jobs have waited long
-    enough.
+    """Return the due launches: all if no more jobs arrive, else those whose jobs have waited long enough.
 
     :param jobs: all that wait
     :param since: when each job first found no room, by name; without an entry, when it was queued

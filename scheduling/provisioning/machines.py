@@ -233,8 +233,7 @@ def planned(
 
 
 def by_turn(jobs: Sequence[PlannedJob], found: Plan) -> list[PlannedJob] | None:
-    """Return the jobs with priorities that put those of the shares with least first; None if all have a place or there
-    is only one share.
+    """Prioritise the jobs of the shares with least; None if all have a place or there is only one share.
 
     Within a priority the planner orders by price. So each priority is split: the first jobs by turn, as many as need in
     total what the placed jobs take, get up to :data:`MOST_TURNS` steps, and the others come last and fill what is left.
@@ -371,8 +370,7 @@ def _waits(jobs: Sequence[PlannedJob], needs: _Needs, market: MachineMarket, clo
 
 
 def as_planned(location: Location, market: MachineMarket, now: float) -> Location:
-    """Return a machine as the planner sees it: a booting one with the time when it will be up, and its type's
-    properties.
+    """Return a machine as the planner sees it; a booting one with its ready time and its type's properties.
 
     :param now: epoch seconds
     """

@@ -26,9 +26,7 @@ Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 
 def planning_missing() -> str | None:
-    """Describe which packages for the policies that need NumPy and HiGHS are missing, and how to install them; None:
-    none.
-    """
+    """Describe which packages the policies with NumPy and HiGHS lack, and how to install them; None: none."""
     missing = [name for module, name in PLANNING.items() if find_spec(module) is None]
     if not missing:
         return None
@@ -67,9 +65,7 @@ def alone(problem: Problem, effort: str) -> Packing:
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
-    """Return the least USD per hour for these jobs of each shape. Needs NumPy and HiGHS if something can be
-    launched.
-    """
+    """Return the least USD per hour for these jobs. Needs NumPy and HiGHS if something can be launched."""
     if not problem.bins or not any(counts):
         return 0.0
     from lading.scheduling.packing import bound

@@ -11,8 +11,7 @@ from lading.scheduling.provisioning.planner import placements
 
 
 def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
-    """Return, by location, the prefetched jobs that another location could run at once, or that their own can no longer
-    run.
+    """Return, by location, the prefetched jobs that it can no longer run, or that another could run at once.
 
     :param settled: those that were prefetched a while ago; the others could start at any moment
     """

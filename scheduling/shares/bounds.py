@@ -143,9 +143,7 @@ class ShareBounds:
                     used[number] += times * more
 
     def as_now(self, reason: Reason) -> Reason:
-        """Update the use quoted in a reason of :meth:`admits`, which was found while more was counted as given to the
-        share.
-        """
+        """Update the use quoted in a reason of :meth:`admits`, which can include jobs that got no place after all."""
         params = dict(reason.params)
         if reason.code not in OWN_BOUNDS:
             return reason

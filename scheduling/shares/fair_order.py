@@ -46,9 +46,7 @@ class Candidate(NamedTuple):
 
 
 class _Queue:
-    """The jobs of one share (or equal jobs of it that recently found no place), with the resources counted for it so
-    far.
-    """
+    """The jobs of one share, or equal jobs of it that recently found no place, with the use counted so far."""
 
     __slots__ = ("at", "cpus", "gpus", "inverse", "jobs", "kept", "lately", "memory")
 
@@ -92,9 +90,7 @@ class _Left:
         return cls(kept.site, left)
 
     def covers(self, job: Candidate) -> bool:
-        """Return whether the remainder is enough for a job in every resource it limits, and limits any that the job
-        needs.
-        """
+        """Return whether the remainder covers a job in all resources it limits, and limits any that the job needs."""
         # Either name can be a table of the sites file, and the other one of its accounts.
         site, hint = self.site, job.site
         if site is not None and hint is not None and not (is_named(hint, site) or is_named(site, hint)):

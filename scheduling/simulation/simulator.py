@@ -128,9 +128,7 @@ class Simulation:
         self.busy: dict[int, Queue] = {}  # the queues with waiting jobs
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
-        """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own
-        queue.
-        """
+        """Number the jobs by arrival and sort equal ones into queues; each step of a workflow has its own queue."""
         numbers: dict[PlannedJob, int] = {}
         trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
         if self.policy == FORECAST:

@@ -109,8 +109,7 @@ def task_of(arrival: Arrival) -> str:
 
 
 def earlier_runs(trace: Sequence[Arrival], runs: int, seed: int) -> dict[str, Usage]:
-    """Return the use by task after some simulated earlier runs. Each of their tries is a random recorded try of its
-    task.
+    """Return the use by task after some simulated earlier runs, each try of which is a random recorded one.
 
     So an earlier run can lack the largest tries, like a run with other inputs.
 
