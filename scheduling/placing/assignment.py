@@ -20,7 +20,7 @@ class Assignment:
     :param refused: why no site can ever run a job
     :param provisions: by site, what is launched and released there
     :param barred: by site, the jobs that the bounds of their shares keep from it, even if it has room
-    :param stops: the stop of each job that is placed with other requests than its hints
+    :param stops: the stop of each job whose requests where it is placed differ from its hints
     """
 
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def there_is(site: SiteView) -> ShareAmounts:
 
 
 def sum_of(locations: Iterable[Location]) -> ShareAmounts:
-    """Return the total capacity of locations; a queue counts once per node or, without nodes, once per job."""
+    """Return the total capacity of locations; a queue counts once per node or, without nodes, per concurrent job."""
     found = NONE_USED
     for each in locations:
         number = 1 if each.max_jobs is None else (each.nodes or each.max_jobs)

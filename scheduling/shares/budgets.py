@@ -143,7 +143,7 @@ class BudgetTerms(NamedTuple):
 
     @property
     def may_launch(self) -> bool:
-        """Whether anything can be launched for the jobs, also ahead of them."""
+        """Whether machines can be launched for the jobs, including before they are queued."""
         return self.held is None and all(each.spent < each.most for each in self.launches)
 
 

@@ -1,11 +1,11 @@
 """The order in which jobs of several shares are placed. Pure.
 
-Progressive filling: the next job comes from the share that has least for its weight, counting the jobs before it as if
-they had been placed. A share that has less than is kept for it goes first. The measure is the dominant share (Ghodsi et
-al., Dominant resource fairness, NSDI 2011): the largest fraction that a share has of any resource. The mean fraction
-that the share has used lately is added. Half of the job in question counts too, as in Webster's method of apportionment
-(Balinski and Young, Fair Representation, 1982): without it shares with large jobs would get more than their weight, and
-with the whole job less. Within a share jobs keep their order.
+Progressive filling: the next job comes from the share with the smallest use relative to its weight, counting the jobs
+before it as if they had been placed. A share that has less than is kept for it goes first. The measure is the dominant
+share (Ghodsi et al., Dominant resource fairness, NSDI 2011): the largest fraction that a share has of any resource. The
+mean fraction that the share has used lately is added. Half of the job in question counts too, as in Webster's method of
+apportionment (Balinski and Young, Fair Representation, 1982): without it shares with large jobs would get more than
+their weight, and with the whole job less. Within a share jobs keep their order.
 
 Jobs that recently found no place are queued separately: thousands that wait for a GPU must not put their share's other
 jobs last when only cpus are needed, and these are available.
@@ -63,7 +63,7 @@ class _Queue:
         self.at = 0
 
     def key(self, job: Candidate, of_each: Need) -> float:
-        """Return what the share has for its weight, including half of this job.
+        """Return the share's use relative to its weight, including half of this job.
 
         :param of_each: the reciprocals of the total cpus, memory and GPUs
         """

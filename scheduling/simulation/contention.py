@@ -60,7 +60,7 @@ class ContentionReport:
     begun: dict[str, float] = field(default_factory=dict)
 
     def jain(self, shares: Shares) -> float:
-        """Jain's index of the shares' use for their weights: 1 is fair, 1/n if one of n shares has everything."""
+        """Jain's index of use relative to weight among the shares: 1 is fair, 1/n if one of n shares has everything."""
         had = [part / shares.get(name).weight for name, part in self.part.items()]
         return jain(had)
 

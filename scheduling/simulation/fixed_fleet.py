@@ -1,4 +1,4 @@
-"""What a workflow costs on a fleet of equal machines if all lengths are known: the reference of a careful user. Pure.
+"""What a workflow costs on a fleet of equal machines if all lengths are known: what a careful user could rent. Pure.
 
 Steps start in the order of the longest rest of their run, each on the first machine with room, so that the first
 machines are densely filled. A machine is paid from one boot time before its first step to the end of its last one; gaps

@@ -1,6 +1,4 @@
-"""The trade-off between the cost and the duration of a workflow: by ``hurry``, and on fleets of equal machines.
-Pure.
-"""
+"""The trade-off between cost and duration of a workflow: by ``hurry``, and on fleets of equal machines. Pure."""
 
 from __future__ import annotations
 

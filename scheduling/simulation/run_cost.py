@@ -118,8 +118,8 @@ def on_machines(
 ) -> Bill:
     """Simulate what steps cost at a site that buys machines for them and has none yet.
 
-    A site that buys by forecast is simulated so for up to :data:`MOST_FORESEEN` jobs; otherwise only waiting jobs
-    count.
+    Purchases by forecast are simulated for up to :data:`MOST_FORESEEN` jobs. Beyond that, or at other sites, machines
+    are bought for waiting jobs only.
 
     :param begin: when each step starts, seconds after the start of the run
     :param upstream: the tasks that come before each task of the run, used by a forecast

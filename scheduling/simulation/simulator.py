@@ -154,7 +154,7 @@ class Simulation:
             self.size(job)
 
     def size(self, job: int) -> None:
-        """Let a job request what its next try should."""
+        """Update a job's requests and duration for its next try."""
         if self.tries is not None:
             queue = self.queues[self.shape_of[job]]
             queue.ask(self.tries.next(queue.first))
