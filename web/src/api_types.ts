@@ -657,10 +657,10 @@ export interface components {
         };
         /**
          * FreedAmounts
-         * @description What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
+         * @description How much less jobs request because Lading sizes them; negative: they request more.
          *
-         *     :param cpus: of the jobs at work; ``gib``: of memory, likewise
-         *     :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
+         *     :param cpus: of the jobs at work; ``gib``: the same for memory
+         *     :param cpu_hours: of the jobs that ended within a day; ``gib_hours``: the same for memory
          */
         FreedAmounts: {
             /** Cpu Hours */
@@ -935,7 +935,7 @@ export interface components {
         };
         /**
          * RequestKind
-         * @description What can be asked.
+         * @description What a user can request.
          * @enum {string}
          */
         RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
@@ -1246,7 +1246,7 @@ export interface components {
         StartSource: "forecast" | "batch_system" | "backlog" | "past_waits";
         /**
          * State
-         * @description Where a job is on its way; the cause says why it ended or waits.
+         * @description The state of a job; its cause says why it failed or waits.
          * @enum {string}
          */
         State: "queued" | "attempted" | "placed" | "running" | "succeeded" | "failed" | "cancelled";
