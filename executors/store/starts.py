@@ -1,8 +1,7 @@
-"""When jobs that wait are expected to start: by plans, by batch systems, by those before them, by earlier waits.
-Page, API and commands all say what is found out here.
+"""The expected starts of waiting jobs, as shown by the page, the API and the commands.
 
-It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that
-came true.
+They follow from plans, batch systems, the jobs ahead, and earlier waits, and are computed on demand. The first estimate
+shown for a job is stored, to measure how often estimates come true.
 """
 
 from __future__ import annotations
@@ -47,41 +46,40 @@ if TYPE_CHECKING:
     from lading.scheduling.shares.table import Shares
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# Limits on how many tries, tasks and jobs are read: the last tries of a task, tasks at a time, last jobs of a site.
+# Limits on what is read: the last tries of a task, the tasks at a time, the last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
-# Of limits that Dags set to their own jobs, and of shares, those are looked at for which most jobs wait: there may be
-# one for each run.
+# Only the limits and shares for which most jobs wait are considered, because each run may have a limit of its own.
 MOST_LINES = 3
-# How many end in an hour is found out by the last hour; where too few have, by the last day.
+# Rates are measured over the last hour, or over the last day if too few jobs ended in the last hour.
 SECONDS_OF_RATE = (3600.0, 86400.0)
-# The codes of limits that a Dag sets to its own jobs.
+# The codes of limits that a Dag sets for its own jobs.
 LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
-# Those that were queued within so many seconds are counted together.
+# Jobs queued within this many seconds are counted together.
 SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
-# Of a job on all of its nodes.
+# Over all nodes of a job.
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
-# What has finished at once has run all the same, seconds.
+# The shortest length that counts, seconds.
 LEAST_SECONDS = 0.001
-# As many parts of what runs finish one after the other where nothing is known of it.
+# Jobs that run are split into at most this many parts that finish one after the other.
 MOST_PARTS = 20
-# A job that has run for longer than expected, or nearly so, is expected to run for this part of its length.
+# A job that is about to exceed its expected length, or has, is expected to run for this part of it from now.
 LEAST_LEFT = 0.25
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.site, JobRow.site_hint, JobRow.state,
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
     JobRow.said_at, JobRow.team, JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
-# What starts at once needs no forecast, seconds.
+# Jobs that start within this many seconds need no estimate.
 SECONDS_UNTIL_SAID = 30.0
-# A plan is stored again where it differs by so many seconds, and by this part of what is left.
+# A planned start is stored again if it moves by this many seconds and by this part of the remaining time.
 LEAST_MOVE, PART_OF_MOVE = 10.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class NoStart:
-    """Why no start of a job that waits is expected until somebody, or a new period, changes something.
+    """A waiting job is held until somebody, or a new period, changes something, so it has no expected start.
 
     :param text: what holds it
     """
@@ -90,10 +88,10 @@ class NoStart:
 
 
 def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
-    """When those of these jobs will start that wait, or what holds them, by token, as far as anything says it.
+    """Return when waiting jobs will start, or what holds them, by token, as far as there is an estimate.
 
-    :param jobs: with their :data:`COLUMNS`
-    :param now: epoch seconds, by the clock of the controller
+    :param jobs: with their :data:`COLUMNS`; those that do not wait are ignored
+    :param now: epoch seconds, by the controller's clock
     """
     waiting = [job for job in jobs if job.state in WAITING]
     if not waiting:
@@ -104,9 +102,9 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
 
 
 class Outlook:
-    """When jobs that wait will start: the same of one job, of those of a run, and of the last of a group.
+    """Estimates when jobs start: a single job, the jobs of a run, or the last job of a group.
 
-    :param jobs: of which alone it is asked; None: of any
+    :param jobs: the jobs to estimate; None: any
     """
 
     def __init__(self, session: Session, now: float, jobs: Sequence[Any] | None = None) -> None:
@@ -122,11 +120,11 @@ class Outlook:
         return Backlogs(self.session, self.held, self.now, asked)
 
     def is_unsaid(self, job: Any) -> bool:
-        """Whether neither a plan nor a batch system says when a job starts."""
+        """Whether neither a plan nor a batch system predicts the start of a job."""
         return job.planned_start is None and not is_still_expected(self.now, job.native_start)
 
     def learn(self, jobs: Iterable[Any]) -> None:
-        """Read how long tries like those of these jobs have waited."""
+        """Read how long earlier tries like these jobs waited."""
         unsaid = [job for job in jobs if self.is_unsaid(job) and self.held.by(job) is None]
         tasks = {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id} - self.tasks.keys()
         self.tasks |= waits_of_tasks(self.session, tasks)
@@ -134,10 +132,10 @@ class Outlook:
         self.sites |= waits_of_sites(self.session, sites, self.now)
 
     def start(self, job: Any, *, is_last: bool = False, by_task: bool = True) -> ExpectedStart | NoStart | None:
-        """When a job that waits will start, or what holds it; None: nothing says it.
+        """Return when a waiting job will start, or what holds it; None: there is no estimate.
 
-        :param is_last: whether the last of those is meant that were queued with it
-        :param by_task: whether earlier tries of its task may say it, whose name is said then
+        :param is_last: whether to estimate the last of the jobs counted together with it
+        :param by_task: whether earlier tries of its task may be used; the estimate then names the task
         """
         if (text := self.held.by(job)) is not None:
             return NoStart(text)
@@ -151,7 +149,7 @@ class Outlook:
         return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
 
     def known_starts(self, row: Any) -> list[ExpectedStart]:
-        """The last starts that plans and batch systems say of jobs that are counted together."""
+        """Return the latest starts that plans and batch systems predict for jobs counted together."""
         found = (
             expected_start(self.now, row.queued_at, row.last_planned),
             expected_start(self.now, row.queued_at, native=row.last_native),
@@ -159,9 +157,9 @@ class Outlook:
         return [start for start in found if start is not None]
 
     def last_start(self, why: Collection[Why], dags: Collection[str]) -> ExpectedStart | NoStart | None:
-        """When the last of those jobs is expected to start that wait for this; None if any of them has no estimate.
+        """Return when the last job that waits for these reasons will start; None if any of them has no estimate.
 
-        :param dags: of whose tasks something may be said
+        :param dags: the Dags whose task names may appear in the estimate
         """
         rows = [row for row in self.backlogs.rows if why_of(row.reason, row) in why]
         held = Counter[str]()
@@ -180,7 +178,7 @@ class Outlook:
                 last[line] = max(last.get(line, row), row, key=turn_of)
         for line, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_LINES]:
             job = self._last_job(last[line])
-            if job is None:  # it has begun since they were counted
+            if job is None:  # it has started since the jobs were counted
                 continue
             self.learn([job])
             start = self.start(job, is_last=True, by_task=job.dag_id in dags)
@@ -190,7 +188,7 @@ class Outlook:
         return max(found, key=lambda each: each.at, default=None)
 
     def _last_job(self, row: Any) -> Any:
-        """The last of those that are counted together of which nobody says when they start."""
+        """Return the last of the jobs counted together whose start is not predicted by a plan or batch system."""
         query = select(*COLUMNS).where(
             JobRow.state == row.state, JobRow.priority == row.priority,
             JobRow.queued_at.between(row.oldest, row.queued_at), unsaid_at(self.now),
@@ -205,12 +203,12 @@ class Outlook:
 
 
 def commonest(held: Counter[str]) -> tuple[str, int]:
-    """What holds most of some jobs, and how many."""
+    """Return what holds most of the jobs, and how many."""
     return max(held.items(), key=lambda each: (each[1], each[0]))
 
 
 class HeldJobs:
-    """What holds jobs that wait, as their reasons and their sites say."""
+    """What holds waiting jobs, according to their reasons and their sites."""
 
     def __init__(self, session: Session) -> None:
         rows = session.execute(select(SiteRow.name, SiteRow.paused_by, SiteRow.trouble))
@@ -219,29 +217,28 @@ class HeldJobs:
         }
 
     def by(self, job: Any) -> str | None:
-        """What holds a job, as text; None: nothing does."""
         if (text := held_because(job.reason_code)) is not None:
             return text
         code = self.sites.get(site_of(job) or "")
-        # What a paused site has been given starts all the same.
+        # Jobs that a paused site has already been given still start.
         return None if code == "paused" and job.state == State.PLACED else held_because(code)
 
 
 def site_of(job: Any) -> str | None:
-    """The site that a job was given to, or waits for; None: any."""
+    """Return the site that a job was given to or waits for; None: any."""
     found: str | None = job.site or (None if job.reason is None else job.reason.site) or job.site_hint
     return found
 
 
-# Of what jobs wait for the same: a site (None: any), a task of a Dag, or a run.
+# What a job waits for: ("site", site or None for any, None), ("task", Dag, task) or ("run", Dag, run).
 Place = tuple[str, str | None, str | None]
-# Why jobs wait, as far as it matters for their start: the code and limit of their reason, and whose limit it is (a
-# Dag's), or at which site.
+# Why a job waits, as far as it matters for its start: the code and limit of its reason, and the Dag that sets the
+# limit, or the site.
 Why = tuple[str | None, str | None, str | None]
 
 
 def place_of(job: Any) -> Place:
-    """What a job waits for: room at a site, or the end of others of its task or run, whose number is limited."""
+    """Return what a job waits for: room at a site, or room within a limit of its task or run."""
     if job.reason_code not in LIMITED:
         return "site", site_of(job), None
     is_of_run = job.reason_code.startswith("run_")
@@ -249,9 +246,9 @@ def place_of(job: Any) -> Place:
 
 
 def why_of(reason: Reason | None, job: Any) -> Why:
-    """Why a job waits: a limit that its Dag sets is that of no other Dag.
+    """Return why a job waits; a limit that a Dag sets is distinct from that of any other Dag.
 
-    :param job: its ``reason_code``, ``reason_limit``, ``dag_id`` and ``site``
+    :param job: a row with ``reason_code``, ``reason_limit``, ``dag_id`` and ``site``
     """
     if job.reason_code in LIMITED:
         return job.reason_code, job.reason_limit, job.dag_id
@@ -259,27 +256,27 @@ def why_of(reason: Reason | None, job: Any) -> Why:
 
 
 def turn_of(row: Any) -> tuple[bool, int, float]:
-    """The order in which jobs that are counted together start."""
+    """Return the sort key for the order in which jobs start."""
     return row.state != State.PLACED, -row.priority, row.queued_at
 
 
 def unsaid_at(now: float) -> ColumnElement[bool]:
-    """The condition for jobs of which neither a plan nor a batch system says when they start."""
+    """Return the condition for jobs whose start is not predicted by a plan or batch system."""
     is_silent = or_(JobRow.native_start.is_(None), JobRow.native_start < now - LATE_SECONDS)
     return and_(JobRow.planned_start.is_(None), is_silent)
 
 
 def together(session: Session, now: float, whose: Mapping[str, Any], *conditions: Any) -> Sequence[Any]:
-    """The jobs that wait, those together that were queued within a minute and start alike.
+    """Return the waiting jobs, counted together if they were queued within a minute and start alike.
 
-    :param whose: the Dag, run and task by which they are told apart besides
+    :param whose: the columns of Dag, run and task by which they are also told apart
     """
     columns = (
         JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority, JobRow.reason_code, JobRow.reason_limit,
-        # It is read for the site that it is about, and its amounts tell many jobs apart.
+        # Only needed for its site; grouping by its amounts as well would split the jobs into many groups.
         case((JobRow.site.is_(None), JobRow.reason)).label("reason"),
         *(column.label(name) for name, column in whose.items()),
-        # Databases cut this off or round it: which minute that is does not matter.
+        # Some databases truncate and some round; either way, jobs of about a minute share a value.
         cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
     )  # fmt: skip
     is_unsaid = unsaid_at(now)
@@ -301,7 +298,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.max(each.c.native_start).label("last_native"),
         func.sum(each.c.unsaid).label("unsaid"),
         func.sum(each.c.cpus).label("cpus"),
-        # As those are asked for of which neither says it.
+        # The group stands for its jobs without a predicted start.
         null().label("planned_start"),
         null().label("native_start"),
     )
@@ -313,7 +310,7 @@ class Turn:
     """Jobs of a line that were queued within a minute.
 
     :param oldest: when the first of them was queued
-    :param newest: when the last of them was
+    :param newest: when the last of them was queued
     :param cpus: of all of them
     :param work: the cpu-seconds that they are expected to use
     """
@@ -325,16 +322,17 @@ class Turn:
     work: float = 0.0
 
     def before(self, queued_at: float) -> float:
-        """How many of them start before one of them, as if they had been queued at equal intervals."""
+        """Return how many of them start before one, as if they had been queued at equal intervals."""
         if self.newest > self.oldest:
             return (self.jobs - 1) * (queued_at - self.oldest) / (self.newest - self.oldest)
         return (self.jobs - 1) / 2
 
 
 class Lines:
-    """The jobs that wait for the same, in the order in which they start.
+    """The jobs that wait for the same thing, in the order in which they start.
 
-    :param cpus: that those have together which run there
+    :param running: the jobs there that have to finish first
+    :param cpus: how many there are
     """
 
     def __init__(
@@ -358,9 +356,9 @@ class Lines:
         self.ahead = QueueAhead(alike, running, cpus, shares, lately, site)
 
     def before(self, line: Line, key: tuple[int, float], queued_at: float, *, is_last: bool) -> tuple[float, float]:
-        """How many jobs start before one, and how many seconds that takes.
+        """Return how many jobs start before one, and after how many seconds it starts.
 
-        :param is_last: whether the last of those is meant that were queued with it
+        :param is_last: whether to estimate the last of the jobs counted together with it
         """
         order, sums = self.order.get(line, []), self.sums.get(line, [0])
         at = bisect_right(order, key, key=lambda each: each[0])
@@ -373,9 +371,9 @@ class Lines:
 
 
 class Backlogs:
-    """The jobs that wait for the same, in the order in which they start, and how fast that goes.
+    """The jobs waiting for the same thing, in the order in which they start, and the rate at which they start.
 
-    :param asked: the jobs of which alone it is asked; None: of any
+    :param asked: the only jobs to estimate; None: any
     """
 
     def __init__(self, session: Session, held: HeldJobs, now: float, asked: Sequence[Any] | None = None) -> None:
@@ -424,7 +422,7 @@ class Backlogs:
         return Line((job.state != State.PLACED, level), share)
 
     def lines_of(self, place: Place, rate: Rate) -> Lines:
-        """The jobs that wait for a place, by their lines."""
+        """Return the jobs that wait for a place."""
         if place not in self.lines:
             running = self._running(place)
             self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
@@ -442,14 +440,14 @@ class Backlogs:
             for each in running:
                 seconds = lengths[task_of(each)]
                 left = max(seconds - self._elapsed(each), LEAST_LEFT * seconds)
-                # Those that began together do not finish together.
+                # Jobs that started together do not finish together.
                 parts = min(each.jobs, MOST_PARTS)
                 share = self.share_of(each) if is_site else ""
                 at_work += [
                     Running(share, each.cpus / parts, left * (2 * number + 1) / parts) for number in range(parts)
                 ]
             if not running:
-                # They finish one after the other, as they have until now.
+                # Jobs keep finishing at the measured rate.
                 part, length = rate.cpus / MOST_PARTS, rate.seconds / MOST_PARTS
                 at_work = [Running("", part, length * (number + 0.5)) for number in range(MOST_PARTS)]
             cpus = sum(each.cpus for each in at_work)
@@ -458,9 +456,9 @@ class Backlogs:
         return self.lines[place]
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
-        """What is before a job.
+        """Return the backlog ahead of a job.
 
-        :param is_last: whether the last of those is meant that were queued with it
+        :param is_last: whether to estimate the last of the jobs counted together with it
         """
         place = place_of(job)
         rate, is_shared = self.rate(place), job.state == State.PLACED
@@ -472,7 +470,7 @@ class Backlogs:
         return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
 
     def rate(self, place: Place) -> Rate | None:
-        """How fast those that wait for the same finish at full load."""
+        """Return how fast jobs finish there at full load; None: unknown."""
         if place not in self.rates:
             found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
             self.rates[place] = next((rate for rate in found if rate is not None), None)
@@ -482,7 +480,7 @@ class Backlogs:
         return max(0.0, self.now + self.database_ahead - running.started_at)
 
     def _lengths(self, running: Sequence[Any], rate: Rate) -> dict[tuple[str, str], float]:
-        """For how long the jobs of each task are expected to run, seconds.
+        """Return for how long jobs of each task are expected to run, seconds.
 
         The first jobs of a task to finish are its shortest: while few have, the time of those that run counts as well.
         """
@@ -500,7 +498,7 @@ class Backlogs:
         return lengths
 
     def _running(self, place: Place) -> Sequence[Any]:
-        """The jobs that run there, those of a task together that began within a minute."""
+        """Return the jobs that run there; those of a task that started within the same minute are counted together."""
         names = [JobRow.dag_id, JobRow.task_id, JobRow.priority, cast(JobRow.started_at / SECONDS_TOGETHER, Integer)]
         names += [JobRow.team, JobRow.dag_owner, JobRow.dag_tags] if self.shares.table else []
         amounts = (
@@ -529,7 +527,7 @@ class Backlogs:
 
 
 def jobs_at(place: Place) -> tuple[ColumnElement[bool], ...]:
-    """The condition for the jobs whose ends those wait for that wait for a place."""
+    """Return the condition for the jobs that have to finish before others can start there."""
     sort, first, second = place
     if sort == "site":
         return () if first is None else (JobRow.site == first,)
@@ -538,12 +536,14 @@ def jobs_at(place: Place) -> tuple[ColumnElement[bool], ...]:
 
 
 def task_of(row: Any) -> tuple[str, str]:
-    """The Dag and the task of a row, empty where it has none."""
     return row.dag_id or "", row.task_id or ""
 
 
 def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str], tuple[float, int]]:
-    """How long the last tries of the tasks of most jobs have run on average, seconds, and how many there were."""
+    """Return how long the last tries of tasks ran on average, seconds, and how many there were.
+
+    Only the :data:`MOST_TASKS` tasks with most jobs in these rows are read.
+    """
     jobs = Counter[tuple[str, str]]()
     for row in rows:
         if all(task := task_of(row)):
@@ -576,7 +576,7 @@ def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str],
 
 
 def place_text(place: Place) -> str:
-    """What ends the jobs before it, as the subject of a sentence, with its verb."""
+    """Return who finishes the jobs ahead, as subject and verb of a sentence."""
     sort, first, second = place
     if sort == "site":
         return "all sites finish" if first is None else f"site {first} finishes"
@@ -584,7 +584,7 @@ def place_text(place: Place) -> str:
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
-    """How long the last tries of tasks have waited, seconds, by Dag and task; of :data:`MOST_TASKS` of them at most."""
+    """Return how long the last tries of at most :data:`MOST_TASKS` tasks waited, in seconds, by Dag and task."""
     found = {}
     for dag_id, task_id in sorted(tasks)[:MOST_TASKS]:
         ended = (JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
@@ -594,10 +594,10 @@ def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[t
 
 
 def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[str, list[float]]:
-    """How long the batch jobs at sites that began last have waited since they were queued, seconds, by site."""
+    """Return how long the latest batch jobs of each site waited from queueing to start, in seconds."""
     found = {}
     for site in sorted(sites):
-        # The index of starts has the sites.
+        # With the site in its condition, the query is served by the index of starts alone.
         begun = (JobRow.site == site, JobRow.started_at >= now - SECONDS_OF_SITE)
         last = select(WAITED, JobRow.submitted_at).where(*begun).order_by(JobRow.started_at.desc()).limit(MOST_OF_SITE)
         rows = session.execute(last)
@@ -608,11 +608,11 @@ def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[s
 def note_plans(
     session: Session, planned: Mapping[str, float], before: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Store when waiting jobs are planned to start, where that has changed.
+    """Store the planned starts of waiting jobs that have moved.
 
     :param planned: by token, epoch seconds
     :param before: what is stored
-    :returns: what is stored now, which a plan that slips a little each time must not follow
+    :returns: what is stored now; a plan that slips a little each time is compared with this, not with the last plan
     """
     changed: dict[str, float | None] = dict.fromkeys(before.keys() - planned.keys())
     for token, at in planned.items():
@@ -628,17 +628,17 @@ def note_plans(
 
 
 def stored_plans(session: Session) -> dict[str, float]:
-    """When waiting jobs are planned to start, as an earlier controller may have stored it; by token."""
+    """Return the stored planned starts of waiting jobs by token; an earlier controller may have stored them."""
     waiting = JobRow.state.in_(WAITING), JobRow.planned_start.is_not(None)
     query = select(JobRow.token, JobRow.planned_start).where(*waiting)
     return {token: at for token, at in session.execute(query) if at is not None}
 
 
 def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
-    """The same for somebody who looks: what is shown first of a job is kept.
+    """Return expected starts to show to a user; the first estimate shown for a job is stored.
 
     :param jobs: with their :data:`COLUMNS`
-    :param now: epoch seconds, by the clock of the controller
+    :param now: epoch seconds, by the controller's clock
     """
     jobs = list(jobs)
     found = expected_starts(session, jobs, now)
@@ -647,7 +647,7 @@ def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, 
     new = [job.token for job in jobs if job.token in expected and job.said_at is None and job.queued_at < since]
     rows = []
     for chunk in chunks(new):
-        # One that the controller changes now is kept the next time: who only looks waits for nobody.
+        # A row that the controller is changing is skipped until next time, so that viewing never waits for a lock.
         free = select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.said_at.is_(None))
         for token in session.scalars(free.with_for_update(skip_locked=True)):
             start = expected[token]
@@ -663,10 +663,10 @@ def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, 
 
 
 class Accuracy(NamedTuple):
-    """How often what was said of starts came true.
+    """How often estimates of starts came true.
 
-    :param said: of how many jobs that have started something was said
-    :param within: how many of them started within the interval that was said first
+    :param said: the number of started jobs that had an estimate
+    :param within: how many of those started within the first estimated interval
     """
 
     source: StartSource
@@ -675,7 +675,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy(session: Session, since: float) -> list[Accuracy]:
-    """How often what was said came true of jobs that have started since a time, by what it rested on."""
+    """Return how often the estimates for jobs started since a time came true, by source."""
     within = case((JobRow.started_at.between(JobRow.said_since, JobRow.said_until), 1), else_=0)
     query = select(JobRow.said_source, func.count(), func.sum(within)).where(
         JobRow.started_at >= since, JobRow.said_since.is_not(None)

@@ -1,7 +1,7 @@
 """The application in Airflow's API server: the data of the page as JSON, and the page's own files.
 
-It reads the store and asks no site: what people ask of one is written down for the controller. Every route with data
-asks Airflow whether its user may have it; the page's files hold none.
+It only reads the store and contacts no site: requests to sites are stored for the controller. Every route with data
+asks Airflow whether its user may read it; the page's files contain no data.
 """
 
 from __future__ import annotations
@@ -85,33 +85,33 @@ from lading.scheduling.text.units import UnitError
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
-# A window is no longer than this, seconds.
+# Longest window, seconds.
 LONGEST_WINDOW = 31 * 86400.0
-# Nor is a bill, or one by day.
+# Longest bill, and longest bill by day, seconds.
 LONGEST_BILL, LONGEST_DAILY_BILL = 3660 * 86400.0, 400 * 86400.0
 MOST_REQUESTS = 20
-# All exports of this process together take so much of a processor.
+# All exports of this process together use at most this share of a processor.
 EXPORTS_SHARE = 0.25
-# PostgreSQL has no text with the character 0.
+# PostgreSQL has no text with the character U+0000.
 NAME = r"^[^\x00]*$"
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
-# So many values of one kind may be chosen.
+# At most this many values of one parameter are accepted.
 MOST_VALUES = 50
 Names = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=250, pattern=NAME)]] | None, Query(max_length=MOST_VALUES)
 ]
-# What the page before has as ``after``: when its last job was queued, and its token; or when it was asked for, what its
-# last job was sorted by, and its token.
+# The ``after`` of the previous page. Of tries: when its last job was queued, and its token. Of jobs: when the page was
+# requested, the value its last job was sorted by, and its token.
 AfterTry = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
 NUMBER = r"-?[0-9]{1,310}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?"
 
 
 def checked_place(text: str) -> str:
-    """Refuse what is no end of a page.
+    """Check the cursor of a page.
 
-    :raises ValueError: it is none
+    :raises ValueError: it is not valid
     """
     PageCursor.parse(text)
     return text
@@ -126,9 +126,9 @@ HurryWord = Literal["cheap", "balanced", "fast"]
 
 
 def checked_end(text: str) -> str:
-    """Refuse what does not say when a run shall have ended.
+    """Check the time by which a run must finish.
 
-    :raises UnitError: it does not
+    :raises UnitError: it is not valid
     """
     parse_finish_by(text, is_of_one_run=True)
     return text
@@ -150,10 +150,10 @@ class RequestBody(BaseModel):
 
 
 class HurryBody(BaseModel):
-    """How a user hurries a live run, in the place of all that was asked of it before; both null: as its Dag says."""
+    """How a user hurries a live run. It replaces earlier requests; both null: use the settings of the Dag."""
 
     hurry: Annotated[float, Field(ge=0, le=MOST_HURRY, allow_inf_nan=False)] | HurryWord | None = None
-    """What the end of the run is worth, as the hint has it."""
+    """What finishing early is worth, as in the hint ``hurry``."""
     finish_by: Annotated[str, Field(min_length=1, max_length=40, pattern=NAME), AfterValidator(checked_end)] | None = (
         None
     )
@@ -211,7 +211,7 @@ of_runs = APIRouter(
 
 @looks.get("/summary")
 def get_summary(session: SessionDep, sight: SightDep, may_act: ActsDep) -> Summary:
-    """How things are: sites, what runs and waits, what is up and what it costs now."""
+    """The present state: sites, running and waiting jobs, machines and what they cost now."""
     now = controller_now(session)
     failed_tasks = count_failed_tasks(session, now - SECONDS_PER_DAY)
     return summary(session, sight, now).model_copy(update={"may_act": may_act, "failed_tasks": failed_tasks})
@@ -235,25 +235,25 @@ def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, 
     """What ran where within a window; with the cursor of an earlier answer what has changed since."""
     check_window(since, until)
     found = packing(session, sight, since, until, time.time(), cursor)
-    # Written here, for FastAPI would check all of the thousands of rectangles a second time.
+    # Serialized here: FastAPI would validate thousands of rectangles a second time.
     return Response(found.model_dump_json(), media_type="application/json")
 
 
 @looks.get("/failures")
 def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGroups:
-    """Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for."""
+    """Why jobs have failed since a time: by cause, largest group first, with what tasks should request."""
     return failures(session, sight, since, controller_now(session))
 
 
 @looks.get("/queue-waits")
 def get_queue_waits(session: SessionDep) -> list[QueueWait]:
-    """How long batch jobs have waited in the queues of sites, by their size."""
+    """How long batch jobs, allocations and instances have waited until they started, by site, queue and size."""
     return queue_waits(session)
 
 
 @looks.get("/starts")
 def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
-    """How often jobs that have started since a time did so within the interval that was said of them first."""
+    """How often jobs that started since a time did so within the interval that was first expected."""
     return start_accuracy(session, since)
 
 
@@ -261,8 +261,8 @@ def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
 def get_bill(
     session: SessionDep, sight: SightDep, since: Time, until: Time, by: Period = Period.DAY, split: Split = "dag"
 ) -> BillPage:
-    """What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, what was asked
-    for and not used, what idled and what booted; of Dags that you may not read together.
+    """What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, requested and
+    not used, idle and booting. Dags that you may not read are one sum.
     """
     if not since < until <= since + LONGEST_BILL or (by is Period.DAY and until > since + LONGEST_DAILY_BILL):
         message = (
@@ -275,7 +275,7 @@ def get_bill(
 
 @looks.get("/savings")
 def get_savings(session: SessionDep, sight: SightDep) -> Savings:
-    """What tasks would save in a month if they asked for what suffices, those that would save most first."""
+    """What tasks would save in a month if they requested what suffices, largest savings first."""
     return savings(session, sight, controller_now(session))
 
 
@@ -296,7 +296,7 @@ def chosen(
     queued_until: Time | None = None,
     ended_since: Time | None = None,
 ) -> JobChoice:
-    """Which jobs a user asks for."""
+    """The filters of the job list."""
     return JobChoice(
         q=q,
         dag_id=dag_id or (),
@@ -335,8 +335,8 @@ def get_jobs(
     limit: Limit = 50,
     after: After | None = None,
 ) -> JobPage:
-    """The jobs that are chosen, a page of them; of Dags that you may not read only that they are there, and how large
-    they are, and that only where nothing but a time is chosen.
+    """A page of the jobs that match the filters. Jobs of Dags that you may not read show only their size, and only when
+    no filter but the time is set.
     """
     check_choice(choice, sight)
     return find_jobs(session, sight, choice, controller_now(session), sort, order, limit, after)
@@ -344,10 +344,10 @@ def get_jobs(
 
 @looks.get("/jobs.csv", response_class=StreamingResponse, responses=CSV)
 def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice: ChoiceDep) -> StreamingResponse:
-    """All jobs that are chosen as a file, youngest first, those of Dags alone that you may read; one at a time."""
+    """All jobs that match the filters and whose Dags you may read, as CSV, newest first; one export at a time."""
     check_choice(choice, sight)
 
-    # The session of the request ends before its answer does.
+    # The session of the request is closed before the answer is complete.
     rows = csv_rows(partial(create_session, scoped=False), sight, choice, controller_now(session))
     headers = {"Content-Disposition": 'attachment; filename="jobs.csv"'}
     return Export(user.get_id(), rows, headers)
@@ -355,7 +355,7 @@ def get_jobs_csv(session: SessionDep, user: GetUserDep, sight: SightDep, choice:
 
 @looks.get("/requests")
 def get_requests(session: SessionDep, sight: SightDep) -> list[OperatorRequest]:
-    """What was asked of sites within a day, latest first, and the outcome; of budgets what concerns those you see."""
+    """Requests of the last day to sites and to budgets that you may see, latest first, with their outcome."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     unseen = budgets_out_of_sight(session, sight)
     return [
@@ -379,7 +379,7 @@ def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> O
 
 
 def stored(session: Session, store_it: Callable[[], Answer]) -> Answer:
-    """Store what a user asks for, again where the database is locked; 404 where what it concerns is not there."""
+    """Store a request, with retries while the database is locked; 404 if its target does not exist."""
     try:
         return Retrying(**patience(session))(store_it)
     except LookupError as error:
@@ -393,33 +393,31 @@ def get_runs(
     limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25,
     sort: RunSort = "began",
 ) -> RunPage:
-    """What the runs of a Dag took and cost, youngest or dearest first."""
+    """Duration and cost of the runs of a Dag, newest or most expensive first."""
     return runs(session, dag_id, controller_now(session), limit, sort)
 
 
 @of_dags.get("/dags/{dag_id}/advice")
 def get_advice(session: SessionDep, dag_id: str) -> Advice:
-    """What the tasks of a Dag could ask for: what would have sufficed for most of their tries."""
+    """What the tasks of a Dag could request: what would have sufficed for most of their tries."""
     return advice(session, dag_id)
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
 def get_run(session: SessionDep, dag_id: str, run_id: str, may_edit: EditsRunsDep) -> RunSummary:
-    """What a run took and cost, how long it took beside what it had to, and its longest waits."""
+    """Duration and cost of a run, the least time it could have taken, and its longest waits."""
     return run(session, dag_id, run_id, controller_now(session)).model_copy(update={"may_edit": may_edit})
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}/gantt")
 def get_gantt(session: SessionDep, dag_id: str, run_id: str) -> RunGantt:
-    """The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
-    as long.
-    """
+    """The tasks of a run over time: their waits and runs, the upcoming ones, and the critical path."""
     return gantt(session, dag_id, run_id, controller_now(session))
 
 
 @of_runs.post("/dags/{dag_id}/runs/{run_id}/hurry", responses=NO_RUN)
 def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, asked: HurryBody) -> RunOutlook:
-    """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
+    """Set what finishing a live run early is worth and when it must finish, or withdraw that."""
 
     def noted() -> RunOutlook:
         airflow_run_requests.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
@@ -444,7 +442,7 @@ def get_tries(
     limit: Limit = 100,
     after: AfterTry | None = None,
 ) -> TryPage:
-    """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
+    """The tries of a task in a run, newest first: where and why there, and the phases of each."""
     conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]
     if map_index is not None:
         conditions.append(JobRow.map_index == map_index)
@@ -452,35 +450,35 @@ def get_tries(
 
 
 def check_window(since: float, until: float) -> None:
-    """Refuse a window that is none, or is too long."""
+    """Check that a window is not empty or too long."""
     if not since < until <= since + LONGEST_WINDOW:
         message = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
         raise refused_value(("query", "until"), message, until)
 
 
 def refused_value(where: tuple[str, str], message: str, value: object) -> RequestValidationError:
-    """A value that is refused, worded as FastAPI words what it refuses itself."""
+    """Make an error for an invalid value, in the format of FastAPI's own."""
     return RequestValidationError([{"type": "value_error", "loc": where, "msg": message, "input": value}])
 
 
 def database_is_away(request: Request, error: Exception) -> JSONResponse:
-    """Say more than "Internal Server Error"; what the database says may name hosts, which is for the log alone."""
+    """Say more than "Internal Server Error". The database's message may name hosts, so it is only logged."""
     log.warning("%s could not be answered: %s", request.url.path, getattr(error, "orig", error))
     message = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
     return JSONResponse({"detail": message}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
 async def say_what_is_wrong(request: Request, error: Exception) -> Response:
-    """Answer as FastAPI does; what was sent may hold halves of surrogate pairs, which no answer can."""
+    """Answer as FastAPI does, in ASCII: input may contain lone surrogates, which an answer in UTF-8 cannot."""
     assert isinstance(error, RequestValidationError)
     text = json.dumps({"detail": jsonable_encoder(error.errors())})
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
 class Export(StreamingResponse):
-    """A file of any length, of which each user has one made at a time, in a bounded share of a processor.
+    """A file of any length. Each user gets one at a time, and all of them use a bounded share of a processor.
 
-    :cvar running: the users who have one made, in this process
+    :cvar running: users with an export in this process
     """
 
     running: ClassVar[set[str]] = set()
@@ -499,7 +497,7 @@ class Export(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # Who breaks off and begins again does not save the rest.
+            # Aborting and starting again does not skip the pause.
             asyncio.get_running_loop().call_later(self._rest, self.running.discard, self.user)
 
     async def _paced(self, parts: Iterator[str]) -> AsyncIterator[str]:
@@ -512,14 +510,14 @@ class Export(StreamingResponse):
 
 
 def _timed(parts: Iterator[str]) -> tuple[str, float] | None:
-    """The next part, and the seconds of a processor that it took; None: there is none."""
+    """Return the next part and the processor seconds it took; None: there is none."""
     began = time.thread_time()
     part = next(parts, None)
     return None if part is None else (part, time.thread_time() - began)
 
 
 class PageFiles(StaticFiles):
-    """The page's own files. Their names stay the same from one release to the next: a browser asks whether they do."""
+    """The page's own files. Their names are the same in each release, so a browser must ask whether they changed."""
 
     def file_response(self, *given: Any, **more: Any) -> Response:
         """Answer with a file, or that it has not changed."""
@@ -534,7 +532,7 @@ def create_app() -> FastAPI:
         title="Lading",
         description="What runs where, why jobs wait, and what it costs. Times are seconds since the epoch, memory is "
         "MiB, money USD.",
-        # Its pages would load scripts of others in Airflow's origin, for users who have not logged in.
+        # FastAPI's documentation pages load third-party scripts into Airflow's origin, without login.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -545,7 +543,7 @@ def create_app() -> FastAPI:
     app.include_router(of_runs)
     app.add_exception_handler(OperationalError, database_is_away)
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
-    # Some machines' tables of file types do not know it, and a browser runs no module of another type.
+    # Some machines have another type for .js, and browsers run no module of another type.
     mimetypes.add_type("text/javascript", ".js")
     app.mount("/static", PageFiles(directory=STATIC), name="static")
     return app

@@ -434,7 +434,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(page.get_by_role("table", name="Machines").locator("tbody tr")).to_have_count(1)
     page.go_back()
     page.go_back()
-    page.get_by_role("button", name="Take back find genomes.align[7]").click()
+    page.get_by_role("button", name="Remove find genomes.align[7]").click()
     expect(matching).to_have_text("more than 5,000 jobs")  # no more are counted
     page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
@@ -706,7 +706,7 @@ def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path
             "Waits": ("Nothing waits",),
             "Machines": ("No job ran in this time", "No machine is up"),
             "Jobs": ("No job matches these choices",),
-            "Cost": ("No job has ended in this time",),
+            "Cost": ("No job has finished in this time",),
         }.items():
             view(page, name)
             for text in texts:
@@ -770,10 +770,19 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     page.get_by_role("link", name="What runs where").click()
     expect(page.get_by_role("table", name="Sites")).to_contain_text("local")
     expect(page.locator("[data-tile=Today]")).to_contain_text("$")
+    shares = page.get_by_role("table", name="Shares").locator("tbody tr")
+    expect(shares.filter(has_text="Dags *")).to_contain_text(re.compile("[0-9]+ % of 99 %"))
+
+    def memory_used() -> int:
+        found = httpx.get(f"{airflow.url}/lading/summary", timeout=60).raise_for_status().json()
+        return sum(site["memory_used"] for site in found["sites"] if site["name"] == "local")
+
+    assert processes.wait_until(lambda: memory_used() > 0, 150), "the last task runs for more than a minute"
+    expect(page.get_by_role("table", name="Sites")).to_contain_text("MiB used")
     picture(window, "real")
     asked = page.get_by_role("table", name="Requests")
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
-    for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
+    for label, words in (("Pause", "it gets no more jobs"), ("Resume", "it gets jobs again")):
         local.get_by_role("button", name=f"{label} local", exact=True).click()
         expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
         page.get_by_role("button", name="Yes", exact=True).press("Enter")
@@ -836,7 +845,7 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
         of[kind].get_by_role("button", name=label).click()
         page.get_by_role("button", name="Yes", exact=True).click()
         if kind == "on-demand":  # the row of the other one goes
-            expect(of[kind].get_by_role("status")).to_have_text("asked")
+            expect(of[kind].get_by_role("status")).to_have_text("requested")
         expect(asked).to_contain_text(words)
     expect(of["on-demand"]).to_contain_text("draining")
     expect(of["spot"]).to_have_count(0)

@@ -347,12 +347,13 @@ class House:
             row |= {"location": machine.name, "node": machine.node, "native_id": machine.native_id}
             row["lane"] = float(self.lane)
             machine.last = max(machine.last, ended)
+        used = {"fetch": 0.3, "align": 0.93, "transform": 0.35, "features": 0.25}.get(task.name, 0.7)
         if ended >= self.now:
-            return row | {"state": State.RUNNING, "changed_at": start}
+            measured = int(task.memory * used * 0.8) if self.now - start > 60 else None
+            return row | {"state": State.RUNNING, "changed_at": start, "peak_memory": measured}
         usd = None if rate is None else min(seconds, ended - start) / HOUR * task.cpus / CPUS * rate
         if machine is not None and usd is not None:
             machine.usd += usd
-        used = {"fetch": 0.3, "align": 0.93, "transform": 0.35, "features": 0.25}.get(task.name, 0.7)
         peak = 1.0 if cause == "out_of_memory" else used
         row |= {
             "state": state, "cause": cause, "exit_code": exit_code if state == State.SUCCEEDED or exit_code else None,

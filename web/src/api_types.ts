@@ -13,8 +13,8 @@ export interface paths {
         };
         /**
          * Get Bill
-         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, what was asked
-         *     for and not used, what idled and what booted; of Dags that you may not read together.
+         * @description What was billed, by day, week or month in UTC and by Dag, task, run, site or team: what was used, requested and
+         *     not used, idle and booting. Dags that you may not read are one sum.
          */
         get: operations["get_bill_bill_get"];
         put?: never;
@@ -34,7 +34,7 @@ export interface paths {
         };
         /**
          * Get Advice
-         * @description What the tasks of a Dag could ask for: what would have sufficed for most of their tries.
+         * @description What the tasks of a Dag could request: what would have sufficed for most of their tries.
          */
         get: operations["get_advice_dags__dag_id__advice_get"];
         put?: never;
@@ -54,7 +54,7 @@ export interface paths {
         };
         /**
          * Get Runs
-         * @description What the runs of a Dag took and cost, youngest or dearest first.
+         * @description Duration and cost of the runs of a Dag, newest or most expensive first.
          */
         get: operations["get_runs_dags__dag_id__runs_get"];
         put?: never;
@@ -74,7 +74,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description What a run took and cost, how long it took beside what it had to, and its longest waits.
+         * @description Duration and cost of a run, the least time it could have taken, and its longest waits.
          */
         get: operations["get_run_dags__dag_id__runs__run_id__get"];
         put?: never;
@@ -94,8 +94,7 @@ export interface paths {
         };
         /**
          * Get Gantt
-         * @description The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
-         *     as long.
+         * @description The tasks of a run over time: their waits and runs, the upcoming ones, and the critical path.
          */
         get: operations["get_gantt_dags__dag_id__runs__run_id__gantt_get"];
         put?: never;
@@ -117,7 +116,7 @@ export interface paths {
         put?: never;
         /**
          * Post Hurry
-         * @description Say what the end of a live run is worth, and when it shall have ended; or take that back.
+         * @description Set what finishing a live run early is worth and when it must finish, or withdraw that.
          */
         post: operations["post_hurry_dags__dag_id__runs__run_id__hurry_post"];
         delete?: never;
@@ -135,7 +134,7 @@ export interface paths {
         };
         /**
          * Get Tries
-         * @description The tries of a task in a run, youngest first: where, why there, and the phases of each.
+         * @description The tries of a task in a run, newest first: where and why there, and the phases of each.
          */
         get: operations["get_tries_dags__dag_id__runs__run_id__tasks__task_id__get"];
         put?: never;
@@ -155,7 +154,7 @@ export interface paths {
         };
         /**
          * Get Failures
-         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for.
+         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should request.
          */
         get: operations["get_failures_failures_get"];
         put?: never;
@@ -175,8 +174,8 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description The jobs that are chosen, a page of them; of Dags that you may not read only that they are there, and how large
-         *     they are, and that only where nothing but a time is chosen.
+         * @description A page of the jobs that match the filters. Jobs of Dags that you may not read show only their size, and only when
+         *     no filter but the time is set.
          */
         get: operations["get_jobs_jobs_get"];
         put?: never;
@@ -196,7 +195,7 @@ export interface paths {
         };
         /**
          * Get Jobs Csv
-         * @description All jobs that are chosen as a file, youngest first, those of Dags alone that you may read; one at a time.
+         * @description All jobs that match the filters and whose Dags you may read, as CSV, newest first; one export at a time.
          */
         get: operations["get_jobs_csv_jobs_csv_get"];
         put?: never;
@@ -256,7 +255,7 @@ export interface paths {
         };
         /**
          * Get Queue Waits
-         * @description How long batch jobs have waited in the queues of sites, by their size.
+         * @description How long batch jobs, allocations and instances have waited until they started, by site, queue and size.
          */
         get: operations["get_queue_waits_queue_waits_get"];
         put?: never;
@@ -276,7 +275,7 @@ export interface paths {
         };
         /**
          * Get Requests
-         * @description What was asked of sites within a day, latest first, and the outcome; of budgets what concerns those you see.
+         * @description Requests of the last day to sites and to budgets that you may see, latest first, with their outcome.
          */
         get: operations["get_requests_requests_get"];
         put?: never;
@@ -300,7 +299,7 @@ export interface paths {
         };
         /**
          * Get Savings
-         * @description What tasks would save in a month if they asked for what suffices, those that would save most first.
+         * @description What tasks would save in a month if they requested what suffices, largest savings first.
          */
         get: operations["get_savings_savings_get"];
         put?: never;
@@ -320,7 +319,7 @@ export interface paths {
         };
         /**
          * Get Starts
-         * @description How often jobs that have started since a time did so within the interval that was said of them first.
+         * @description How often jobs that started since a time did so within the interval that was first expected.
          */
         get: operations["get_starts_starts_get"];
         put?: never;
@@ -340,7 +339,7 @@ export interface paths {
         };
         /**
          * Get Summary
-         * @description How things are: sites, what runs and waits, what is up and what it costs now.
+         * @description The present state: sites, running and waiting jobs, machines and what they cost now.
          */
         get: operations["get_summary_summary_get"];
         put?: never;
@@ -479,7 +478,7 @@ export interface components {
         };
         /**
          * BudgetState
-         * @description What a budget has spent in its period. Times are seconds since the epoch.
+         * @description What was spent of a budget in its period. Times are seconds since the epoch.
          */
         BudgetState: {
             /** Is Near */
@@ -505,7 +504,7 @@ export interface components {
         };
         /**
          * ChartMachine
-         * @description A machine, an allocation, or a node on which jobs of a batch system were.
+         * @description A machine, an allocation, or a node that ran jobs of a batch system.
          */
         ChartMachine: {
             /** Capacity Type */
@@ -569,7 +568,7 @@ export interface components {
         };
         /**
          * FailedTask
-         * @description A task of which jobs have failed by one cause.
+         * @description A task whose jobs failed with one cause.
          */
         FailedTask: {
             /** Advice */
@@ -591,8 +590,8 @@ export interface components {
         };
         /**
          * FailureGroup
-         * @description The jobs that have failed by the same cause, and for the same reason where that has a remedy of its own; where it
-         *     is about a machine, there.
+         * @description Jobs that failed with the same cause; with the same reason where that has its own remedy; and on the same machine
+         *     where the cause is about one.
          */
         FailureGroup: {
             /** Actors */
@@ -658,10 +657,10 @@ export interface components {
         };
         /**
          * FreedAmounts
-         * @description What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
+         * @description How much less jobs request because Lading sizes them; negative: they request more.
          *
-         *     :param cpus: of the jobs at work; ``gib``: of memory, likewise
-         *     :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
+         *     :param cpus: of the jobs at work; ``gib``: the same for memory
+         *     :param cpu_hours: of the jobs that ended within a day; ``gib_hours``: the same for memory
          */
         FreedAmounts: {
             /** Cpu Hours */
@@ -738,7 +737,7 @@ export interface components {
         };
         /**
          * HeldRoom
-         * @description Room that is held at a place for jobs that wait until all of their gang have some.
+         * @description Room held for jobs that wait until their whole gang has room.
          */
         HeldRoom: {
             /** Cpus */
@@ -755,7 +754,7 @@ export interface components {
         HTTPValidationError: Record<string, never>;
         /**
          * HurryBody
-         * @description How a user hurries a live run, in the place of all that was asked of it before; both null: as its Dag says.
+         * @description How a user hurries a live run. It replaces earlier requests; both null: use the settings of the Dag.
          */
         HurryBody: {
             /** Finish By */
@@ -779,7 +778,7 @@ export interface components {
         };
         /**
          * JobColumns
-         * @description The jobs of the packing chart, time by cpus: a list for each column, which are as long and in the same order.
+         * @description The jobs of the packing chart as columns: lists of equal length and order.
          */
         JobColumns: {
             /** Cpus */
@@ -798,6 +797,8 @@ export interface components {
             name: (number | null)[];
             /** Nodes */
             nodes: number[];
+            /** Peak */
+            peak: (number | null)[];
             /** Place */
             place: number[];
             /** Started */
@@ -863,7 +864,7 @@ export interface components {
         };
         /**
          * PackingChart
-         * @description What ran where within a window: all of it, or what is new since a cursor.
+         * @description What ran where within a window: everything, or the changes since a cursor.
          */
         PackingChart: {
             /** Cursor */
@@ -900,11 +901,11 @@ export interface components {
         Period: "day" | "week" | "month";
         /**
          * QueueWait
-         * @description The waits of batch jobs of about one size in one queue, those that began last.
+         * @description Waits of the latest batch jobs, allocations or instances of one size class in one queue.
          */
         QueueWait: {
-            /** Jobs */
-            jobs: number;
+            /** Count */
+            count: number;
             /** Median */
             median: number;
             /** More Cpus Than */
@@ -917,6 +918,11 @@ export interface components {
             queue: string | null;
             /** Site */
             site: string;
+            /**
+             * What
+             * @enum {string}
+             */
+            what: "jobs" | "allocations" | "instances";
         };
         /**
          * RequestBody
@@ -929,7 +935,7 @@ export interface components {
         };
         /**
          * RequestKind
-         * @description What can be asked.
+         * @description What a user can request.
          * @enum {string}
          */
         RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake" | "lift" | "restore";
@@ -1104,7 +1110,7 @@ export interface components {
         };
         /**
          * ShareState
-         * @description What a share of the sites file has. Parts are of all there is, 0 to 1.
+         * @description What a share of the sites file uses. Parts are fractions of everything there is, 0 to 1.
          */
         ShareState: {
             /** At */
@@ -1130,7 +1136,7 @@ export interface components {
         };
         /**
          * SiteLimit
-         * @description What the sites file limits at a site.
+         * @description A limit that the sites file sets for a site.
          */
         SiteLimit: {
             /** Most */
@@ -1144,7 +1150,7 @@ export interface components {
         };
         /**
          * SiteState
-         * @description A site as its controller has it.
+         * @description A site as the controller sees it.
          */
         SiteState: {
             /** Contact At */
@@ -1173,6 +1179,8 @@ export interface components {
             memory_promised: number;
             /** Memory Up */
             memory_up: number;
+            /** Memory Used */
+            memory_used: number;
             /** Name */
             name: string;
             /** Nodes */
@@ -1208,7 +1216,7 @@ export interface components {
         ];
         /**
          * StartAccuracy
-         * @description How often jobs have started within the interval that was said of them first.
+         * @description How often jobs started within the interval that was first expected.
          */
         StartAccuracy: {
             /** Said */
@@ -1219,7 +1227,7 @@ export interface components {
         };
         /**
          * StartEstimate
-         * @description From when to when a job that waits is expected to start, or why no start is expected.
+         * @description The interval in which a waiting job is expected to start, or why no start is expected.
          */
         StartEstimate: {
             /** Since */
@@ -1238,13 +1246,13 @@ export interface components {
         StartSource: "forecast" | "batch_system" | "backlog" | "past_waits";
         /**
          * State
-         * @description Where a job is on its way; the cause says why it ended or waits.
+         * @description The state of a job; its cause says why it failed or waits.
          * @enum {string}
          */
         State: "queued" | "attempted" | "placed" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * Summary
-         * @description How things are.
+         * @description The present state of all sites, jobs and machines.
          */
         Summary: {
             /**
@@ -1324,7 +1332,7 @@ export interface components {
         };
         /**
          * TeamState
-         * @description What a team of Airflow's has now.
+         * @description What an Airflow team has now.
          */
         TeamState: {
             /** Cpus Used */
@@ -1472,7 +1480,7 @@ export interface components {
         ValidationError: Record<string, never>;
         /**
          * WaitGroup
-         * @description The jobs that wait for the same: reasons of one code, site and limit.
+         * @description Jobs that wait for the same thing: their reasons have one code, site and limit.
          */
         WaitGroup: {
             /** Actors */
@@ -1527,7 +1535,7 @@ export interface components {
         };
         /**
          * WaitingDag
-         * @description How many jobs of a Dag there are in a group.
+         * @description The number of jobs of a Dag in a group.
          */
         WaitingDag: {
             /** Dag Id */

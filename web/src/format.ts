@@ -25,7 +25,7 @@ export function percent(part: number, whole: Maybe<number>): string {
 }
 
 /** A long name without its middle: names that belong together differ at their ends. */
-export function middle(text: string, most = 56): string {
+export function middle(text: string, most = 48): string {
   const kept = Math.floor((most - 1) / 2), characters = [...text];
   return characters.length > most ? `${characters.slice(0, kept).join("")}…${characters.slice(-kept).join("")}` : text;
 }
@@ -85,10 +85,12 @@ export const clock = (seconds: number): string =>
 
 export const minute = (seconds: number): string => formatter({hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 
+/** With the year where it is another one. */
+const yearOf = (seconds: number): Intl.DateTimeFormatOptions => (new Date(seconds * 1000).getUTCFullYear() === new Date().getUTCFullYear() ? {} : {year: "numeric"});
 export const date = (seconds: Maybe<number>): string =>
   isNone(seconds)
     ? NONE
-    : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
+    : formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000);
 /** The day of a bill, which is one of UTC: in another zone its beginning may be on the day before. */
 export function utcDay(seconds: number): string {
   const isPast = new Date(seconds * 1000).getUTCFullYear() !== new Date().getUTCFullYear();
@@ -99,7 +101,7 @@ export const day = (seconds: number): string => formatter({month: "short", day: 
 // Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC"; on the page all times are in one zone.
 const UTC = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
 const moment = (seconds: number) =>
-  formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+  formatter({...yearOf(seconds), month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
 export const spoken = (text: Maybe<string>): string | null =>
   text?.replace(UTC, (_, year, month, ...rest) => {
     const [dayOfMonth, hour, minute, second] = rest.slice(0, 4).map(Number);
@@ -146,12 +148,12 @@ export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, a
     asked_hurry === null ? null : hurryName(asked_hurry),
     asked_finish_by === null ? null : `finish_by ${asked_finish_by}`,
   ].filter(Boolean).join(", ");
-  const asked = requested ? `${asked_by} has asked for ${requested}, ${date(asked_at)}` : null;
+  const asked = requested ? `${asked_by} requested ${requested}, ${date(asked_at)}` : null;
   const isText = (line: string | null): line is string => Boolean(line);
   if (!is_planned) return [asked, "No plan covers this run: only sites with policy = \"forecast\" plan ahead."].filter(isText);
   // When it is expected to end is said once, above.
-  const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It shall end by ${date(finish_by)}${ends_at === null ? ", but no plan says when it will" : ", as planned"}`;
-  const worth = asked_hurry !== null ? null : hurry === null ? "The hurry is that of its sites" : `${hurryName(hurry)}, as its Dag says`;
+  const end = trouble ? `It ${spoken(trouble)}` : finish_by === null ? null : `It must finish by ${date(finish_by)}${ends_at === null ? ", but no plan says when it will" : ", as planned"}`;
+  const worth = asked_hurry !== null ? null : hurry === null ? "It uses the hurry of its sites" : `${hurryName(hurry)}, as its Dag says`;
   return [asked, worth, end].filter(isText);
 }
 

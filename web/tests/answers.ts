@@ -7,7 +7,7 @@ export const NOW = 1_796_000_000;
 const amounts: BillAmounts = {jobs: 4, failed: 1, usd: 10, usd_used: 4, usd_unused: 3, usd_idle: 2, usd_boot: 1, cpu_hours: 100, cpu_hours_used: 70, cpu_hours_unused: 20, cpu_hours_idle: 10, cpu_hours_boot: 0};
 const summary: Summary = {
   now: NOW, controller_lives: true, running: 3, waiting: 5, machines: 2, cpus_used: 12, cpus_batch: 0, cpus_up: 32, usd_per_hour: 1.6, failed: 1, failed_tasks: 1, may_act: true,
-  sites: [{name: "hpc", kind: "slurm", state: "up", is_full: true, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_up: 65_536, usd_per_hour: 1.6}],
+  sites: [{name: "hpc", kind: "slurm", state: "up", is_full: true, machines_idle: 1, machines_silent: 0, note: null, contact_at: NOW, nodes: 40, idle_nodes: 3, limits: [{name: "max_allocations", text: "2", used: 2, most: 2}], machines: 2, waiting: 5, running: 3, cpus_used: 12, cpus_batch: 0, cpus_up: 32, memory_promised: 16_384, memory_used: 9_000, memory_up: 65_536, usd_per_hour: 1.6}],
   teams: [{name: "genomics", running: 1, waiting: 2, cpus_used: 4}],
   budgets: [{name: "all", who: "Dags *", spent: 40, most: 100, unit: "usd", per: "month", until: NOW + 86400, is_near: false, lifted_by: null, spent_at: NOW + 3600}],
   shares: [{name: "genomics", who: "team genomics", entitled: 0.5, used: 0.75, lately: 0.4, guarantees: [{site: "hpc", what: "cpus", kept: 8, used: 12}], is_over: true, lends: true, borrows: true, at: NOW - 10}],
@@ -36,10 +36,10 @@ const failures: FailureGroups = {
 };
 const packing: PackingChart = {
   now: NOW, cursor: NOW, since: NOW - 3600, until: NOW, truncated: false, origin: NOW - 3600, places: ["hpc/L1"], names: [["etl", "r1", "load"]], states: ["running"], queues: {},
-  jobs: {id: ["0123456789abc"], place: [0], name: [0], map_index: [3], try_number: [1], lane: [0], cpus: [2], memory: [2048], nodes: [1], started: [600], ended: [null], state: [0]},
+  jobs: {id: ["0123456789abc"], place: [0], name: [0], map_index: [3], try_number: [1], lane: [0], cpus: [2], memory: [2048], peak: [1500], nodes: [1], started: [600], ended: [null], state: [0]},
   machines: [{key: "hpc/L1", site: "hpc", name: "L1", sort: "instance", state: "up", cpus: 16, memory: 65536, usd_per_hour: 0.8, usd: 0, usd_since: NOW - 3000, spans: [[NOW - 3000, null, 16]]}],
 };
-const queueWaits: QueueWait[] = [{site: "hpc", queue: null, more_cpus_than: 0, most_cpus: 1, jobs: 9, median: 60, most: 600}];
+const queueWaits: QueueWait[] = [{what: "allocations", site: "hpc", queue: null, more_cpus_than: 0, most_cpus: 1, count: 9, median: 60, most: 600}];
 const starts: StartAccuracy[] = [{source: "forecast", said: 10, within: 9}];
 const requests: OperatorRequest[] = [{id: 1, kind: "pause", target: "hpc", by: "carol", at: NOW - 60, done_at: null, outcome: null}];
 const savings: Savings = {usd: 5, cpu_hours: 6, gib_hours: 7, tasks_left_out: 0, freed: {cpus: 0, gib: 0, cpu_hours: 0, gib_hours: 0}, tasks: [{dag_id: "etl", task_id: "load", usd: 5, cpu_hours: 6, gib_hours: 7, line: "resources(cpus=1)"}]};

@@ -70,11 +70,11 @@ test("when a job starts: a time of day, a date where that is far off", () => {
 test("what a run goes by, and when it ends", () => {
   const nothing: RunOutlook = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
   const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
-  expect(outlookLines(nothing)).toEqual(["The hurry is that of its sites"]);
+  expect(outlookLines(nothing)).toEqual(["It uses the hurry of its sites"]);
   expect(outlookLines({...nothing, is_planned: false})[0]).toMatch(/^No plan covers this run/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
-  expect(asked).toMatch(/^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
-  expect(end).toMatch(/^It shall end by .*Nov 27.* 06:00, as planned$/);
+  expect(asked).toMatch(/^alice requested hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
+  expect(end).toMatch(/^It must finish by .*Nov 27.* 06:00, as planned$/);
   expect(more).toEqual([]);
   const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
   expect(byDag).toBe("hurry 2.5, as its Dag says");

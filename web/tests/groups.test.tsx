@@ -8,7 +8,7 @@ import type {BillAmounts, SiteState} from "../src/api_types";
 import {only} from "../src/pages/machines";
 import {FailedTile, limitLine, ranked} from "../src/pages/now";
 import {runCost, runningPart} from "../src/tabs/dag";
-import {Bars, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
+import {Bars, firstSpan, lanesOf, spanOf, ticksOf, zoomed} from "../src/tabs/gantt";
 import {Outlook, hurryBody, progress} from "../src/tabs/run";
 import {TaskName} from "../src/ui/parts";
 
@@ -64,8 +64,8 @@ test("a run is hurried by what was chosen and typed", () => {
 test("only who may change the run has the form, and what was asked can be taken back", () => {
   const page = (outlook: object, mayEdit: boolean) => renderToStaticMarkup(<Outlook dagId="d" runId="r" outlook={{...NOTHING, ...outlook}} mayEdit={mayEdit} />);
   expect(page({}, true)).toContain('aria-label="Hurry"');
-  expect(page({}, true)).not.toContain("Take back");
-  expect(page({asked_by: "alice", asked_hurry: 0, asked_at: 0}, true)).toContain("Take back");
+  expect(page({}, true)).not.toContain("Reset");
+  expect(page({asked_by: "alice", asked_hurry: 0, asked_at: 0}, true)).toContain("Reset");
   const seen = page({finish_by: 0, ends_at: 60, trouble: "cannot end by 1970-01-01 00:00:00 UTC: about 1970-01-01 00:01:00 UTC at the earliest"}, false);
   expect(seen).not.toContain("Hurry");
   expect(seen).toMatch(/role="alert">It cannot end by/);
@@ -134,6 +134,8 @@ test("a run says first how far it is, and when it ends", () => {
 });
 test("the chart of a run is zoomed within its span", () => {
   const whole = {since: 0, until: 1000};
+  expect(firstSpan(whole, 900)).toBe(whole);
+  expect(firstSpan(whole, 100), "what ran is seen, however far away the end is").toEqual({since: 0, until: 400});
   expect(zoomed(whole, whole, 0.5)).toEqual({since: 250, until: 750});
   expect(zoomed({since: 250, until: 750}, whole, 1, 1)).toEqual({since: 500, until: 1000});
   expect(zoomed({since: 250, until: 750}, whole, 2)).toBeNull();

@@ -12,7 +12,7 @@ const answer = (now: number, jobs: Job[] = [], machines: ChartMachine[] = [], mo
   now, cursor: now, since: 0, until: 0, truncated: false, origin: ORIGIN, places: ["local/host", "sge/n1", "free/n2", "sge/n3"], names: [["d", "r", "t"], ["d", "mine", "t"]], states: STATES,
   jobs: {
     id: jobs.map(({id}) => id), place: jobs.map(({place}) => place), name: jobs.map(({name}) => name), map_index: jobs.map(() => -1), try_number: jobs.map(() => 1), lane: jobs.map(() => 0),
-    cpus: jobs.map(({cpus}) => cpus), memory: jobs.map(({cpus}) => 4096 * cpus), nodes: jobs.map(({nodes}) => nodes), started: jobs.map(({start}) => start - ORIGIN), ended: jobs.map(({end}) => (end === null ? null : end - ORIGIN)),
+    cpus: jobs.map(({cpus}) => cpus), memory: jobs.map(({cpus}) => 4096 * cpus), peak: jobs.map(({cpus, start, end}) => (end === null && NOW - start < 60 ? null : 1024 * cpus)), nodes: jobs.map(({nodes}) => nodes), started: jobs.map(({start}) => start - ORIGIN), ended: jobs.map(({end}) => (end === null ? null : end - ORIGIN)),
     state: jobs.map(({end}) => (end === null ? 0 : 1)),
   },
   machines, queues: {sge: 0.5, free: null}, ...more,
@@ -27,14 +27,15 @@ test("the window of a run is its own time, however old it is", () => {
   expect(asked(HOUR, NOW)).toEqual({since: NOW - 3600, until: NOW + 60});
 });
 
-test("memory that jobs were promised is drawn beside what is up, as cpus are", () => {
+test("memory that jobs were promised, and used, is drawn beside what is up, as cpus are", () => {
   const large = {...machine, memory: 65_536} as ChartMachine;
   const jobs = [job("a", 0, 2, 1, NOW - 1800), job("b", 1, 4, 2, NOW - 1800)];
   const found = merged(null, answer(NOW, jobs, [large]), HOUR), series = seriesOf(found, NOW - 3600, "memory");
   const last = (points: [number, number][] | null) => points?.at(-1)?.[1];
-  expect([last(series.used), last(series.up), last(series.batch)].map((value) => Math.round(value ?? 0))).toEqual([8, 64, 32]);
+  expect([last(series.used), last(series.peaks), last(series.up), last(series.batch)].map((value) => Math.round(value ?? 0))).toEqual([8, 2, 64, 32]);
   const cpus = seriesOf(found, NOW - 3600);
   expect([last(cpus.used), last(cpus.up), last(cpus.batch)].map((value) => Math.round(value ?? 0))).toEqual([2, 16, 8]);
+  expect(cpus.peaks).toBeNull();
   expect(last(series.usd), "money is no memory").toBe(last(cpus.usd));
 });
 

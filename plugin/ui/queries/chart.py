@@ -1,6 +1,6 @@
-"""The packing chart: what ran where within a window, as rectangles of time and cpus on machines, launched or not.
+"""The packing chart: what ran where within a window, as rectangles of time and cpus on machines.
 
-Times are seconds since the epoch, memory MiB, money USD. None is what is not known, or what the user may not see.
+Times are seconds since the epoch, memory MiB, money USD. None means unknown, or hidden from the user.
 """
 
 from __future__ import annotations
@@ -21,44 +21,46 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
-# Of a second: no pixel is less, and the digits of a clock are a third of what a browser loads.
+# Decimals of seconds: no pixel is finer, and the digits of times are a third of what a browser loads.
 DIGITS = 2
-# Tokens are UUIDs: so many of their characters are 48 bits of chance, and all of them half of what a browser loads.
+# Tokens are UUIDs. This many of their characters have 48 random bits; all would be half of what a browser loads.
 ID = 13
-# What was changed is seen when its transaction has ended, which may be so much later, seconds.
+# A change is only seen once its transaction has committed, which may be this much later, seconds.
 OVERLAP = 10.0
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
     JobRow.site, JobRow.location, JobRow.node, JobRow.cpus, JobRow.nodes, JobRow.lane, JobRow.state, JobRow.started_at,
-    JobRow.ended_at, JobRow.memory,
+    JobRow.ended_at, JobRow.memory, JobRow.peak_memory,
 )  # fmt: skip
 
 
 class JobColumns(BaseModel):
-    """The jobs of the packing chart, time by cpus: a list for each column, which are as long and in the same order."""
+    """The jobs of the packing chart as columns: lists of equal length and order."""
 
     id: list[str]
-    """The beginning of its token, which tells it from the others."""
+    """The beginning of the token, long enough to be unique."""
     place: list[int]
-    """Of its machine in ``places``."""
+    """Index of its machine in ``places``."""
     name: list[int | None]
-    """Of its Dag, run and task in ``names``; None: the user may not see them."""
+    """Index of its Dag, run and task in ``names``; None: hidden from the user."""
     map_index: list[int]
     try_number: list[int]
     lane: list[float]
     cpus: list[float]
     memory: list[int]
+    peak: list[int | None]
+    """Peak memory so far, MiB; None: not measured."""
     nodes: list[int]
-    """On each of which it has ``cpus`` and ``memory``; where it is drawn is one of them."""
+    """The job has ``cpus`` and ``memory`` on each of these nodes, and is drawn on one of them."""
     started: list[float]
-    """Seconds after ``origin``; likewise when it has ended; None: it runs."""
+    """Seconds after ``origin``, as ``ended``, which is None while the job runs."""
     ended: list[float | None]
     state: list[int | None]
-    """In ``states``; None: as the name."""
+    """Index in ``states``; None: hidden from the user."""
 
 
 class Name(NamedTuple):
-    """Of which Dag, run and task a job is; what belongs to none has its kind as the task."""
+    """The Dag, run and task of a job; a job without a Dag has its kind as the task."""
 
     dag_id: str | None
     run_id: str | None
@@ -66,7 +68,7 @@ class Name(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What a machine had, from when to when; None: until now."""
+    """The cpus of a machine in an interval; ``until`` is None for the present one."""
 
     since: float
     until: float | None
@@ -74,7 +76,7 @@ class Span(NamedTuple):
 
 
 class ChartMachine(BaseModel):
-    """A machine, an allocation, or a node on which jobs of a batch system were."""
+    """A machine, an allocation, or a node that ran jobs of a batch system."""
 
     key: str
     site: str
@@ -82,65 +84,65 @@ class ChartMachine(BaseModel):
     sort: str
     """``machine``, ``instance`` or ``node``."""
     state: str
-    """Of an instance as in the store; else ``up`` or ``gone``."""
+    """For an instance, its state in the store; otherwise ``up`` or ``gone``."""
     native_id: str | None = None
     node: str | None = None
     instance_type: str | None = None
-    """Of a machine that was bought; likewise where, and whether on demand or spot."""
+    """Only of EC2 instances, as ``zone`` and ``capacity_type`` (on demand or spot)."""
     zone: str | None = None
     capacity_type: str | None = None
     cpus: float | None
-    """None: a node, of which it is not known what it has."""
+    """None: a node, whose size is unknown."""
     memory: int | None
     usd_per_hour: float | None
     usd: float
-    """What it had cost at ``usd_since``; from then on it costs ``usd_per_hour``."""
+    """Cost until ``usd_since``; from then on it costs ``usd_per_hour``."""
     usd_since: float | None = None
-    """None: nothing is counted: it has no price, was never there, or Lading did not launch it."""
+    """None: its cost is not counted, because it has no price, never started, or was not launched by Lading."""
     ordered_at: float | None = None
     ready_at: float | None = None
     reason: str | None = None
     unreachable_since: float | None = None
-    """None: it answers, or is gone."""
+    """None: it is reachable, or gone."""
     spans: list[Span]
 
 
 class PackingChart(BaseModel):
-    """What ran where within a window: all of it, or what is new since a cursor."""
+    """What ran where within a window: everything, or the changes since a cursor."""
 
     now: float
     cursor: float
     since: float
     until: float
     truncated: bool
-    """Whether only the youngest of the jobs are here."""
+    """Whether there are too many jobs: only the newest are included."""
     origin: float
-    """What the times of jobs are counted from: they are thousands."""
+    """The times of jobs are relative to this, which makes thousands of them shorter."""
     places: list[str]
     names: list[Name]
     states: list[str]
     jobs: JobColumns
     machines: list[ChartMachine]
     queues: dict[str, float | None]
-    """What an hour of a cpu costs in the queue of a batch system, USD by site; None: it has no price."""
+    """USD per cpu-hour in the queues of batch systems, by site; None: no price."""
 
 
-# What the page shows of an instance as the store has it.
+# Columns of an instance that the page shows unchanged.
 AS_STORED = (ChartMachine.model_fields.keys() & InstanceRow.__table__.columns.keys()) - {"usd", "usd_since", "reason"}
 
 
 def packing(
     session: Session, sight: Sight, since: float, until: float, now: float, cursor: float | None = None
 ) -> PackingChart:
-    """What ran where.
+    """Read what ran where.
 
-    :param cursor: of an earlier answer: only what has changed since then; None: everything
+    :param cursor: the cursor of an earlier answer, to get only the changes since then; None: everything
     """
     changed = None if cursor is None else cursor - OVERLAP
     rows = jobs_within(session, since, until, changed)
     origin = float(int(since))
     places, names, jobs = columns_of(rows[:MOST_JOBS], sight, origin)
-    # Not checked: its thousands of jobs are made of what typed columns have.
+    # Not validated: thousands of jobs come from typed columns.
     return PackingChart.model_construct(
         now=now,
         cursor=now,
@@ -158,7 +160,7 @@ def packing(
 
 
 def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[str], list[Name], JobColumns]:
-    """The places and the names of jobs, and the jobs, which say them by their positions."""
+    """Return places, names, and the jobs, which refer to both by index."""
     places: dict[tuple[Any, ...], int] = {}
     names: dict[tuple[Any, ...], int] = {}
     seen: dict[str | None, bool] = {}
@@ -168,14 +170,14 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
     add_id, add_place, add_name, add_index, add_try = (
         jobs.id.append, jobs.place.append, jobs.name.append, jobs.map_index.append, jobs.try_number.append,
     )  # fmt: skip
-    add_lane, add_cpus, add_memory, add_nodes, add_start, add_end, add_state = (
-        jobs.lane.append, jobs.cpus.append, jobs.memory.append, jobs.nodes.append, jobs.started.append,
-        jobs.ended.append, jobs.state.append,
+    add_lane, add_cpus, add_memory, add_peak, add_nodes, add_start, add_end, add_state = (
+        jobs.lane.append, jobs.cpus.append, jobs.memory.append, jobs.peak.append, jobs.nodes.append,
+        jobs.started.append, jobs.ended.append, jobs.state.append,
     )  # fmt: skip
-    # A row as a tuple: by their names the columns of thousands take twice as long.
+    # Unpacked as a tuple: access by name would take twice as long for thousands of rows.
     for (
         token, kind, dag_id, run_id, task_id, map_index, try_number, site, location, node, cpus, nodes, lane, state,
-        started_at, ended_at, memory,
+        started_at, ended_at, memory, peak,
     ) in rows:  # fmt: skip
         if (is_seen := seen.get(dag_id)) is None:
             is_seen = seen[dag_id] = sight.sees(dag_id)
@@ -187,6 +189,7 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
         add_lane(lane or 0.0)
         add_cpus(cpus)
         add_memory(memory)
+        add_peak(peak)
         add_nodes(nodes or 1)
         add_start(round(started_at - origin, DIGITS))
         add_end(None if ended_at is None else round(ended_at - origin, DIGITS))
@@ -196,27 +199,28 @@ def columns_of(rows: Sequence[Any], sight: Sight, origin: float) -> tuple[list[s
 
 
 def jobs_within(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:
-    """The jobs that ran within a window, youngest first, or what of them is new, latest first; one more than are
-    shown, at most.
+    """Return the jobs that ran within a window, newest first, or those that changed, latest change first.
+
+    There is at most one more than is shown.
     """
     query = select(*COLUMNS).where(JobRow.site.is_not(None)).limit(MOST_JOBS + 1)
     if changed is None:
         query = query.where(JobRow.started_at < until, or_(JobRow.state == State.RUNNING, JobRow.ended_at > since))
         return session.execute(query.order_by(JobRow.started_at.desc(), JobRow.token)).all()
-    # Few have changed. Another order, or conditions on other columns, might make the database look at all jobs instead.
+    # Few have changed. With another order or other conditions the database might scan all jobs instead.
     rows = session.execute(query.where(JobRow.changed_at > changed).order_by(JobRow.changed_at.desc()))
     return [row for row in rows if row.started_at is not None and row.started_at < until and is_within(row, since)]
 
 
 def is_within(row: Any, since: float) -> bool:
-    """Whether a job that has started ran after a time."""
+    """Return whether a job that has started ran after a time."""
     return row.state == State.RUNNING or (row.ended_at is not None and row.ended_at > since)
 
 
 def machines(session: Session, since: float, until: float, changed: float | None = None) -> list[ChartMachine]:
-    """Those of which a part lies in a window, oldest first within each site.
+    """Return the machines that existed within a window, oldest first within each site.
 
-    :param changed: only those that have changed after this
+    :param changed: return only machines that changed after this
     """
     machines = [*machines_at_hand(session, since, until, changed), *machines_launched(session, since, until, changed)]
     silent = {
@@ -230,7 +234,7 @@ def machines(session: Session, since: float, until: float, changed: float | None
 
 
 def machines_at_hand(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
-    """Machines that Lading has not launched: of each all that it was within the window."""
+    """Return the machines that Lading did not launch, each with its spans in the window."""
     by_name: dict[tuple[str, str], list[Capacity]] = {}
     query = select(Capacity).where(*capacity.between(since, until)).order_by(Capacity.since)
     others: set[tuple[str, str]] = set()
@@ -260,7 +264,7 @@ def machines_at_hand(session: Session, since: float, until: float, changed: floa
 
 
 def machines_launched(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
-    """Instances; one that never came up has no room, and is not shown when it has ended."""
+    """Return instances and allocations, except those that ended without ever being up."""
     query = select(InstanceRow).where(
         InstanceRow.ordered_at < until,
         or_(
@@ -277,7 +281,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
             key=machine_key(row.site, row.token),
             name=row.token,
             sort="instance",
-            # The kind of what was not bought may have text that the author of some Dag has written.
+            # The kind of an allocation may contain text from the author of a Dag.
             instance_type=None if row.capacity_type is None else readable_kind(row.kind),
             usd=row.usd or 0.0,
             reason=None if row.reason is None else str(row.reason),
@@ -290,12 +294,12 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
 
 
 def changed_contact(since: float) -> Select[str, str]:
-    """The locations that do not answer, the reasons for which may differ each time, or have changed their state."""
+    """Select the locations that changed state or are unreachable: their reason may be another one each time."""
     return select(LocationRow.site, LocationRow.name).where(
         or_(LocationRow.state == LocationState.UNREACHABLE, LocationRow.seen_at > since)
     )
 
 
 def machine_key(site: str, name: str) -> str:
-    """The name of a machine among those of all sites."""
+    """Return the name of a machine that is unique among all sites."""
     return f"{site}/{name}"

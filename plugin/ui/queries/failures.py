@@ -1,6 +1,6 @@
-"""Why jobs have failed, as why they wait is said: by cause, with what to do and what tasks should ask for.
+"""Why jobs have failed, grouped by cause, with what to do and what tasks should request.
 
-Times are seconds since the epoch, memory MiB. None is what is not known, or what the user may not see.
+Times are seconds since the epoch, memory MiB. None means unknown or hidden.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from lading.scheduling.insight.right_size import right_size
 from lading.scheduling.reason_codes import CAUSES, CODES, Cause, Code, remedy_at
 from lading.scheduling.text.units import format_memory, format_time
 
-# The causes that are about a machine, so that each has a group of its own; machines that a provider takes back say
-# nothing of each of them.
+# Causes that are about a machine have a group per machine. Preemptions have one per site: a provider that reclaims
+# machines says nothing about each of them.
 OF_NODES = ("node_failure", "lost")
 OF_SITES = (*OF_NODES, "preempted")
-# What a task should ask for is said of so many of a group, those with most failures.
+# A group gives advice for at most this many tasks, those with the most failures.
 MOST_ADVISED = 3
-# A site that is ill has one for each of its nodes.
+# An unhealthy site has a group for each of its nodes.
 MOST_GROUPS = 100
-# What was said of so many tasks of a group is looked at, those with most of its jobs.
+# Reasons are read from at most this many tasks of a group, those with the most jobs.
 MOST_SAID = 10
 DEFAULT_CAUSE = "error"
 
 
 class FailedTask(BaseModel):
-    """A task of which jobs have failed by one cause."""
+    """A task whose jobs failed with one cause."""
 
     dag_id: str
     task_id: str
     jobs: int
     advice: str | None
-    """What it should ask for, such as ``ask for 9 GiB``; None: its tries do not say it."""
+    """What it should request, such as ``request 9 GiB``; None: its tries do not tell."""
     line: str | None
-    """To paste into the Dag; None: likewise."""
+    """The line to paste into the Dag; None: likewise."""
     run_id: str | None
-    """Of one of these jobs, whose log says more; so the next two."""
+    """Run of one of these jobs, whose log says more; the next two fields are of the same job."""
     map_index: int
     try_number: int
 
 
 class FailureGroup(BaseModel):
-    """The jobs that have failed by the same cause, and for the same reason where that has a remedy of its own; where it
-    is about a machine, there."""
+    """Jobs that failed with the same cause; with the same reason where that has its own remedy; and on the same machine
+    where the cause is about one."""
 
     cause: str
     title: str
@@ -63,25 +63,25 @@ class FailureGroup(BaseModel):
     actors: list[str]
     """Who can change it: ``author``, ``operator``."""
     site: str | None
-    """None: it is about no certain one."""
+    """None: about no particular site."""
     node: str | None
-    """The node, or the machine; None: likewise."""
+    """The node or machine; None: about none in particular."""
     jobs: int
     tasks: int
-    """Of how many tasks these are."""
+    """Number of tasks that these jobs belong to."""
     first: float
     """When the first of them ended."""
     last: float
     sentences: list[str]
-    """What was said of some of them, of Dags that the user may see."""
+    """Reasons of some of these jobs, of Dags that the user may see."""
     dags: list[WaitingDag]
-    """Those with most of them."""
+    """The Dags with the most jobs in the group."""
     dags_total: int
-    """How many Dags there are that the user may see."""
+    """Number of Dags in the group that the user may see."""
     failed_tasks: list[FailedTask]
-    """Those with most of them."""
+    """The tasks with the most jobs in the group."""
     hidden: bool
-    """Whether jobs of other Dags are among them."""
+    """Whether the group has jobs of other Dags."""
 
 
 class FailureGroups(BaseModel):
@@ -91,11 +91,11 @@ class FailureGroups(BaseModel):
     since: float
     jobs: int
     groups: list[FailureGroup]
-    """Those with most jobs."""
+    """The largest ones."""
     groups_left_out: int
-    """How many more there are."""
+    """Number of groups that are not listed."""
     jobs_left_out: int
-    """How many jobs those have."""
+    """Number of jobs in them."""
 
 
 Key = tuple[str, Cause | Code, str | None, str | None]
@@ -103,7 +103,7 @@ Key = tuple[str, Cause | Code, str | None, str | None]
 
 @dataclass(slots=True)
 class FailedJobs:
-    """What is known of the jobs of a group."""
+    """What is known about the jobs of a group."""
 
     jobs: int = 0
     first: float = float("inf")
@@ -236,7 +236,7 @@ def model(session: Session, key: Key, found: FailedJobs, examples: dict[str, Any
 
 
 def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict[str, Any]) -> list[FailedTask]:
-    """The tasks with most failures, each with what it should ask for where that would change it."""
+    """Return the tasks with the most failures, each with what it should request where that would help."""
     tasks = []
     for (dag_id, task_id), jobs in found.tasks.most_common(MOST_ADVISED):
         row = examples.get(found.examples[dag_id, task_id])  # None: it has just been forgotten
@@ -249,17 +249,17 @@ def failed_tasks(session: Session, cause: str, found: FailedJobs, examples: dict
 
 
 def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str, str | None]:
-    """What a task should ask for, by what its tries used, where it has asked for too little."""
+    """Return what a task that requested too little should request, by what its tries used."""
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
     is_memory = cause == "out_of_memory"
     used = usage.of_task(session, dag_id, task_id)
     advised = right_size(used)
     enough = (advised.memory if is_memory else advised.time).nearly_all
-    said = None if enough is None else f"ask for {format_memory(int(enough)) if is_memory else format_time(enough)}"
+    said = None if enough is None else f"request {format_memory(int(enough)) if is_memory else format_time(enough)}"
     bounds = [(use.memory_bound if is_memory else use.seconds) or 0 for use in used.sample if use.cause == cause]
     if said is None and bounds:
         # None that has got further has been seen: all that is known is what was too little.
         most = max(bounds)
-        said = f"ask for clearly more than {format_memory(int(most)) if is_memory else format_time(most)}"
+        said = f"request clearly more than {format_memory(int(most)) if is_memory else format_time(most)}"
     return {"advice": said, "line": None if enough is None else advised.line}

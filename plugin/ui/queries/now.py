@@ -1,7 +1,6 @@
-"""How things are now: what runs and what is up, and why jobs wait; each query with its model.
+"""The present state: running jobs, machines that are up, and why jobs wait; each query with its model.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
-may not see.
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None means unknown or hidden.
 """
 
 from __future__ import annotations
@@ -46,85 +45,87 @@ from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
 from lading.scheduling.shares.who import dag_pattern
 
-# Of each group so many reasons, Dags and places are named.
+# Each group names at most this many reasons, Dags and places.
 MOST_SENTENCES = 3
 MOST_DAGS = 10
 MOST_HELD = 5
-# Of a site the notes of so many machines are shown.
+# A site shows the notes of at most this many machines.
 MOST_NOTES = 3
-# Sums of amounts differ by less.
+# Sums of amounts are compared with this tolerance.
 TOLERANCE = 1e-6
-# A limit begins with it, which may have a unit.
+# The number at the start of a limit; a unit may follow.
 NUMBER = re.compile(r"\d+(\.\d+)?")
 # Code, site and limit.
 Key = tuple[str, str | None, str | None]
 
 
 class SiteLimit(BaseModel):
-    """What the sites file limits at a site."""
+    """A limit that the sites file sets for a site."""
 
     name: str
     text: str
     """The limit as the sites file has it."""
     used: float | None
-    """How much of it is used, as the controller counts it; None: it is no number, or is counted elsewhere."""
+    """How much of it is in use, as the controller counts it; None: not a number, or counted elsewhere."""
     most: float | None
 
 
 class SiteState(BaseModel):
-    """A site as its controller has it."""
+    """A site as the controller sees it."""
 
     name: str
     kind: str
     state: str
-    """``up``, ``paused``, ``degraded`` where some of its machines do not answer, or ``down`` where it does not answer
-    or nothing of it takes jobs."""
+    """``up``; ``paused``; ``degraded``: some of its machines are unreachable; ``down``: the site is unreachable, or
+    none of its locations takes jobs."""
     is_full: bool
-    """Whether jobs wait for it while a limit is reached, or all cpus that are up are in use."""
+    """Whether jobs wait for it while one of its limits is reached or all its cpus are in use."""
     note: str | None
     contact_at: float | None
     nodes: int | None
-    """Of its queue; None: it is no batch system, or does not say it."""
+    """Nodes of its queue; None: not a batch system, or it does not report them."""
     idle_nodes: int | None
     limits: list[SiteLimit]
     machines: int
-    """That are up: of a batch system its allocations."""
+    """Machines that are up; for a batch system, allocations."""
     machines_idle: int
-    """Of those, how many have no job."""
+    """Machines that are up and have no job."""
     machines_silent: int
-    """That do not answer."""
+    """Unreachable machines."""
     waiting: int
     running: int
     cpus_used: float
-    """Of those that are up."""
+    """Cpus of running jobs on machines that are up."""
     cpus_batch: float
-    """Of batch jobs of their own, on nodes that are not Lading's to count."""
+    """Cpus of running batch jobs, which are on nodes that Lading does not count."""
     cpus_up: float | None
-    """None: it is a batch system, with no allocation."""
+    """None: a batch system without allocations."""
     memory_promised: int
-    """To jobs that run on what is up; likewise what that has."""
+    """MiB that running jobs on machines that are up requested."""
+    memory_used: int
+    """MiB: the sum of the measured peaks of those jobs."""
     memory_up: int
     usd_per_hour: float | None
 
 
 class BudgetState(BaseModel):
-    """What a budget has spent in its period. Times are seconds since the epoch."""
+    """What was spent of a budget in its period. Times are seconds since the epoch."""
 
     name: str
     who: str
     spent: float
     most: float
     unit: str
-    """USD, or cpu-hours."""
+    """USD or cpu-hours."""
     per: str
     until: float
     """When the next period begins."""
     is_near: bool
-    """Whether so much is spent that it is warned of."""
+    """Whether the threshold for a warning is passed."""
     lifted_by: str | None
-    """Who has lifted it for this period."""
+    """The user who lifted it for this period."""
     spent_at: float | None
-    """When all of it is spent if jobs go on as they run now; None: not in this period."""
+    """When it will be spent at the present rate of running jobs; None: not in this period."""
 
 
 class ShareGuarantee(BaseModel):
@@ -139,19 +140,19 @@ class ShareGuarantee(BaseModel):
 
 
 class ShareState(BaseModel):
-    """What a share of the sites file has. Parts are of all there is, 0 to 1."""
+    """What a share of the sites file uses. Parts are fractions of everything there is, 0 to 1."""
 
     name: str
     who: str
     entitled: float
     """By its weight."""
     used: float
-    """Of the resource of which it has most."""
+    """Its dominant share now: the largest of its parts of cpus, memory and GPUs."""
     lately: float | None
-    """The mean of that, in which recent use counts more; None: it does not count."""
+    """The mean dominant share, weighted towards recent use; None: recent use does not count."""
     guarantees: list[ShareGuarantee]
     is_over: bool
-    """Whether it uses more of anything than is kept for it."""
+    """Whether it uses more of any resource than is kept for it."""
     lends: bool
     borrows: bool
     at: float
@@ -159,7 +160,7 @@ class ShareState(BaseModel):
 
 
 class TeamState(BaseModel):
-    """What a team of Airflow's has now."""
+    """What an Airflow team has now."""
 
     name: str
     running: int
@@ -168,7 +169,7 @@ class TeamState(BaseModel):
 
 
 class Summary(BaseModel):
-    """How things are."""
+    """The present state of all sites, jobs and machines."""
 
     now: float
     controller_lives: bool
@@ -176,28 +177,28 @@ class Summary(BaseModel):
     waiting: int
     machines: int
     cpus_used: float
-    """Of those that are up."""
+    """Cpus of running jobs on machines that are up."""
     cpus_batch: float
-    """Of batch jobs of their own, on nodes that are not Lading's to count."""
+    """Cpus of running batch jobs, which are on nodes that Lading does not count."""
     cpus_up: float
     usd_per_hour: float | None
     failed: int
-    """Tries, within 24 hours."""
+    """Tries that failed within 24 hours."""
     failed_tasks: int | None = None
-    """The tasks of these tries that have failed for good; None: unknown."""
+    """Tasks of these tries that Airflow will not retry; None: unknown."""
     sites: list[SiteState]
     teams: list[TeamState]
-    """Those that have jobs."""
+    """Teams that have jobs."""
     budgets: list[BudgetState] = []
-    """But those of Dags of which the user may read none."""
+    """Except budgets of Dags none of which the user may read."""
     shares: list[ShareState] = []
-    """Likewise."""
+    """Except shares of Dags none of which the user may read."""
     may_act: bool = False
-    """Whether the user may ask something of sites."""
+    """Whether the user may pause sites, drain machines and so on."""
 
 
 def summary(session: Session, sight: Sight, now: float) -> Summary:
-    """How things are now."""
+    """Read the present state."""
     live, up, rates = live_jobs(session), what_is_up(session), queues(session)
     bought, idle, limited = machines_bought(session), machines_idle(session), sites_at_limits(session)
     at_work = busy(live)
@@ -256,7 +257,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 
 
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
-    """The names of the budgets of Dags of which the user may read none."""
+    """Return the names of the budgets of Dags none of which the user may read."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
 
 
@@ -278,7 +279,7 @@ def share_state(row: share_rows.ShareStandingRow) -> ShareState:
 
 
 def spent_at(budget: share_rows.BudgetRow) -> float | None:
-    """When all of a budget is spent at what its jobs at work add in an hour; None: not in its period."""
+    """Return when a budget will be spent at the present rate of its running jobs; None: not in its period."""
     left = max(0.0, budget.most - budget.spent)
     if budget.per_hour <= 0:
         return None if left else budget.at
@@ -292,13 +293,13 @@ def count_failed(session: Session, since: float) -> int:
 
 
 def failed_since(since: float) -> tuple[Any, ...]:
-    """The conditions for jobs that have failed since a time."""
-    # Each has a cause, by which an index finds it.
+    """Return the conditions for jobs that failed since a time."""
+    # Failed jobs have a cause, and the index on it finds them.
     return (func.coalesce(JobRow.state, "") == State.FAILED, JobRow.cause.in_([*CAUSES]), JobRow.ended_at >= since)
 
 
 def site_rows(session: Session) -> Sequence[SiteRow]:
-    """The sites in the order of the sites file."""
+    """Return the sites in the order of the sites file."""
     return session.scalars(select(SiteRow).order_by(SiteRow.position)).all()
 
 
@@ -314,11 +315,11 @@ def site_state(
     idle: int,
     is_limited: bool,
 ) -> SiteState:
-    """A site with what is on it and what it costs now: its machines, and the jobs of a batch system.
+    """Describe a site: its machines, its jobs and its present cost.
 
-    :param rate: of a cpu in its queue, USD per hour; None: it has none, or no price
-    :param idle: its machines that are up and have no job
-    :param is_limited: whether jobs wait because a limit of it is reached
+    :param rate: USD per cpu-hour in its queue; None: it has no queue, or no price
+    :param idle: machines that are up and have no job
+    :param is_limited: whether jobs wait because one of its limits is reached
     """
     locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
@@ -358,27 +359,28 @@ def site_state(
         cpus_batch=at_work.batch,
         cpus_up=cpus_up,
         memory_promised=memory.promised,
+        memory_used=memory.used,
         memory_up=memory.up,
         usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
     )
 
 
 class Bought(NamedTuple):
-    """The machines and allocations of a site that were ordered and have not ended: how many, and their USD per hour."""
+    """Number and USD per hour of the machines and allocations of a site that were ordered and have not ended."""
 
     machines: int = 0
     usd_per_hour: float = 0.0
 
 
 def machines_bought(session: Session) -> dict[str, Bought]:
-    """What was ordered and has not ended, by site; all of it counts in limits, whether it is up yet or not."""
+    """Sum up by site what was ordered and has not ended. Limits count it, whether it is up yet or not."""
     query = select(InstanceRow.site, func.count(), func.coalesce(func.sum(InstanceRow.usd_per_hour), 0.0))
     rows = session.execute(query.where(InstanceRow.state != InstanceState.ENDED).group_by(InstanceRow.site))
     return {site: Bought(machines, float(usd or 0.0)) for site, machines, usd in rows}
 
 
 def machines_idle(session: Session) -> Counter[str]:
-    """How many machines are up and have no job, by site."""
+    """Count by site the machines that are up and have no job."""
     fixed = select(Capacity.site, Capacity.name).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.token).where(InstanceRow.state == InstanceState.UP)
     up = {(site, name) for query in (fixed, launched) for site, name in session.execute(query)}
@@ -387,7 +389,7 @@ def machines_idle(session: Session) -> Counter[str]:
 
 
 def sites_at_limits(session: Session) -> set[str]:
-    """The sites for which jobs wait because a limit is reached there."""
+    """Return the sites for which jobs wait because one of their limits is reached."""
     query = select(JobRow.reason, JobRow.site).where(
         JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)), JobRow.reason_limit.is_not(None)
     )
@@ -396,9 +398,9 @@ def sites_at_limits(session: Session) -> set[str]:
 
 
 def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
-    """A limit with how much of it is used.
+    """Add to a limit how much of it is in use.
 
-    :param queued: jobs that were given to the queue of a batch system and have not ended
+    :param queued: unfinished jobs in the queue of a batch system
     """
     uses = {
         "max_allocations": bought.machines, "max_instances": bought.machines, "max_usd_per_hour": bought.usd_per_hour,
@@ -409,26 +411,26 @@ def as_limit(name: str, text: str, bought: Bought, queued: int) -> SiteLimit:
 
 
 def machine_notes(locations: Sequence[LocationRow]) -> list[str]:
-    """What is said of machines of a site, each with its name; of many the first few."""
+    """Return the notes of the machines of a site with their names; of many, the first few."""
     noted = sorted((each.name, each.note) for each in locations if each.note)
     said = [f"{name}: {note}" for name, note in noted[:MOST_NOTES]]
     return said if len(noted) <= MOST_NOTES else [*said, f"{len(noted) - MOST_NOTES} more machines have notes"]
 
 
 class WaitingDag(BaseModel):
-    """How many jobs of a Dag there are in a group."""
+    """The number of jobs of a Dag in a group."""
 
     dag_id: str
     jobs: int
 
 
 class HeldRoom(BaseModel):
-    """Room that is held at a place for jobs that wait until all of their gang have some."""
+    """Room held for jobs that wait until their whole gang has room."""
 
     dag_id: str | None
     """None: the user may not see it."""
     gang: str | None
-    """None: likewise, or a job that waits for room alone."""
+    """None: hidden likewise, or a single job that holds room."""
     place: str
     """Site/location."""
     jobs: int
@@ -436,7 +438,7 @@ class HeldRoom(BaseModel):
 
 
 class WaitGroup(BaseModel):
-    """The jobs that wait for the same: reasons of one code, site and limit."""
+    """Jobs that wait for the same thing: their reasons have one code, site and limit."""
 
     key: str
     """The code."""
@@ -447,31 +449,31 @@ class WaitGroup(BaseModel):
     actors: list[str]
     """Who can change it: ``author``, ``operator``."""
     site: str | None
-    """None: it is about no certain one."""
+    """None: about no particular site."""
     limit: str | None
-    """The limit that is reached; None: none is, or the user may not see its name."""
+    """The limit that is reached; None: no limit is reached, or its name is hidden from the user."""
     params: dict[str, str | int | float | bool | list[str | int | float | bool | None] | None]
-    """Those of the commonest reason, such as ``used`` and ``most`` of a limit; empty: it has none, or the user may not
-    see it.
+    """Parameters of the most common reason, such as ``used`` and ``most`` of a limit; empty: it has none, or it is
+    hidden from the user.
     """
     jobs: int
     share: float
-    """Of all that wait, 0 to 1."""
+    """Fraction of all waiting jobs, 0 to 1."""
     start: StartEstimate | None
-    """When the last of them is expected to start; None if any of them has no estimate."""
+    """When the last of them is expected to start; None: any of them has no estimate."""
     cpus: float
     oldest: float
     """When the first of them was queued."""
     sentences: list[str]
-    """The commonest reasons, of Dags that the user may see."""
+    """The most common reasons of Dags that the user may see."""
     dags: list[WaitingDag]
-    """Those with most of them."""
+    """The Dags with the most jobs in the group."""
     dags_total: int
-    """How many Dags there are that the user may see."""
+    """The number of Dags in the group that the user may see."""
     hidden: bool
-    """Whether jobs of other Dags are among them."""
+    """Whether the group has jobs of other Dags."""
     held: list[HeldRoom]
-    """Who of them holds what meanwhile, most cpus first."""
+    """Room that jobs of the group hold meanwhile, most cpus first."""
 
 
 class WaitGroups(BaseModel):
@@ -484,7 +486,7 @@ class WaitGroups(BaseModel):
 
 @dataclass(slots=True)
 class WaitingGroup:
-    """What is known of the jobs that wait for the same."""
+    """What is known about jobs that wait for the same thing."""
 
     code: Code
     site: str | None
@@ -496,11 +498,11 @@ class WaitingGroup:
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
-    # Why its jobs wait; of limits that Dags set to their own jobs, those of Dags that the user may see.
+    # Why its jobs wait. Limits that Dags set for their own jobs only count for Dags that the user may see.
     why: set[Why] = field(default_factory=set)
 
     def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
-        """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
+        """Add jobs of one Dag and reason. A hidden Dag's reason is left out: it may name its tasks."""
         if not seen:
             self.hidden = True
             return
@@ -510,11 +512,9 @@ class WaitingGroup:
             self.dags[dag_id] += count
 
     def model(self, waiting: int, outlook: Outlook) -> WaitGroup:
-        """
-        :param waiting: how many jobs wait in all
-        """
+        """:param waiting: the number of all waiting jobs"""
         code, start = self.code, as_estimate(outlook.last_start(self.why, self.dags))
-        if start is not None and self.hidden:  # what it rests on may name a task of another Dag
+        if start is not None and self.hidden:  # the explanation may name a task of a hidden Dag
             start.text = ""
         sentences = Counter[str]()
         for reason, jobs in self.reasons.items():
@@ -543,17 +543,17 @@ class WaitingGroup:
 
 
 def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
-    """The group of a reason.
+    """Return the group of a reason.
 
-    :param site: to which its jobs were given
-    :param seen: whether its Dag may be seen, of which a limit may name tasks
+    :param site: the site that has its jobs
+    :param seen: whether the user may see the Dag, whose tasks the name of a limit may contain
     """
     found = reason or NEW
     return found.code, found.site or site, found.limit if seen else None
 
 
 def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
-    """Why jobs wait now."""
+    """Group the waiting jobs by what they wait for."""
     groups: dict[Key, WaitingGroup] = {}
     outlook = Outlook(session, now)
     for row in waiting(session):
@@ -570,7 +570,7 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
         seen = sight.sees(dag_id)
         held_in = groups.get(key_of(reason, job_site, seen))
-        if held_in is not None:  # else its jobs have begun since they were counted
+        if held_in is not None:  # otherwise its jobs have started since they were counted
             names = (dag_id, gang) if seen else (None, None)
             held_in.held.append(
                 HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
@@ -581,5 +581,5 @@ def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
 
 
 def plain(reason: Reason) -> dict[str, Any]:
-    """The parameters of a reason, as JSON has them."""
+    """Return the parameters of a reason as JSON values."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in reason.params}

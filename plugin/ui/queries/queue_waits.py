@@ -1,51 +1,72 @@
-"""How long batch jobs have waited in queues, by their size; durations are seconds."""
+"""How long batch jobs, allocations and instances have waited until they started, by size; durations are seconds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import BaseModel
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from lading.executors.store import SiteRow
 from lading.executors.store.durations import PastWaits
+from lading.scheduling.matching.ranking import QueueWaits
+
+Waiter = Literal["jobs", "allocations", "instances"]
 
 
 class QueueWait(BaseModel):
-    """The waits of batch jobs of about one size in one queue, those that began last."""
+    """Waits of the latest batch jobs, allocations or instances of one size class in one queue."""
 
+    what: Waiter
     site: str
     queue: str | None
-    """None: that of the site."""
+    """None: the default queue of the site."""
     more_cpus_than: int
-    """They have more cpus than these, and at most ``most_cpus``; 0: from one on."""
+    """The size class: more cpus than this, and at most ``most_cpus``."""
     most_cpus: int
-    jobs: int
+    count: int
     median: float
     most: float
-    """Within so many seconds 95 of a hundred of them began."""
+    """95 of 100 started within this time."""
 
 
 def queue_waits(session: Session) -> list[QueueWait]:
-    """The waits in all queues."""
-    found = []
-    for key, seconds in PastWaits().read(session).seconds.items():
+    """Return the waits in all queues."""
+    past = PastWaits()
+    jobs = past.read(session)
+    kinds = {row.name: row.kind for row in session.execute(select(SiteRow.name, SiteRow.kind))}
+    launches = [
+        each.model_copy(update={"what": "instances" if kinds.get(each.site) == "ec2" else "allocations"})
+        for each in by_size(past.launches)
+    ]
+    order = ("jobs", "allocations", "instances")
+    return sorted(
+        [*by_size(jobs), *launches],
+        key=lambda each: (order.index(each.what), each.site, each.queue or "", each.most_cpus),
+    )
+
+
+def by_size(waits: QueueWaits) -> Iterator[QueueWait]:
+    """Yield the waits of each size class, labelled as jobs."""
+    for key, seconds in waits.seconds.items():
         if len(key) == 3:
             site, queue, size = key
             assert isinstance(size, int)
-            found.append(
-                QueueWait(
-                    site=str(site),
-                    queue=None if queue is None else str(queue),
-                    more_cpus_than=2 ** (size - 1) if size else 0,
-                    most_cpus=2**size,
-                    jobs=len(seconds),
-                    median=quantile(seconds, 0.5),
-                    most=quantile(seconds, 0.95),
-                )
+            yield QueueWait(
+                what="jobs",
+                site=str(site),
+                queue=None if queue is None else str(queue),
+                more_cpus_than=2 ** (size - 1) if size else 0,
+                most_cpus=2**size,
+                count=len(seconds),
+                median=quantile(seconds, 0.5),
+                most=quantile(seconds, 0.95),
             )
-    return sorted(found, key=lambda each: (each.site, each.queue or "", each.most_cpus))
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Of n values the one at position ceil(share × n)."""
+    """The value at position ceil(share × n) of n sorted values."""
     return sorted(values)[math.ceil(share * len(values)) - 1]

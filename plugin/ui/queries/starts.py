@@ -1,4 +1,4 @@
-"""When jobs that wait will start, and how often that came true, as the page says it; times are epoch seconds."""
+"""When waiting jobs are expected to start, and how often that was right; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from lading.scheduling.insight.starts import ExpectedStart, StartSource
 
 
 class StartEstimate(BaseModel):
-    """From when to when a job that waits is expected to start, or why no start is expected."""
+    """The interval in which a waiting job is expected to start, or why no start is expected."""
 
     since: float | None
-    """Epoch seconds; so for ``until``. None: it is held by something that time alone does not end."""
+    """Seconds since the epoch, as ``until``. None: it is held by something that time alone does not end."""
     until: float | None
     source: StartSource | None
     """None: likewise."""
     text: str
-    """What it rests on, as a part of a sentence; of one that is held, by what."""
+    """What the estimate is based on, as part of a sentence; for a held job, what holds it."""
 
 
 class StartAccuracy(BaseModel):
-    """How often jobs have started within the interval that was said of them first."""
+    """How often jobs started within the interval that was first expected."""
 
     source: StartSource
     said: int
-    """Of how many jobs that have started it was said."""
+    """Number of started jobs that had such an interval."""
     within: int
-    """How many of them started within it."""
+    """Number of them that started within it."""
 
 
 def as_estimate(start: ExpectedStart | NoStart | None) -> StartEstimate | None:
-    """The model of an expected start."""
+    """Convert an expected start into its model."""
     if start is None:
         return None
     if isinstance(start, NoStart):
@@ -41,5 +41,5 @@ def as_estimate(start: ExpectedStart | NoStart | None) -> StartEstimate | None:
 
 
 def start_accuracy(session: Session, since: float) -> list[StartAccuracy]:
-    """How often that was so of jobs that have started since a time, by what it rested on."""
+    """Count jobs that started since a time, and those within the expected interval, by the source of the estimate."""
     return [StartAccuracy(**each._asdict()) for each in accuracy(session, since)]

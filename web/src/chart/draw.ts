@@ -30,7 +30,7 @@ function jobTip(job: ChartJob, now: number): string {
   return lines([
     `<b>${escaped(taskName(keyOf(job)))}</b>`,
     !job.hidden && `${escaped(job.runId ?? "")} · try ${job.tryNumber} · ${escaped(job.state)}`,
-    `${cpusText(job.cpus)}, ${memory(job.memory)}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
+    `${cpusText(job.cpus)}, ${memory(job.memory)}${job.peak === null ? "" : ` (at most ${memory(job.peak)} used)`}, ${duration((job.end ?? now) - job.start)}, from ${from}`,
     escaped(job.place),
   ]);
 }
@@ -77,6 +77,7 @@ const MEASURES: Record<Measure, {unit: string; used: string; up: string; batch: 
   cpus: {unit: "cpus", used: "cpus used", up: "cpus up", batch: "cpus in batch jobs"},
   memory: {unit: "GiB", used: "GiB promised", up: "GiB up", batch: "GiB of batch jobs"},
 };
+const PEAKS = "GiB used at most";
 interface Drawn {packing: Packing; dark: boolean; mine: (job: ChartJob) => boolean; look: [number, number | null] | null; layout: Layout; measure: Measure}
 interface Cell {row: Row; from: number; until: number; top: number; level: number}
 
@@ -227,7 +228,7 @@ export class PackingChart {
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
-      legend: {top: 0, type: narrow ? "scroll" : "plain", data: [names.used, names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
+      legend: {top: 0, type: narrow ? "scroll" : "plain", data: [names.used, ...(series.peaks ? [PEAKS] : []), names.up, ...(series.batch ? [names.batch] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: (item: {seriesId?: string; dataIndex: number}) => this.tip(item.seriesId, item.dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
       grid: [{left, right: RIGHT, top: 28, bottom: 60 + below + 34}, {left, right: RIGHT, bottom: 60, height: below}],
@@ -250,6 +251,7 @@ export class PackingChart {
         }},
         line(names.up, series.up, palette.hidden, 1, "dashed"),
         line(names.used, series.used, palette.running, 1, "solid"),
+        ...(series.peaks ? [line(PEAKS, series.peaks, palette.shares.used, 1, "solid")] : []),
         ...(series.batch ? [line(names.batch, series.batch, palette.phases.boot, 1, "solid")] : []),
         ...(series.usd ? [line("USD per hour", series.usd, palette.phases.queue, 2, "dotted")] : []),
       ],

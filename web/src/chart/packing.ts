@@ -23,6 +23,8 @@ export interface ChartJob {
   cpus: number;
   /** MiB. */
   memory: number;
+  /** The most memory that it has used, MiB; null: it is not measured. */
+  peak: number | null;
   nodes: number;
   start: number;
   end: number | null;
@@ -61,7 +63,7 @@ function edges({seconds, since, until = null}: Window, now: number): {since: num
 
 const isSame = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
 // Compared field by field: text of thousands would take longer than their drawing.
-const FIELDS = ["place", "dagId", "runId", "taskId", "mapIndex", "tryNumber", "lane", "cpus", "memory", "nodes", "start", "end", "state"] as const;
+const FIELDS = ["place", "dagId", "runId", "taskId", "mapIndex", "tryNumber", "lane", "cpus", "memory", "peak", "nodes", "start", "end", "state"] as const;
 const isSameJob = (one: ChartJob, other: ChartJob | undefined) => other !== undefined && FIELDS.every((field) => one[field] === other[field]);
 
 /** The jobs of an answer, which has a list for each of their properties. */
@@ -69,7 +71,7 @@ function* jobsOf({jobs: its, places, names, states, origin}: PackingChart): Gene
   for (let at = 0; at < its.id.length; at++) {
     const name = its.name[at], end = its.ended[at], state = its.state[at], [dagId, runId, taskId] = name === null ? [] : names[name];
     yield {
-      id: its.id[at], place: places[its.place[at]], dagId, runId, taskId, hidden: name === null, mapIndex: its.map_index[at], tryNumber: its.try_number[at], lane: its.lane[at], cpus: its.cpus[at], memory: its.memory[at],
+      id: its.id[at], place: places[its.place[at]], dagId, runId, taskId, hidden: name === null, mapIndex: its.map_index[at], tryNumber: its.try_number[at], lane: its.lane[at], cpus: its.cpus[at], memory: its.memory[at], peak: its.peak[at],
       nodes: its.nodes[at], start: origin + its.started[at], end: end === null ? null : origin + end, state: state === null ? null : states[state],
     };
   }

@@ -151,15 +151,19 @@ const isBatch = (job: ChartJob, {machines, queues}: Packing) => !machines.has(jo
 
 /** What the lower chart shows: cpus, or GiB of memory that jobs were promised. */
 export type Measure = "cpus" | "memory";
-export interface Series {used: [number, number][]; up: [number, number][]; batch: [number, number][] | null; usd: [number, number][] | null}
-/** Of cpus used (or memory promised), what was up, what batch jobs had, and USD per hour the mean of each moment. null: no batch jobs, no prices. */
+export interface Series {used: [number, number][]; peaks: [number, number][] | null; up: [number, number][]; batch: [number, number][] | null; usd: [number, number][] | null}
+/** Of cpus used (or memory promised, and `peaks`: the peak of each job while it ran), what was up, what batch jobs had, and USD per hour the mean of each moment. null: no batch jobs, no prices. */
 export function seriesOf(packing: Packing, since: number, measure: Measure = "cpus"): Series {
   const {until, jobs, machines, queues} = packing;
-  const [used, up, batch, usd] = Array.from({length: 4}, () => new Levels(since, until));
+  const [used, peaks, up, batch, usd] = Array.from({length: 5}, () => new Levels(since, until));
   let isPriced = false, hasBatch = false;
   for (const job of jobs.values()) {
     const amount = measure === "cpus" ? job.cpus : job.memory / 1024;
-    if (!isBatch(job, packing)) { used.add(job.start, job.end, amount); continue; }
+    if (!isBatch(job, packing)) {
+      used.add(job.start, job.end, amount);
+      if (measure === "memory") peaks.add(job.start, job.end, (job.peak ?? 0) / 1024);
+      continue;
+    }
     const cpus = job.cpus * job.nodes, rate = queues[siteOf(job.place)];
     hasBatch = true;
     isPriced ||= rate !== null;
@@ -173,7 +177,7 @@ export function seriesOf(packing: Packing, since: number, measure: Measure = "cp
     if (wasUp(machine)) up.add(from, to, measure === "cpus" ? cpus : (machine.memory ?? 0) / 1024);
     if (wasUp(machine) || paidSince != null) usd.add(from, to, usd_per_hour ?? 0);
   }
-  return {used: used.points(), up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
+  return {used: used.points(), peaks: measure === "memory" ? peaks.points() : null, up: up.points(), batch: hasBatch ? batch.points() : null, usd: isPriced ? usd.points() : null};
 }
 
 /** Of each machine its cpu-seconds that were up, and those that jobs had; what ran in queues is not counted. */

@@ -20,7 +20,7 @@ const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by tas
 
 const SHARES = [
   {key: "used", title: "Used", slant: SLANTS.running},
-  {key: "unused", title: "Asked for, not used", slant: 45},
+  {key: "unused", title: "Requested, not used", slant: 45},
   {key: "idle", title: "Idle machines", slant: 135},
   {key: "boot", title: "Booting machines", slant: 0},
 ] as const;
@@ -105,7 +105,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
     {title: "cpu-hours used", cell: ({total}) => percent(total.cpu_hours_used, total.cpu_hours), text: ({total}) => total.cpu_hours_used, number: true},
     ...bill.periods.map((period, index): Column<BillRow> => ({title: `${iso(period.since).slice(0, 10)} USD`, hidden: true, text: ({usd: spent}) => spent[index]})),
   ];
-  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has ended in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
+  return <Table name={TITLES[split]} rows={bill.rows} columns={columns} empty="No job has finished in this time." keyOf={(row) => `${row.kind} ${nameOf(row, split)}`} />;
 }
 
 const saved = (each: Savings | Saving) => (each.usd === null ? `${count(each.cpu_hours)} cpu-hours and ${count(each.gib_hours)} GiB-hours` : usd(each.usd));
@@ -132,7 +132,7 @@ function Saved({asked}: {asked: SavingsAnswer}) {
 export function idleRemedy(kind: string | undefined, site: string): string {
   if (kind === "ssh" || kind === "local") return `The machines of ${site} cost the same without jobs: give it more (accept_untargeted, or the hint site).`;
   if (kind === "ec2") return `Lower idle_seconds of ${site}, for which a machine without jobs is kept, or name fewer large instance_types.`;
-  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or ask for smaller allocations.`;
+  return `Lower idle_seconds of ${site}, for which an allocation without jobs is kept, or request smaller allocations.`;
 }
 
 /** Which sites idled, how much that came to, and which setting would cut it. */
@@ -154,7 +154,7 @@ function Idle({bill, summary}: {bill: Bill; summary: Summary | null}) {
 
 type Budget = NonNullable<Summary["budgets"]>[number];
 const ofBudget = ({name, lifted_by: lifted}: Budget): Action[] =>
-  lifted === null ? [["lift", "Lift", name, `Let ${name} be exceeded until its period ends?`]] : [["restore", "Restore", name, `Let ${name} hold again?`]];
+  lifted === null ? [["lift", "Lift", name, `Lift ${name} until its period ends?`]] : [["restore", "Restore", name, `Restore ${name}?`]];
 
 /** How much of each budget is spent. */
 function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
@@ -169,8 +169,8 @@ function Budgets({asked}: {asked: readonly [Summary | null, string | null]}) {
     {title: "Limit", hidden: true, text: (budget) => budget.most},
     {title: "Unit", hidden: true, text: (budget) => budget.unit},
     {title: "State", cell: (budget) => state(budget), has: state},
-    {title: "Spent by", help: "At what running jobs cost now", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
-    {title: "Begins anew", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
+    {title: "Spent by", help: "At the present rate of running jobs", cell: (budget) => (budget.spent_at === null ? <Muted>not in this {budget.per}</Muted> : date(budget.spent_at)), text: (budget) => iso(budget.spent_at), number: true},
+    {title: "Resets", cell: (budget) => date(budget.until), text: (budget) => iso(budget.until), number: true},
     ...actions(asked[0]?.may_act ?? false, ofBudget),
   ];
   return <AnswerSection title="Budgets" asked={asked}>{({budgets}) => <Table name="Budgets" rows={budgets ?? []} columns={columns} empty="There are no budgets." keyOf={({name}) => name} />}</AnswerSection>;
@@ -219,7 +219,7 @@ function BillSummary({bill, savings, since, idlePath}: {bill: Bill; savings: Sav
       </Tiles>
       <div style={{margin: "10px 0 4px"}}><ShareLegend /></div>
       <Trend bill={bill} inUsd={inUsd} />
-      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown whole, also the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is not over yet. What has no price is in cpu-hours alone.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
+      <Muted>{bill.periods[0].since < since ? `Each ${bill.by} is shown whole, also the part before ${utcDay(since)}. ` : ""}Days, weeks and months are in UTC; the pale one is not over yet. Jobs without a price are shown in cpu-hours only.{bill.is_partial ? " Dags that you may not read are in the sums only where two of them or more had jobs on a day that is over." : ""}</Muted>
     </>
   );
 }

@@ -78,9 +78,9 @@ function Chips({chosen}: {chosen: Chosen}) {
     <div className="chips" role="group" aria-label="What is chosen">
       {chips.map(({name, title, text, without}) => (
         <span className="chip" key={`${name} ${text}`}>{title}: <Name>{text}</Name>
-          <button type="button" aria-label={`Take back ${title} ${text}`} onClick={() => chosen.set({[name]: without, after: null})}>×</button></span>
+          <button type="button" aria-label={`Remove ${title} ${text}`} onClick={() => chosen.set({[name]: without, after: null})}>×</button></span>
       ))}
-      {chips.length > 1 ? <Button onClick={() => chosen.set({...Object.fromEntries([...CHIPS, {name: "within"}].map(({name}) => [name, null])), after: null})}>Take back all</Button> : null}
+      {chips.length > 1 ? <Button onClick={() => chosen.set({...Object.fromEntries([...CHIPS, {name: "within"}].map(({name}) => [name, null])), after: null})}>Remove all</Button> : null}
     </div>
   );
 }
@@ -128,7 +128,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
     {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), sort: "waited", number: true},
     {title: "Ran", cell: (job) => duration(ran(job, now)), has: (job) => ran(job, now) !== null, sort: "ran", number: true},
-    {title: "Asked, and used", cell: used, sort: "cpus_used"},
+    {title: "Requested and used", cell: used, sort: "cpus_used"},
     {title: "Cost", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), has: (job) => ran(job, now) !== null, sort: "usd", number: true},
   ];
 }
@@ -138,7 +138,7 @@ function Pager({chosen, found}: {chosen: Chosen; found: JobPage}) {
   return (
     <>
       <span data-testid="matching">{some} {found.matching === 1 && !found.is_more ? "job" : "jobs"}</span>
-      {found.is_partial ? <Muted>only the youngest of them are sorted: choose fewer</Muted> : null}
+      {found.is_partial ? <Muted>only the newest are sorted: choose fewer jobs</Muted> : null}
       <Button disabled={!chosen.get("after")} onClick={() => chosen.set({after: null})}>First page</Button>
       <Button disabled={!found.after} onClick={() => chosen.set({after: found.after})}>Next page</Button>
     </>

@@ -5,11 +5,11 @@ import {ask} from "../api";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf, wasUp, type Measure} from "../chart/rows";
-import {bought, count, date, fraction, iso, machineState, memory, percent, spoken, usd} from "../format";
+import {bought, count, date, fraction, iso, machineState, percent, spoken, usd} from "../format";
 import {RANGES, pagePath, rangeOf} from "../paths";
 import {usePacking} from "../polling";
 import {Packing} from "../ui/chart";
-import {Awaited, Badge, Clamp, Confirmed, Link, Muted, Name, Row, Section, Select, Trouble, UseBar} from "../ui/parts";
+import {Awaited, Badge, Clamp, Confirmed, Link, Muted, Name, Row, Section, Select, MemoryUse, Trouble, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Asked, actions, type Action} from "./now";
 import type {PageProps} from "./page";
@@ -18,8 +18,8 @@ const LIVING = ["ordered", "booting", "up"];
 
 function ofMachine({sort, state, key}: ChartMachine): Action[] {
   if (sort !== "instance" || !(LIVING.includes(state) || state === "draining")) return [];
-  const drain: Action = ["drain", "Drain", key, `Let ${key} end when its jobs have ended?`];
-  return [...(LIVING.includes(state) ? [drain] : []), ["terminate", "Terminate", key, `End ${key}, and the jobs that run there?`]];
+  const drain: Action = ["drain", "Drain", key, `Drain ${key}? It ends once its jobs have finished.`];
+  return [...(LIVING.includes(state) ? [drain] : []), ["terminate", "Terminate", key, `Terminate ${key} and the jobs that run there?`]];
 }
 
 const spent = ({usd: before, usd_since: since, usd_per_hour: rate}: ChartMachine, now: number) =>
@@ -29,10 +29,11 @@ const SORTS = ["machine", "used", "share", "spent", "since"] as const;
 type SortKey = (typeof SORTS)[number];
 interface TableProps {packing: Data; shares: ReturnType<typeof sharesOf>; now: number; may: boolean; by: SortKey; descending: boolean; onSort: (by: string, descending: boolean) => void}
 function Machines({packing, shares, now, may, by, descending, onSort}: TableProps) {
-  const used = new Map<string, number>(), promised = new Map<string, number>();
+  const used = new Map<string, number>(), promised = new Map<string, number>(), peaks = new Map<string, number>();
   for (const job of packing.jobs.values()) if (job.end === null) {
     used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
     promised.set(job.place, (promised.get(job.place) ?? 0) + job.memory);
+    peaks.set(job.place, (peaks.get(job.place) ?? 0) + (job.peak ?? 0));
   }
   // When the last job of each ended, as far as the chart goes back.
   const lastEnd = new Map<string, number>();
@@ -56,8 +57,9 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     {title: "Bought", hidden: true, text: bought},
     {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return <div><Badge word={word} />{isIdle(machine) ? <> <Badge word="idle" /><div className="line"><Muted>{idleSince(machine) < packing.since ? `before ${date(packing.since)}` : `since ${date(idleSince(machine))}`}</Muted></div></> : null}{since ? <div><Muted>{since}</Muted></div> : null}</div>; }, text: (machine) => [...machineState(machine), isIdle(machine) ? "idle" : null].filter(Boolean).join(" ")},
     {title: "Idle since", hidden: true, text: (machine) => (isIdle(machine) ? iso(idleSince(machine)) : "")},
-    {title: "cpus, memory / up", csvTitle: "cpus used", help: "cpus, and below them memory, that running jobs asked for, of those of the machine", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><div className="line">{memory(promised.get(machine.key) ?? 0)} / {memory(machine.memory)}</div><UseBar title="memory promised" used={promised.get(machine.key) ?? 0} most={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
+    {title: "cpus, memory / up", csvTitle: "cpus used", help: "cpus, and below them memory, that running jobs requested, of those of the machine; the lower bar also has the peaks of memory of jobs that have run for a minute", cell: (machine) => <div>{load(machine)}{wasUp(machine) ? <><UseBar title="cpus used" used={used.get(machine.key) ?? 0} most={machine.cpus} /><MemoryUse promised={promised.get(machine.key) ?? 0} used={peaks.get(machine.key) ?? 0} up={machine.memory} /></> : null}</div>, text: ({key}) => used.get(key) ?? 0, number: true, sort: "used"},
     {title: "Memory promised, MiB", hidden: true, text: ({key}) => promised.get(key) ?? 0},
+    {title: "Memory used at most, MiB", hidden: true, text: ({key}) => peaks.get(key) ?? 0},
     {title: "Used so far", help: "Of its cpu-hours in the time that the chart shows, those that jobs had", cell: share, text: ({key}) => fraction(shares.get(key)?.used, shares.get(key)?.up), number: true, sort: "share"},
     {title: "cpus", hidden: true, text: ({cpus}) => cpus},
     {title: "Memory, MiB", hidden: true, text: (machine) => machine.memory},
@@ -72,7 +74,7 @@ function Machines({packing, shares, now, may, by, descending, onSort}: TableProp
     ...actions(may, ofMachine),
   ];
   const idle = rows.filter(isIdle), drainIdle = async () => { for (const {key} of idle) await ask("drain", key); };
-  const more = may && idle.length > 1 ? <Confirmed label={`Drain ${count(idle.length)} idle machines`} question={`Let ${count(idle.length)} machines that have no job end?`} onYes={drainIdle} /> : null;
+  const more = may && idle.length > 1 ? <Confirmed label={`Drain ${count(idle.length)} idle machines`} question={`Drain ${count(idle.length)} machines that have no job?`} onYes={drainIdle} /> : null;
   return <Table name="Machines" more={more} rows={rows} columns={columns} empty="No machine is up." keyOf={({key}) => key} sorting={{by, descending, onSort}} />;
 }
 const MachineTable = memo(Machines);

@@ -5,7 +5,7 @@ import type {BillPage as Bill, OperatorRequest, ShareState, SiteLimit, SiteState
 import {ago, cost, count, cpusText, date, fraction, inUse, iso, memory, percent, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {AnswerSection, Badge, Clamp, Confirmed, Link, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
+import {AnswerSection, Badge, Clamp, Confirmed, Link, MemoryUse, Muted, Name, Section, Tile, Tiles, UseBar} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {billSpan} from "./bill_span";
 import {DAY, Failures} from "./failures";
@@ -22,7 +22,7 @@ export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[
   return [{title: "Actions", text: false, has: (row) => cells(row).length, cell}];
 }
 const ofSite = ({name, state}: SiteState): Action[] =>
-  state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]];
+  state === "paused" ? [["resume", "Resume", name, `Resume ${name}?`]] : [["pause", "Pause", name, `Pause ${name}? It gets no more jobs.`]];
 
 /** Sites that need somebody come first: down, degraded, full, then as the sites file has them. */
 const RANKS = ["down", "degraded", "full", "paused"];
@@ -80,15 +80,16 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
     {title: "Idle machines", hidden: true, text: (site) => site.machines_idle},
     {title: "Running", cell: (site) => <Link to={pagePath({view: "jobs", site: site.name, state: "running"})} label={`${count(site.running)} running at ${site.name}`}>{count(site.running)}</Link>, text: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => <Link to={pagePath({view: "waits", site: site.name})} label={`${count(site.waiting)} waiting for ${site.name}`}>{count(site.waiting)}</Link>, text: (site) => site.waiting, number: true},
-    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs asked for, of those of the machines that are up", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <div className="line">{memory(site.memory_promised)} / {memory(site.memory_up)}<UseBar title="memory promised" used={site.memory_promised} most={site.memory_up} /></div> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
+    {title: "cpus, memory / up", help: "cpus, and below them memory, that running jobs requested, of those of the machines that are up; the lower bar also has the peaks of memory of jobs that have run for a minute", cell: (site) => <div><Link to={pagePath({view: "machines", site: site.name})} label={`Machines of ${site.name}`}>{count(site.cpus_used)} / {count(site.cpus_up)}</Link><UseBar title="cpus used" used={site.cpus_used} most={site.cpus_up} />{site.memory_up ? <MemoryUse promised={site.memory_promised} used={site.memory_used} up={site.memory_up} /> : null}{site.cpus_batch > 0 ? <div><Muted>{count(site.cpus_batch)} in batch jobs</Muted></div> : null}</div>, csvTitle: "cpus used", text: (site) => site.cpus_used, has: (site) => site.cpus_up !== null || site.cpus_batch > 0, number: true},
     {title: "Memory promised, MiB", hidden: true, text: (site) => site.memory_promised},
+    {title: "Memory used at most, MiB", hidden: true, text: (site) => site.memory_used},
     {title: "Memory up, MiB", hidden: true, text: (site) => site.memory_up},
     {title: "cpus up", hidden: true, text: (site) => site.cpus_up},
     {title: "cpus in batch jobs", hidden: true, text: (site) => site.cpus_batch},
-    {title: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
+    {title: "USD/h", csvTitle: "USD per hour", cell: (site) => (site.usd_per_hour === null ? usd(null) : <Link to={pagePath({view: "cost", split: "site"})} label={`What ${site.name} costs`}>{usd(site.usd_per_hour)}</Link>), text: (site) => site.usd_per_hour, has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", hidden: true, text: (site) => iso(site.contact_at)},
     {title: "Limits", cell: (site) => <Limits site={site} />, text: (site) => site.limits.map(limitLine).join(", "), has: (site) => site.limits.length || site.nodes !== null},
-    {title: "Note", cell: (site) => <Clamp text={spoken(site.note) ?? ""} />, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
+    {title: "Note", cell: (site) => <div className="note"><Clamp text={spoken(site.note) ?? ""} /></div>, text: (site) => spoken(site.note) ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ];
   return <Table name="Sites" rows={ranked(sites)} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
@@ -110,7 +111,7 @@ const SHARES: Column<ShareState>[] = [
   {title: "Share", cell: (share) => <div><Name>{share.name}</Name>{share.who === share.name ? null : <div><Muted>{share.who}</Muted></div>}</div>, text: (share) => share.name},
   {title: "Whose jobs", hidden: true, text: (share) => share.who},
   {title: "State", cell: (share) => (exceeded(share) ? <Badge word={exceeded(share)} /> : null), text: exceeded, has: exceeded},
-  {title: "Uses", help: "Of all cpus, memory or GPUs: the largest of the three", cell: (share) => <div className="line">{percent(share.used, 1)} <Muted>{percent(share.entitled, 1)} belong to it</Muted><UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
+  {title: "Uses", help: "The part that it uses of all cpus, memory or GPUs, whichever is largest, and the part that belongs to it by weight", cell: (share) => <div className="line">{percent(share.used, 1)} of {percent(share.entitled, 1)}<UseBar title="used of its part" used={share.used} most={share.entitled} color={share.used > share.entitled ? "var(--l-queue)" : "var(--l-used)"} /></div>, text: (share) => fraction(share.used, 1), number: true},
   {title: "Its part by weight", hidden: true, text: (share) => fraction(share.entitled, 1)},
   {title: "Recent use", help: "The mean of what it used, in which recent use counts more", cell: ({lately}) => (lately === null ? "" : percent(lately, 1)), text: ({lately}) => fraction(lately, 1), has: ({lately}) => lately !== null, number: true},
   {title: "Guaranteed", help: "What it uses of what is kept for it", cell: ({guarantees}) => <>{guarantees.map((each) => <div key={`${each.site} ${each.what}`}><div className="line">{guaranteeLine(each)}</div><UseBar title={each.what} used={each.used} most={each.kept} color={each.used > each.kept ? "var(--l-queue)" : "var(--l-used)"} /></div>)}</>, text: ({guarantees}) => guarantees.map(guaranteeLine).join(", "), has: ({guarantees}) => guarantees.length},
@@ -165,7 +166,7 @@ export function NowPage({summary, trouble, now}: PageProps) {
         return (
           <>
             <Sites sites={found.sites} now={now} may={found.may_act} />
-            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more jobs wait that name no site and have been given none yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
+            {homeless > 0 && found.sites.length ? <p><Muted>{count(homeless)} more waiting jobs name no site and are not assigned to one yet. <Link to={pagePath({view: "jobs", state: WAITING})}>All waiting jobs</Link></Muted></p> : null}
           </>
         );
       }}</AnswerSection>

@@ -46,7 +46,7 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
     {title: "Last one starts from", hidden: true, text: ({start}) => iso(start?.since)},
     {title: "Last one starts until", hidden: true, text: ({start}) => iso(start?.until)},
     {title: "Longest wait", csvTitle: "Longest wait, s", cell: (group) => duration(now - group.oldest), text: (group) => Math.round(now - group.oldest), number: true},
-    {title: "cpus asked", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
+    {title: "cpus requested", cell: (group) => count(group.cpus), text: (group) => group.cpus, number: true},
     {title: "Dags", cell: (group) => <Dags group={group} to={(dag) => pagePath({...choices(group), dag})} />, text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What would change it", cell: (group) => <Clamp text={byWhom(group)} />, text: byWhom},
   ];
@@ -58,14 +58,15 @@ function Queues() {
   if (!asked[0]?.length && !asked[1]) return null;
   const size = ({more_cpus_than: more, most_cpus: most}: QueueWait) => (more + 1 === most || more === most ? count(most) : `${count(more + 1)} to ${count(most)}`);
   const columns: Column<QueueWait>[] = [
+    {title: "What waited", cell: (row) => (row.what === "jobs" ? "batch jobs" : row.what), text: (row) => row.what},
     {title: "Site", cell: (row) => <Name>{row.site}</Name>, text: (row) => row.site},
     {title: "Queue", cell: (row) => row.queue ?? "", has: (row) => row.queue},
-    {title: "cpus of a job", csvTitle: "Most cpus of a job", cell: size, text: (row) => row.most_cpus, number: true},
-    {title: "Half began within", csvTitle: "Half began within, s", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
-    {title: "95 of 100 began within", csvTitle: "95 of 100 began within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
-    {title: "Jobs", cell: (row) => count(row.jobs), text: (row) => row.jobs, number: true},
+    {title: "cpus of each", csvTitle: "Most cpus of each", cell: size, text: (row) => row.most_cpus, number: true},
+    {title: "Half started within", csvTitle: "Half started within, s", cell: (row) => duration(row.median), text: (row) => row.median, number: true},
+    {title: "95 of 100 started within", csvTitle: "95 of 100 started within, s", cell: (row) => duration(row.most), text: (row) => row.most, number: true},
+    {title: "Count", cell: (row) => count(row.count), text: (row) => row.count, number: true},
   ];
-  return <AnswerSection title="Queue waits" asked={asked}>{(found) => <Table name="Queue waits" rows={found} columns={columns} empty="" keyOf={(row) => `${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
+  return <AnswerSection title="Waits by size" asked={asked}>{(found) => <Table name="Waits by size" rows={found} columns={columns} empty="" keyOf={(row) => `${row.what} ${row.site} ${row.queue} ${row.most_cpus}`} />}</AnswerSection>;
 }
 
 const SOURCES: Record<StartSource, string> = {forecast: "By Lading's plan", batch_system: "By the batch system", backlog: "By the jobs before them", past_waits: "By the waits of earlier tries"};

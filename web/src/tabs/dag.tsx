@@ -30,11 +30,11 @@ export function DagTab({dagId}: {dagId: string}) {
   const most = Math.max(1e-9, ...(asked[0]?.runs ?? []).map((run) => whole(run.billed, inUsd) + runningPart(run, inUsd).value));
   const columns: Column<RunTotals>[] = [
     {title: "Run", sort: "began", cell: (run) => <div><Link to={runPath(dagId, run.run_id)}><Name>{run.run_id}</Name></Link><div><Muted>{date(run.began_at)}</Muted></div></div>, text: (run) => run.run_id},
-    {title: "Began", hidden: true, text: (run) => iso(run.began_at)},
+    {title: "Started", hidden: true, text: (run) => iso(run.began_at)},
     {title: "Took", csvTitle: "Took, s", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
     {title: "Jobs", cell: (run) => <Link to={pagePath({view: "jobs", dag: dagId, run: run.run_id})} label={`${count(run.jobs)} jobs of ${run.run_id}`}>{count(run.jobs)}</Link>, text: (run) => run.jobs, number: true},
     {title: "Failed", cell: (run) => count(run.failed), text: (run) => run.failed, number: true},
-    {title: "USD", help: "Of its jobs, until now, and of its machines that have ended while no job had them", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
+    {title: "USD", help: "Its jobs until now, and its part of the idle and boot time of machines that have ended", cell: (run) => usd(runCost(run)), text: runCost, has: (run) => run.usd !== null, sort: "cost", number: true},
     spentColumn(({billed}) => billed, inUsd, most, (run) => [runningPart(run, inUsd)]),
     ...shareColumns<RunTotals>(({billed}) => billed),
     {title: "cpu-hours / used", cell: (run) => `${count(run.cpu_hours)} / ${cpusUsed(run)}`, text: false, number: true},

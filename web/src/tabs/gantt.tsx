@@ -18,6 +18,12 @@ export function spanOf({now, began_at: began, ended_at: ended, expected_end: end
   return {since, until: Math.max(last, since + 1)};
 }
 
+/** What is shown first: where the end is expected in weeks, four times as long as the run has taken, else all of it. */
+export function firstSpan(whole: Span, now: number): Span {
+  const shown = 4 * Math.max(60, now - whole.since);
+  return whole.until - whole.since > shown ? {since: whole.since, until: whole.since + shown} : whole;
+}
+
 /** A part of the span so many times as long, moved by a share of its length; null: all of it. */
 export function zoomed({since, until}: Span, whole: Span, by: number, shift = 0): Span | null {
   const length = Math.max(10, (until - since) * by);
@@ -63,10 +69,10 @@ export function Bars({task, span, now}: {task: GanttTask; span: Span; now: numbe
 }
 
 const STEPS = [10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800, 2592000];
-/** Four round times at most, none of them at the very end, where its label has no room. */
+/** Four round times at most, none at the very end, where its label has no room: dates are longer than times. */
 export function ticksOf({since, until}: Span): number[] {
   const whole = until - since, step = STEPS.find((each) => whole / each <= 4) ?? Math.ceil(whole / 4), found = [];
-  for (let at = Math.ceil(since / step) * step; at < until - whole * 0.12; at += step) found.push(at);
+  for (let at = Math.ceil(since / step) * step; at < until - whole * (whole > 43200 ? 0.22 : 0.12); at += step) found.push(at);
   return found;
 }
 
@@ -105,8 +111,10 @@ export function Gantt({asked, dagId, runId}: {asked: readonly [RunGantt | null, 
 }
 
 function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId: string; runId: string}) {
-  const [zoom, setZoom] = useState<Span | null>(null);
-  const whole = spanOf(found), span = zoom ?? whole, last = found.last_run;
+  // null: all of it; undefined: nothing is chosen.
+  const [zoom, setZoom] = useState<Span | null | undefined>(undefined);
+  const whole = spanOf(found), span = zoom === undefined ? firstSpan(whole, now) : zoom ?? whole, last = found.last_run;
+  const isPart = span.since > whole.since || span.until < whole.until;
   const turn = (by: number, shift = 0) => setZoom(zoomed(span, whole, by, shift));
   const took = ({since, until}: GanttTask) => (since === null ? null : (until ?? now) - since);
   const against = (task: GanttTask): string[] => {
@@ -129,7 +137,7 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
     {title: "Longest wait", csvTitle: "Longest wait, s", hidden: true, text: (task) => task.longest_wait},
     {title: "Took", csvTitle: "Took, s", cell: (task) => <div>{duration(took(task))}{against(task).map((text) => <div key={text}><Muted>{text}</Muted></div>)}</div>, text: took, number: true},
     {title: "Last run", csvTitle: "Last run, s", hidden: true, text: (task) => task.last_seconds},
-    {title: "Used", help: "Of the cpus, the memory and the time that its tries asked for", cell: (task) => <Used task={task} />, text: false},
+    {title: "Used", help: "Of the cpus, the memory and the time that its tries requested", cell: (task) => <Used task={task} />, text: false},
     {title: "cpus used", hidden: true, text: (task) => task.cpus_used},
     {title: "Memory used", hidden: true, text: (task) => task.memory_used},
     {title: "Time used", hidden: true, text: (task) => task.time_used},
@@ -139,9 +147,9 @@ function Tasks({found, now, dagId, runId}: {found: RunGantt; now: number; dagId:
   const before = last ? `The last run, ${last.run_id}, took ${duration(last.seconds)}.` : "";
   return (
     <>
-      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}<Muted>{before} Dashed is what is to come; ◆ and a line below are the critical path.</Muted></p>
-      <div style={{margin: "4px 0"}}><Row><Button onClick={() => turn(0.5)}>Zoom in</Button>{zoom ? <><Button onClick={() => turn(2)}>Zoom out</Button><Button onClick={() => turn(1, -0.5)}>Earlier</Button><Button onClick={() => turn(1, 0.5)}>Later</Button></> : null}</Row><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: hatched("var(--l-failed)", SLANTS.failed)}]} /><Hatches /></div>
-      <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task of it has begun." keyOf={({task_id}) => task_id} />
+      <p data-testid="critical">{found.critical.length ? <>Critical path: {found.critical.map((task, index) => <React.Fragment key={task}>{index ? " → " : ""}<Name>{task}</Name></React.Fragment>)}. </> : null}<Muted>{before} Dashed: expected. ◆ and a line below the bars: the critical path.</Muted></p>
+      <div style={{margin: "4px 0"}}><Row><Button onClick={() => turn(0.5)}>Zoom in</Button>{isPart ? <><Button onClick={() => turn(2)}>Zoom out</Button><Button onClick={() => turn(1, -0.5)}>Earlier</Button><Button onClick={() => turn(1, 0.5)}>Later</Button></> : null}</Row><Legend parts={[...LEGEND, {key: "failed", title: "failed", color: hatched("var(--l-failed)", SLANTS.failed)}]} /><Hatches /></div>
+      <Table name="Tasks of the run" rows={found.tasks} columns={columns} empty="No task has started." keyOf={({task_id}) => task_id} />
     </>
   );
 }

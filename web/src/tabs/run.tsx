@@ -43,8 +43,8 @@ export function Outlook({dagId, runId, outlook, mayEdit}: Run & {outlook: RunOut
         <Row>
           <Select label="Hurry" value={worth} options={HURRIES} onChange={setWorth} />
           <Input label="Finish by" value={end} placeholder="finish by: 2h, 06:00 …" onChange={setEnd} />
-          {worth || end.trim() ? <Confirmed label="Ask" question="Let the run go by that?" onYes={() => hurry(dagId, runId, hurryBody(worth, end))} /> : null}
-          {isAsked ? <Confirmed label="Take back" question="Let the run go by its Dag?" onYes={() => hurry(dagId, runId, hurryBody("", ""))} /> : null}
+          {worth || end.trim() ? <Confirmed label="Apply" question="Apply this to the run?" onYes={() => hurry(dagId, runId, hurryBody(worth, end))} /> : null}
+          {isAsked ? <Confirmed label="Reset" question="Use the setting of the Dag again?" onYes={() => hurry(dagId, runId, hurryBody("", ""))} /> : null}
         </Row>
       ) : null}
     </Section>
@@ -89,8 +89,8 @@ function Took({run: found, end, held, now, dagId, runId}: Run & {run: RunSummary
           <Tile label="Jobs" value={count(totals.jobs)} help={`${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`} to={jobs({})} />
           {totals.failed ? <Tile label="Failed" value={count(totals.failed)} to={jobs({state: "failed"})} isBad /> : null}
           <Tile label="Cost" value={cost(runCost({usd: totals.usd, billed}), totals.cpu_hours)} help={[...parts(billed, totals.usd !== null), runningPart({...totals, billed}, totals.usd !== null)].filter(({value}) => value > 0).map(({title, text}) => `${text} ${title.toLowerCase()}`).join(", ") || null} />
-          <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of those asked for" />
-          <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of that asked for, by the peaks that are known" />
+          <Tile label="cpus used" value={percent(totals.cpu_hours_used, totals.cpu_hours_measured)} help="of the cpus requested" />
+          <Tile label="Memory used" value={totals.memory_used === null ? "–" : percent(totals.memory_used, 1)} help="of the memory requested, by measured peaks" />
           <Tile label="Time used" value={totals.time_used === null ? "–" : percent(totals.time_used, 1)} help={totals.time_used === null ? "no try had a limit" : "of the limits"} />
           <Tile label="Took" value={duration(took(totals, now))} help={[totals.live ? "until now" : null, found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`].filter(Boolean).join("; ")} />
           <Tile label="Most at once" value={count(found.most_at_once)} />

@@ -21,7 +21,7 @@ export function TaskTab({dagId, runId, taskId, mapIndex}: {dagId: string; runId:
       <Trouble text={trouble} />
       {found.jobs.length ? null : <Muted>Lading has no record of this task: it was not run by Lading, or its records have been forgotten (job_retention_days).</Muted>}
       {indexes.size > 1
-        ? <Section title="Mapped instances" more={<Row>{found.after === null ? null : <Muted>the youngest {count(found.jobs.length)}</Muted>}<Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: taskId})}>All its jobs, with reasons</Link></Row>}><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
+        ? <Section title="Mapped instances" more={<Row>{found.after === null ? null : <Muted>the newest {count(found.jobs.length)}</Muted>}<Link to={pagePath({view: "jobs", dag: dagId, run: runId, task: taskId})}>All jobs of this task, with reasons</Link></Row>}><TryTable name="Tries" jobs={found.jobs} now={now} empty="" load={() => allJobs(path, parameters)} /></Section>
         : found.jobs.map((job) => (
           <Section key={job.id} title={`Try ${job.try_number}`}>
             <Phases job={job} now={now} whole />

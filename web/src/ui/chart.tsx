@@ -77,8 +77,8 @@ export const Packing = memo(function Packing({packing, mine, look, opened: given
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
       <div ref={element} role="img" data-testid="packing-chart" aria-label="What ran where" style={{height: Math.max(320, 190 + rows * 26), width: "100%"}} />
       {failed ? <p role="alert">The chart could not be drawn: {failed}</p> : null}
-      {layout?.rows.some((row) => row.below) ? <Muted>What is drawn below the grey of its machine had no room there in one piece. </Muted> : null}
-      {packing?.truncated ? <Muted>There are more jobs than can be shown: only the youngest are. Choose a shorter time.</Muted> : null}
+      {layout?.rows.some((row) => row.below) ? <Muted>A job below the grey of its machine had no adjacent cpus free there. </Muted> : null}
+      {packing?.truncated ? <Muted>There are too many jobs to draw: only the newest are shown. Choose a shorter time.</Muted> : null}
     </div>
   );
 });

@@ -2,7 +2,7 @@
 import * as React from "react";
 import {Component, createContext, useContext, useEffect, useRef, useState, type KeyboardEvent, type ReactNode} from "react";
 import {chakra, portal, router} from "../host/globals";
-import {clock, middle, percent} from "../format";
+import {clock, memory, middle, percent} from "../format";
 import {taskName, type TaskKey} from "../paths";
 import {poller, useConnection} from "../polling";
 import {addStyle} from "./style";
@@ -113,7 +113,7 @@ export function Confirmed({label, name, question, onYes}: {label: string; name?:
   const no = () => { setAsks(false); setRefused(true); }; // the focus returns to where it was
   const yes = async () => {
     setAsks(false);
-    try { await onYes(); setSaid("asked"); say(`${name ?? label}: asked`); poller.again("requests"); poller.again("summary"); } catch (error) { setSaid((error as Error).message); }
+    try { await onYes(); setSaid("requested"); say(`${name ?? label}: requested`); poller.again("requests"); poller.again("summary"); } catch (error) { setSaid((error as Error).message); }
   };
   if (!asks) return <span><Button autoFocus={refused} aria-label={name} onClick={() => { setSaid(null); setAsks(true); }}>{label}</Button>{said ? <span role="status"> {said}</span> : null}</span>;
   const escape = (event: KeyboardEvent) => { if (event.key === "Escape") no(); };
@@ -197,6 +197,21 @@ export function Bar({parts, name, whole, height}: {parts: readonly Part[]; name?
 export function UseBar({title, used, most, color = "var(--l-running)"}: {title: string; used: number; most: number | null | undefined; color?: string}) {
   if (!most) return null;
   return <Bar whole={Math.max(most, used)} height={6} parts={[{key: "used", title, value: used, text: percent(used, most), color}]} />;
+}
+/** What is promised to running jobs of the memory there is, and the part of it that they have used at most, MiB. */
+export function MemoryUse({promised, used, up}: {promised: number; used: number; up: number | null | undefined}) {
+  if (!up) return null;
+  const rest = Math.max(0, promised - used);
+  return (
+    <>
+      <div className="line">{memory(promised)} / {memory(up)}</div>
+      <Bar whole={Math.max(up, promised, used)} height={6} name="memory" parts={[
+        {key: "used", title: "used at most", value: used, text: memory(used), color: "var(--l-used)"},
+        {key: "promised", title: "promised", value: rest, text: memory(promised), color: "var(--l-running)"},
+      ]} />
+      {used > 0 ? <div className="line"><Muted>{memory(used)} used</Muted></div> : null}
+    </>
+  );
 }
 export const Legend = ({parts}: {parts: readonly {key: string; title: string; color: string; text?: string}[]}) => (
   <div className="legend">{parts.map(({key, title, color, text}) => <span key={key}><Swatch color={color} />{title}{text ? ` ${text}` : ""}</span>)}</div>

@@ -31,13 +31,13 @@ function SizeTable({found}: {found: Advice}) {
     ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs up to ${memory(part.bytes / 2 ** 20)}`, whole: null})),
   ]);
   const line = (task: TaskAdvice | null) =>
-    task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>known from {found.fewest} tries on</Muted>;
+    task === null ? null : task.line ? <code style={{userSelect: "all"}}>{task.line}</code> : <Muted>available after {found.fewest} tries</Muted>;
   const ofWhole = (value: (task: TaskAdvice) => unknown) => ({whole}: Part) => (whole ? value(whole) : "");
   /** What was needed, below it what was asked; in the CSV a column for each. */
   const needed = (name: string, unit: string, text: (value: number | null) => string, of: (part: Part) => Size, asked?: (task: TaskAdvice) => number | null): Column<Part>[] => [
-    {title: `${name} needed`, csvTitle: `${name} of 95 of 100 tries${unit}`, head: name, cell: (part) => <div>{wrapped(both(of(part), text))}{part.whole && asked ? <Below>asked {text(asked(part.whole))}</Below> : null}</div>, text: (part) => of(part).most, number: true},
+    {title: `${name} needed`, csvTitle: `${name} of 95 of 100 tries${unit}`, head: name, cell: (part) => <div>{wrapped(both(of(part), text))}{part.whole && asked ? <Below>requested {text(asked(part.whole))}</Below> : null}</div>, text: (part) => of(part).most, number: true},
     {title: `${name} to request${unit}`, hidden: true, text: (part) => of(part).nearly_all},
-    ...(asked ? [{title: `${name} asked${unit}`, hidden: true, text: ofWhole(asked)}] : []),
+    ...(asked ? [{title: `${name} requested${unit}`, hidden: true, text: ofWhole(asked)}] : []),
   ];
   const columns: Column<Part>[] = [
     {title: "Task, and the line to paste", cell: (part) => <div><div><Name>{part.task_id}</Name></div>{line(part.whole)}</div>, text: (part) => part.task_id},
@@ -46,7 +46,7 @@ function SizeTable({found}: {found: Advice}) {
     ...needed("cpus", "", count, ({cpus}) => cpus, ({cpus_asked: asked}) => asked),
     ...needed("Memory", ", MiB", memory, (part) => part.memory, ({memory_asked: asked}) => asked),
     ...needed("Time", ", s", duration, ({time}) => time),
-    {title: "Began within", csvTitle: "Began within, s", help: "95 of 100 of its tries", cell: ({whole}) => (whole ? duration(whole.waited) : ""), text: ofWhole((task) => task.waited), number: true},
+    {title: "Started within", csvTitle: "Started within, s", help: "95 of 100 of its tries", cell: ({whole}) => (whole ? duration(whole.waited) : ""), text: ofWhole((task) => task.waited), number: true},
     {title: "Saves", cell: ({whole}) => (whole ? <div>{count(whole.saved_cpu_hours)} cpu-h<Below>{count(whole.saved_gib_hours)} GiB-h</Below></div> : ""), text: false, number: true},
     {title: "Wasted", help: "GiB-hours of memory that the last tries requested and did not use, with all of those that ran out", has: (part) => part.whole?.wasted != null, cell: ({whole}) => (whole?.wasted == null ? "" : <div>{count(whole.wasted)} GiB-h<Below>{count(whole.wasted_by_line)} with the line</Below></div>), text: false, number: true},
     {title: "GiB-hours wasted", hidden: true, text: ofWhole((task) => task.wasted)},
@@ -55,5 +55,5 @@ function SizeTable({found}: {found: Advice}) {
     {title: "GiB-hours saved", hidden: true, text: ofWhole((task) => task.saved_gib_hours)},
     {title: "To paste", hidden: true, text: ({whole}) => whole?.line ?? ""},
   ];
-  return <><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has ended." keyOf={({task_id}) => task_id} /></>;
+  return <><p>{what}</p><Table name="Right sizes" rows={rows} columns={columns} empty="No try has finished." keyOf={({task_id}) => task_id} /></>;
 }

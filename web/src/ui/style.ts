@@ -60,6 +60,7 @@ const CSS = `
 .lading .dags > span { min-width: 0; }
 .lading .text { min-width: 15em; }
 .lading .note { min-width: 7em; }
+.lading .note .text { min-width: 0; }
 .lading .starts { min-width: 9.5em; }
 .lading .starts .text { min-width: 0; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
@@ -83,7 +84,7 @@ const CSS = `
   .lading .pointer { display: none; }
   .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
   .lading > header { gap: 0 8px; }
-  .lading nav a { padding: 8px 6px; font-size: 0.92em; }
+  .lading nav a { padding: 8px 4px; font-size: 0.84em; }
   .lading .find { width: 100%; }
   .lading .find > :first-child { flex: 1; }
   .lading section > .head { position: static; }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
-from lading.executors.agent import supervisor
-from lading.executors.agent.job_folder import EndCause, ExitFile
-from lading.executors.agent.running import judge_end
+from lading.executors.agent import running, supervisor
+from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
+from lading.executors.agent.running import MEMORY_INTERVAL, RunningJob, RunningJobs, judge_end
+from lading.hooks.files import host
+from lading.hooks.spool.spool import JobFolder
 from lading.scheduling.reasons import free_text
+from lading.scheduling.resources import Resources
 
 KILLED = ExitFile(-9, free_text("ended with signal 9"), 100.0, 1.5, 2048, touched_memory=10)
 
@@ -59,3 +64,35 @@ def test_the_peak_of_memory_is_the_most_that_was_measured() -> None:
     for is_short, peak in ((False, 3), (True, 10)):  # it had grown after the last look
         assert judge_end(unmeasured, None, 0, 3, was_rebooted=False, is_short=is_short)["peak_memory"] == peak
     assert judge_end(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None
+
+
+def test_the_memory_of_running_jobs_is_reported_once_a_minute_where_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+    journal = Mock()
+    jobs = RunningJobs(Mock(), journal, Mock(), ())
+
+    def add(token: str, age: float, container: str | None = None) -> RunningJob:
+        began = host.since_boot() - age
+        owner = Supervisor(1, 1, host.boot_id(), 0.0, began, Resources(), None, None, container=container)
+        job = jobs.jobs[token] = RunningJob(token, JobFolder(tmp_path), owner, is_child=False, peak_memory=500)
+        return job
+
+    old = add("old", 2 * MEMORY_INTERVAL)
+    add("new", MEMORY_INTERVAL / 2)
+    add("inside", 2 * MEMORY_INTERVAL, "docker://image")
+    reported = journal.measured.call_args_list
+    jobs.report_memory()
+    assert reported == [call("old", peak_memory=500)]
+    old.peak_memory = 800
+    jobs.report_memory()
+    assert len(reported) == 1, "not before the minute is over"
+    clock[0] += MEMORY_INTERVAL
+    jobs.report_memory()
+    assert reported[1:] == [call("old", peak_memory=800)]
+    old.peak_memory = 850
+    clock[0] += MEMORY_INTERVAL
+    jobs.report_memory()
+    assert len(reported) == 2, "it has hardly grown"

@@ -77,6 +77,14 @@ def test_started_and_waiting() -> None:
     assert waiting.values == {"reason": free_text("waits for cpus")}
 
 
+def test_the_memory_of_a_running_job_changes_nothing_else() -> None:
+    measured = {"event": "measured", "token": "t", "peak_memory": 700}
+    started, change = changes_by_events([{"event": "started", "token": "t", "at": 5.0, "pid": 1}, measured])
+    assert (started.values["state"], change.values, change.report) == (State.RUNNING, {"peak_memory": 700}, False)
+    [end] = changes_by_events([measured, finished(None)])
+    assert (end.values["state"], end.values["peak_memory"]) == (State.SUCCEEDED, 12)
+
+
 def test_what_is_reported_often_is_one_change() -> None:
     many = [{"event": "waiting", "token": "t", "reason": free_text(f"for {number} cpus")} for number in range(1000)]
     many[500:500] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -183,6 +184,22 @@ def test_what_shares_have_used_outlives_the_controller(engine: Engine, tmp_path:
     assert "share_turn" in why
     text = {str(job.reason) for job in jobs(engine, State.QUEUED) if job.reason_code == "share_turn"}
     assert any("team a has used 90 % of 50 % in the last day" in each for each in text), text
+
+
+def test_what_shares_have_is_stored_and_forgotten_with_the_table(engine: Engine, tmp_path: Path) -> None:
+    queue(engine, "a", 3, team="a")
+    machine = Machine(tmp_path / "one", '[[shares]]\nteam = "a"\ncpus = 2\n')
+    for _ in range(3):
+        machine.made.shares._next_note = 0.0
+        machine.tick()
+    with Session(engine) as session:
+        [row] = share_rows.standings(session)
+    assert (row.name, row.who, row.entitled, row.lately) == ("team a", "team a", 1.0, None)
+    [guarantee] = json.loads(row.kept)
+    assert guarantee == {"site": None, "what": "cpus", "kept": 2, "used": 3.0}
+    Machine(tmp_path / "two", "").tick()
+    with Session(engine) as session:
+        assert share_rows.standings(session) == []
 
 
 def test_what_does_not_borrow_stays_within_what_is_kept(engine: Engine, tmp_path: Path) -> None:

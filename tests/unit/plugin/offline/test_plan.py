@@ -181,10 +181,10 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
             "jobs.csv:2: job 'a' is too large for every machine that",
         ),
         ("name,cpus,memory_mib\na,1,1\nb,9,1\n", "jobs.csv:3: job 'b' is too large for every machine that is x86_64"),
-        ("name,cpus,memory_mib,max_instances\na,1,1,2\n", "jobs.csv:2: max_instances is for the jobs of a task"),
+        ("name,cpus,memory_mib,max_instances\na,1,1,2\n", "jobs.csv:2: max_instances limits the jobs of a task"),
         (
             "name,cpus,memory_mib,task,max_instances\na,1,1,x,2\nb,1,1,x,3\n",
-            "jobs.csv:3: max_instances '3' of task 'x' is 2 in a row before; valid: one number",
+            "jobs.csv:3: max_instances '3' of task 'x' was 2 in an earlier row; valid: the same number",
         ),
         ("name,cpus,memory_mib,arch\na,1,1,sparc\n", "jobs.csv:2: job 'a' fits no machine: none is sparc"),
     ],
@@ -230,7 +230,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     [
         (
             "name,cpus,memory_mib\na,0,0\n",
-            "jobs.csv:2: cpus '0' and memory_mib '0' ask for nothing; valid: more than 0",
+            "jobs.csv:2: cpus '0' and memory_mib '0' request nothing; valid: more than 0",
         ),
         ("name,cpus,memory_mib\na,1e308,1\n", "jobs.csv:2: cpus '1e308' is too large; valid: 0, or 0.001 to 999,999"),
         ("name,cpus,memory_mib\na,1e-300,1\n", "jobs.csv:2: cpus '1e-300' is too small; valid: 0, or 0.001 to"),
@@ -351,7 +351,7 @@ def test_a_fault_among_rows_that_are_alike_names_its_own_line(folder: Folder) ->
 def test_many_different_jobs_are_refused_quickly(folder: Folder) -> None:
     rows = "".join(f"j{i},1,{i + 1}\n" for i in range(20_001))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
-    assert fault.startswith("jobs.csv:20002: job 'j20000' is the 20,001th that asks for something else than all before")
+    assert fault.startswith("jobs.csv:20002: job 'j20000' raises the number of different requests to 20,001")
 
 
 def test_a_device_is_no_table(folder: Folder) -> None:
@@ -627,7 +627,7 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
             (),
             "flow.json: Expecting value: line 1 column 1 (char 0); valid: a run recorded in WfFormat 1.4 or 1.5",
         ),
-        (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': there is no parent '9'"),
+        (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': parent '9' is not in the file"),
         (
             WORKFLOW.replace("1048576", "9" * 14),
             (),

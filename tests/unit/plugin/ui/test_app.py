@@ -42,7 +42,7 @@ from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
-from lading.executors.store.share_rows import BudgetRow
+from lading.executors.store.share_rows import BudgetRow, save_standings
 from lading.executors.store.starts import show_starts
 from lading.executors.store.tables import RequestRow
 from lading.plugin.subcommands.explain import start_step
@@ -50,6 +50,9 @@ from lading.plugin.subcommands.jobs import job_row, short_job_row
 from lading.scheduling.insight.auto import SizeChoice, as_text
 from lading.scheduling.insight.starts import ExpectedStart
 from lading.scheduling.reasons import because, free_text
+from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing, share_standings
+from lading.scheduling.shares.who import Who
 from lading.scheduling.text.units import format_moment
 from tests.services.examples import part
 from tests.services.processes import wait_until
@@ -205,7 +208,11 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
     assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
     memory = [(site["memory_promised"], site["memory_up"]) for site in (local, hpc)]
-    assert memory == [(2048, 8192), (1024, 8192)], "of what runs, by what it asked for"
+    assert memory == [(2048, 8192), (1024, 8192)], "of what runs, by what it requested"
+    assert [site["memory_used"] for site in found["sites"]] == [0, 0], "nothing was measured yet"
+    session.execute(update(JobRow).where(JobRow.site == "local").values(peak_memory=300))
+    session.commit()
+    assert [site["memory_used"] for site in client.get("/summary").json()["sites"]] == [600, 0]
     assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
 
 
@@ -734,7 +741,7 @@ def test_failures_are_grouped_by_cause_with_what_to_ask_for(session: Session, cl
     memory, node = found["groups"]
     assert (memory["cause"], memory["jobs"], memory["tasks"], memory["hidden"]) == ("out_of_memory", 3, 2, True)
     [task] = memory["failed_tasks"]
-    assert (task["task_id"], task["jobs"], task["advice"]) == ("big", 2, "ask for 4256 MiB")
+    assert (task["task_id"], task["jobs"], task["advice"]) == ("big", 2, "request 4256 MiB")
     assert 'memory="4256 MiB"' in task["line"]
     assert memory["dags"] == [{"dag_id": "mine", "jobs": 2}]
     assert (node["cause"], node["site"], node["node"], node["jobs"]) == ("node_failure", "hpc", "n17", 1)
@@ -856,6 +863,38 @@ def test_budgets_of_dags_are_shown_to_who_may_read_one_of_them(session: Session,
     assert [each["target"] for each in client.get("/requests").json()] == ["b"]
 
 
+def test_shares_say_what_they_use_of_what_is_kept_for_them(session: Session, client: TestClient) -> None:
+    kept = (Kept("hpc", {"cpus": 8.0}), Kept(None, {"memory": 4096.0}))
+    shares = Shares(
+        (Share("a", Who(team="a"), 3, kept), Share("mine", Who(dag="mi*"), 1), Share("hush", Who(dag="hush_*"), 1))
+    )
+    used = {"a": {"hpc": ShareAmounts(10.0, 1024.0), "lab": ShareAmounts(2.0, 2048.0)}}
+    standing = Standing(ShareAmounts(24.0, 16384.0), used, {"a": 0.25})
+    save_standings(session, share_standings(shares, standing), NOW)
+    session.commit()
+    first, second = client.get("/summary").json()["shares"]
+    assert (first["name"], first["entitled"], first["used"], first["lately"]) == ("a", 0.6, 0.5, 0.25)
+    assert [(each["site"], each["what"], each["kept"], each["used"]) for each in first["guarantees"]] == [
+        ("hpc", "cpus", 8, 10), (None, "memory", 4096, 3072),
+    ]  # fmt: skip
+    assert first["is_over"]
+    assert (second["name"], second["is_over"], second["guarantees"]) == ("mine", False, []), "not the one of hush_*"
+
+
+def test_how_long_allocations_and_instances_took_to_start(session: Session, client: TestClient) -> None:
+    add_house(session)
+    session.add(SiteRow(name="cloud", kind="ec2", position=9, limits="{}"))
+    amounts = {"kind": "", "disk": 0, "seconds": 60.0, **AMOUNTS}
+    for site, wait in (("hpc", 30.0), ("hpc", 130.0), ("cloud", 50.0)):
+        times = {"ordered_at": NOW - 1000, "ready_at": NOW - 1000 + wait, "ended_at": NOW}
+        session.add(InstanceRow(token=f"{site}{wait}", site=site, state=InstanceState.ENDED, **times, **amounts))
+    session.commit()
+    found = {(each["what"], each["site"]): each for each in client.get("/queue-waits").json()}
+    waits = found["allocations", "hpc"]
+    assert (waits["more_cpus_than"], waits["most_cpus"], waits["most"]) == (2, 4, 130)
+    assert found["instances", "cloud"]["median"] == 50
+
+
 def test_the_tasks_of_a_run_over_time(session: Session, client: TestClient) -> None:
     for run, began in (("r0", NOW - 9000), ("r", NOW - 1000)):
         names = {"run_id": run, "cpus": 1.0, "cpu_seconds": 50.0, "queued_at": began}
@@ -964,7 +1003,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
         assert answer.status_code == 422, target
         assert answer.json()["detail"][0]["loc"] == ["body", "target"]
     for target in ("a\0b", "\ud800", "a/\udfff"):
-        with pytest.raises(LookupError, match="is no name"):
+        with pytest.raises(LookupError, match="is not a valid name"):
             requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
@@ -1033,12 +1072,12 @@ def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, 
 @pytest.mark.parametrize(
     ("run_id", "body", "status", "said"),
     [
-        ("none", {"hurry": 1}, 404, "has no run 'none' that has not ended; valid"),
-        ("over", {"hurry": 1}, 404, "has no run 'over' that has not ended; valid"),
+        ("none", {"hurry": 1}, 404, "has no live run 'none'; valid"),
+        ("over", {"hurry": 1}, 404, "has no live run 'over'; valid"),
         ("r", {"hurry": 101}, 422, "less than or equal to 100"),
         ("r", {"hurry": "soon"}, 422, "'cheap', 'balanced' or 'fast'"),
         ("r", {"finish_by": "soon"}, 422, "'soon' does not say when a run shall have ended; valid"),
-        ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is past"),
+        ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is in the past"),
         ("r", {"finish_by": "\0"}, 422, "pattern"),
         ("r", [], 422, "dictionary"),
     ],
