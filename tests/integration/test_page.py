@@ -863,7 +863,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     page = window.open(f"{PAGE}?view=waits")
     waits = page.get_by_role("table", name="Waiting jobs")
     expect(waits).to_contain_text(re.compile(r"together's gang far holds 1 cpu at local/\S+ for 1 of its jobs"))
-    expect(waits.locator("tr", has_text="Reserving capacity for all that start together")).to_contain_text(
+    expect(waits.locator("tr", has_text="Reserving capacity for its gang")).to_contain_text(
         "looking for room for gang 'far' at cloud"
     )
     large = waits.locator("tr", has_text="Waiting for its next attempt")

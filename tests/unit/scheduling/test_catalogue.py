@@ -180,7 +180,9 @@ def test_a_burstable_type_that_is_named_has_its_baseline(pattern: str) -> None:
     kept = bundled().select([pattern]).types
     assert kept["t3.large"].capacity.cpus == 0.6
     assert all(0 < kind.capacity.cpus < 4 for kind in kept.values())
-    with pytest.raises(ValueError, match=r"burstable ones count only where a pattern begins with their family"):
+    with pytest.raises(
+        ValueError, match=r"burstable types are only selected by a pattern that begins with their family"
+    ):
         bundled().select(["*"], ["[!t]*", "trn*"])
 
 

@@ -278,7 +278,7 @@ def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper = Paper(tmp_path, max_submitted=2)
     paper.give(*"abc")
     reasons = [message_in(event) for event in paper.go()]
-    assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
+    assert reasons == ["waits: 2 jobs are already submitted (max_submitted)"]
     assert paper.poller.known() == {"a", "b", "c"}
     paper.begin("a")
     paper.finish("a")
@@ -377,7 +377,7 @@ def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
     assert event["cause"] == cause
     if cause == "out_of_memory":
         assert event["exit_code"] == 137
-        assert "it used more memory than it had asked for" in str(event["reason"])
+        assert "it used more memory than it had requested" in str(event["reason"])
 
 
 @pytest.mark.parametrize(
