@@ -401,7 +401,7 @@ APART = {
     "features_of_several": (
         'resources(features=["sve", "avx512"])',
         [
-            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; there are: ",
+            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; available: ",
             "big.arm aarch64 linux on-demand with nvme, sve at site 'cloud'",
         ],
     ),
@@ -621,7 +621,7 @@ with DAG("d"):
 UNFIT = {
     "much": ("cpus=9", "hint cpus: 9 is more than site 'local' can ever give"),
     "native": ('queue="long"', "hint queue: only batch sites"),
-    "type": ('instance_type="none"', "hint instance_type: 'none' cannot be had"),
+    "type": ('instance_type="none"', "hint instance_type: 'none' is not available"),
 }
 
 

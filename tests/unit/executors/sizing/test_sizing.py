@@ -142,16 +142,16 @@ def test_expressions_know_the_lengths_of_lists() -> None:
 def test_auto_never_asks_for_more_than_there_is() -> None:
     values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1008)
     assert (values["cpus"], values["memory"]) == (4, 1008)
-    assert words[1] == "requests 1008 MiB of memory, the largest there is: sized by 30 tries (auto)"
+    assert words[1] == "requests 1008 MiB of memory, the largest available: sized by 30 tries (auto)"
 
 
 def test_auto_without_history_is_the_authors_amount_or_the_default() -> None:
     values, words = size(job(memory="auto"))
     assert (values["memory"], values["memory_limit"]) == (512, None)
-    assert words == ("requests the default for memory: no try has ended yet (auto)",)
+    assert words == ("requests the default for memory: no try has finished yet (auto)",)
     values, words = size(job(memory="auto(8 GiB)"))
     assert (values["memory"], values["memory_limit"]) == (8192, 8192)
-    assert words == ("requests 8 GiB of memory: no try has ended yet (auto)",)
+    assert words == ("requests 8 GiB of memory: no try has finished yet (auto)",)
     short = usage(3, seconds=2.0, cpu_seconds=1.0)
     values, words = size(job(cpus="auto", memory="auto"), known=short)
     assert words[0] == "requests the default for cpus: 3 tries did not show what it needs (auto)"

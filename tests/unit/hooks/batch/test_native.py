@@ -57,11 +57,11 @@ def test_what_an_author_writes() -> None:
         ({"native": {"account": "astro\u2028x"}}, "valid: one line of text"),
         ({"native": {"account": ""}}, "valid: one line of text"),
         ({"native": {"account": ["astro"]}}, "account is"),
-        ({"native": {"-A": 1, "A": 2}}, "A comes twice"),
+        ({"native": {"-A": 1, "A": 2}}, "A is given twice"),
         ({"native": {"time": "2h"}}, "time cannot be a directive of a task: write the hint time"),
         ({"native": {"mem": 100}}, "write the hint memory"),
         ({"native": {"queue": "x"}}, "write the hint queue"),
-        ({"native": {f"k{number}": 1 for number in range(51)}}, "50 at most"),
+        ({"native": {f"k{number}": 1 for number in range(51)}}, "at most 50"),
     ],
 )
 def test_what_cannot_be_a_directive(given: dict[str, Any], words: str) -> None:

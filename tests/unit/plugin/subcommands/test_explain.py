@@ -91,8 +91,8 @@ def known(airflow_database: Engine, tmp_path: Path) -> Known:
 
 def test_each_step_says_what_came_of_it(known: Known) -> None:
     assert known.lines(hints={"cpus": (4, 16), "memory": "1 GiB"}) == [
-        "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do",
-        "1. bindings: no place is named; the sites that take such tasks: ten, four, small",
+        "d.t, try 1, asks for 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory",
+        "1. bindings: no place is named; the sites that accept such tasks: ten, four, small",
         "2. matching:",
         "   ten: it can run there",
         "   four: it can run there",
@@ -100,7 +100,7 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
         "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, too little cpus",
         "3. ranking: four (3 of 4 nodes are idle), ten (5 of 10 nodes are idle)",
         "4. rules × matches:",
-        "   all that it wishes, 16 cpus, 1 GiB memory: ten has room now",
+        "   the full request, 16 cpus, 1 GiB memory: ten has room now",
         "   rule 'less', 8 of 16 cpus: four has room now; ten has room now",
         "   rule 'less', 4 of 16 cpus: four has room now; ten has room now",
         "5. queued: it waits for its turn",
@@ -125,7 +125,7 @@ def test_what_the_run_goes_by(known: Known) -> None:
 def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> None:
     lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason=because("site_full", site="four"))
     assert lines[1] == "1. bindings: its Dag, or a binding, names the targets ten/long, four"
-    assert lines[5] == "3. ranking: nothing is asked: its places are named, or there is only one"
+    assert lines[5] == "3. ranking: not needed: its places are named, or there is only one"
     assert "ten/long has room now; four has room now" in lines[6]
     assert lines[7] == "5. queued:"
     assert lines[8].endswith("waits: site 'four' has no room")
@@ -141,7 +141,7 @@ def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> No
         State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
         location="four", placed_because=why,
     )  # fmt: skip
-    assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do"
+    assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; at least 4 cpus, 1 GiB memory"
     assert not [line for line in lines if "now" in line], "what has room now had no part in it"
     assert [re.sub(r"(?<=place) for .* so far", "", line) for line in lines[-6:]] == [
         "4. policy: greedy chooses the location at site four",
@@ -273,7 +273,7 @@ def test_a_gang_is_explained_with_all_its_members(
             map_index=number, try_number=1, gang="g", gang_terms=terms, **asked,
         )  # fmt: skip
     found = known.lines(hints={"cpus": 2, "memory": "1 GiB"}, task_id="head", gang="g", gang_terms=terms)
-    assert "4. rules × matches: all that it wishes, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
+    assert "4. rules × matches: the full request, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
     start = found.index("5. gang 'ray':") + 1
     assert found[start : start + len(lines)] == lines
     assert found[-1] == "6. queued: it waits for its turn"

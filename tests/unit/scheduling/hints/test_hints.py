@@ -283,7 +283,7 @@ def test_a_range_of_nodes() -> None:
         ({"nodes": (8, 2)}, "hint nodes: (8, 2) is not a range; valid: first the minimum, then the wish"),
         ({"nodes": [2, 4, 8]}, "hint nodes: [2, 4, 8] is not a range; valid: two amounts, the minimum and"),
         ({"nodes": "2-8"}, "hint nodes: '2-8' is not a number of nodes"),
-        ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, the 2 machines that it may"),
+        ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, which allows 2 machines"),
         ({"ppn": (2, 4)}, "hint ppn: "),
         ({"ppn": "many"}, "hint ppn: 'many' is not a number of processes on a node"),
         ({"threads": -1}, "hint threads: -1 is not a number of threads of a process"),
@@ -375,7 +375,10 @@ def test_traits_that_distinguish_machines(hints: dict[str, object], parsed: Hint
         ({"properties": {f"p{each}": 1 for each in range(33)}}, "hint properties: there are 33 properties; valid: at"),
         ({"capacity_type": "reserved"}, "hint capacity_type: 'reserved' is not a capacity type; valid: on-demand or"),
         ({"max_jobs": 0}, "hint max_jobs: 0 is not a number of jobs"),
-        ({"nodes": 3, "run_max_instances": 2}, "hint nodes: 3 is more than max_instances of the Dag, the 2 machines"),
+        (
+            {"nodes": 3, "run_max_instances": 2},
+            "hint nodes: 3 is more than max_instances of the Dag, which allows 2 machines",
+        ),
     ],
 )
 def test_traits_that_distinguish_no_machines(hints: dict[str, object], words: str) -> None:

@@ -157,8 +157,8 @@ def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wr
     found = assign(jobs, [LOCAL, HPC], now=0.0, filters=known)
     assert found.placed == {"last": ("local", "here"), "plain": ("local", "here")}
     assert told(found.refused) == {
-        "broken": "the binding filter 'broken' has failed: KeyError: 'broken'",
-        "liar": "the binding filter 'liar' answers moon; valid: hpc/long, local",
+        "broken": "the binding filter 'broken' failed: KeyError: 'broken'",
+        "liar": "the binding filter 'liar' returned moon; valid: hpc/long, local",
         "none": "its binding filters (none) leave none of hpc/long, local",
     }
     with pytest.raises(ValueError, match="there is no binding filter 'x'; valid: shuffle"):
@@ -202,7 +202,7 @@ def test_hints_say_where_once() -> None:
     for hints, words in (
         ({"targets": ["hpc"], "site": "lab"}, "hint targets: it cannot be combined with the hint site ('lab')"),
         ({"filters": ["shuffle"]}, "hint filters: they choose among targets"),
-        ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target names a queue"),
+        ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target already names a queue"),
         ({"targets": []}, "is not a list of targets; valid: 1 to 32"),
         ({"targets": ["a"], "filters": ["No Name"]}, "is not a list of binding filters"),
     ):

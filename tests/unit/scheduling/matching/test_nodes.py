@@ -177,4 +177,4 @@ def test_the_explanation_says_it() -> None:
         "'small' has 3",
         "hpc: it can run there",
     ]
-    assert wishes(RANGE) == "4 cpus, 1000 MiB memory; 8 nodes, 2 would do"
+    assert wishes(RANGE) == "4 cpus, 1000 MiB memory; 8 nodes, at least 2"

@@ -187,7 +187,7 @@ def half(job: PlannedJob) -> Sequence[Mapping[str, object]]:
         ([{"features": frozenset()}], "relaxes 'features'"),
         ([{"capacity_type": "on-demand"}], "relaxes 'capacity_type'"),
         (["cpus"], "answers 'cpus'; valid: mappings"),
-        (None, "has failed: TypeError"),
+        (None, "failed: TypeError"),
     ],
 )
 def test_a_plugins_rule_relaxes_wishes_alone_and_what_it_gets_wrong_costs_its_jobs(answer: Any, words: str) -> None:
