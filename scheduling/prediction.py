@@ -143,8 +143,8 @@ class History:
             source, number = f"{known.number} jobs of {level_name}", 0 if level is None else known.number
             return bounded(math.exp(known.mean), spread, stated, source, number)
         if stated:
-            return Prediction(stated, 0.0, None, "its limit, as nothing has ended yet")
-        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has ended yet")
+            return Prediction(stated, 0.0, None, "its limit, as nothing has finished yet")
+        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has finished yet")
 
 
 def predicted(job: Predictable) -> Prediction:
@@ -153,7 +153,7 @@ def predicted(job: Predictable) -> Prediction:
         return job.expected
     if job.time is not None:
         return Prediction(job.time, source="its limit")
-    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, for nothing is known of it")
+    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, as nothing is known about it")
 
 
 def is_short(job: Predictable) -> bool:

@@ -380,7 +380,7 @@ _TABLE = (
         "gang_pool",
         "gang",
         _GANG[0],
-        "its pool {pool!r} has {there} slots, and its members need {slots}",
+        "its pool {pool!r} has {there} slots, but its members need {slots}",
         "Increase the slots of the pool.",
         _OPERATOR,
     ),
@@ -388,12 +388,26 @@ _TABLE = (
         "gang_pool_shared",
         "gang",
         _GANG[0],
-        "its pool {pool!r} has {there} slots, of which other tasks use {theirs}, and its members need {slots}",
+        "its pool {pool!r} has {there} slots, {theirs} of them used by other tasks, but its members need {slots}",
         "Increase the slots of the pool, or give the gang a pool of its own.",
         _BOTH,
     ),
-    Code("gang_active_tasks", "gang", _GANG[0], "max_active_tasks of the Dag is {most}", "Raise it.", _AUTHOR),
-    Code("gang_limit", "gang", _GANG[0], "{name} of task {task!r} is {most}", "Raise it.", _AUTHOR),
+    Code(
+        "gang_active_tasks",
+        "gang",
+        _GANG[0],
+        "max_active_tasks of the Dag is {most}",
+        "Raise max_active_tasks of the Dag.",
+        _AUTHOR,
+    ),
+    Code(
+        "gang_limit",
+        "gang",
+        _GANG[0],
+        "{name} of task {task!r} is {most}",
+        "Raise the limit that the reason names.",
+        _AUTHOR,
+    ),
     _gang_try("gang_timeout", "room for all members was not found within {seconds} s{also:after}"),
     _gang_try("gang_no_room", "{place}: no room for {left} of {jobs} jobs of task {task!r}"),
     _gang_try(
@@ -1258,13 +1272,13 @@ _TABLE = (
     _never(
         "too_large_anywhere",
         "requests {needs:resources}, more than any site can ever give: the closest location, {closest!r} of site "
-        "{place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
+        "{place!r}, has {has:resources}, not enough {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
     _never(
         "too_large_for_type",
         "requests {needs:resources}, more than any machine of type {type!r} can ever give: the closest location, "
-        "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
+        "{closest!r} of site {place!r}, has {has:resources}, not enough {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
@@ -1443,8 +1457,8 @@ _TABLE = (
     _end(
         "allocation_over",
         "time_limit",
-        "its allocation ran out, in which the task, which has no time limit of its own, was given at least "
-        "{least:time}: to get more, set a time limit with resources(time=...), or raise allocation_time of the site",
+        "its allocation ran out: the task has no time limit of its own, so it was only guaranteed {least:time}; to "
+        "get more, set one with resources(time=...), or raise allocation_time of the site",
         remedy="Set a time limit for the task with resources(time=...), or raise allocation_time of the site.",
         actors=_BOTH,
     ),

@@ -296,8 +296,8 @@ def free_text(text: str) -> Reason:
 
 
 def combined(reasons: Iterable[Reason]) -> Reason:
-    """Combine reasons each of which would suffice alone: the one whose code comes first in the table leads, the others
-    follow in their order.
+    """Combine reasons, each of which would suffice alone. The one whose code comes first in the table leads, and the
+    others follow in their order.
 
     :raises ValueError: there are no reasons
     """

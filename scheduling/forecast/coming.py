@@ -71,15 +71,15 @@ class ComingTask:
 
     :param jobs: its unfinished jobs; tasks between others can be omitted once they have none
     :param upstream: the tasks directly before it; finished ones can be omitted
-    :param by_index: the upstream tasks of which each job only waits for the job with its own index, as in a mapped task
+    :param by_index: the upstream tasks where each job waits only for the job with its own index, as in a mapped task
         group
     :param most: how many of its jobs can be active at once; None: any number
     :param priority: jobs of tasks with a higher priority get room first
-    :param ahead: whether machines are launched for its jobs before these are queued; None: only if their start is
+    :param ahead: whether capacity is requested for its jobs before these are queued; None: only if their start is
         certain
     :param gang: its jobs start together with those of the other tasks of this gang; None: no gang
     :param request: what is requested ahead for each of its jobs although no plan provides it; None: nothing
-    :param before: for a job index, the upstream tasks of which it waits only for some jobs, and the indexes of these
+    :param before: for a job index, the upstream tasks where it waits only for some jobs, and the indexes of these
     :param max_instances: on how many machines its jobs can run at once; None: any number
     """
 

@@ -59,8 +59,8 @@ class WorkflowStep:
     :param room_wait: its wait for room, for a step elsewhere; None: there is room at once
     :param pool: its Airflow pool; None: irrelevant
     :param pool_slots: how many slots of the pool it takes
-    :param ahead: whether machines are launched for it before it waits; None: machines if the length of such steps is
-        known, allocations if its start is certain
+    :param ahead: whether machines or allocations are launched for it before it waits; None: machines if the length of
+        such steps is known, allocations if its start is certain
     :param alike: what identifies the steps of its run with similar lengths, its task; None: there are none
     :param measured: how many finished steps ``seconds`` is based on
     """
@@ -377,7 +377,7 @@ def _hazard(value: float) -> float:
 
 
 def _common(over: Iterable[float], measured: int) -> float:
-    """The mean of the measured values, which are 0, and of lower bounds, each of which counts as the mean or more."""
+    """The mean of the measured values, which are 0, and of lower bounds, which count as the mean or more."""
     total, found = 0.0, 0.0
     for number, each in enumerate(sorted(over, reverse=True), 1):
         if each <= found:

@@ -45,7 +45,7 @@ def parse_on_failure(value: object) -> str:
 def parse_tasks(value: object) -> Mapping[str, tuple[str, ...]]:
     """:raises UnitError: it is not what the task policy writes"""
     if not isinstance(value, Mapping) or not all(isinstance(each, (list, tuple)) for each in value.values()):
-        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+        raise UnitError(f"{shortened(value)} is set by Lading itself; leave it out")
     return {str(task): tuple(map(str, after)) for task, after in value.items()}
 
 
@@ -53,7 +53,7 @@ def parse_limits(value: object) -> Mapping[str, tuple[str, int]]:
     """:raises UnitError: it is not what the task policy writes"""
     limits = value.values() if isinstance(value, Mapping) else [None]
     if not all(isinstance(each, (list, tuple)) and len(each) == 2 and type(each[1]) is int for each in limits):
-        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+        raise UnitError(f"{shortened(value)} is set by Lading itself; leave it out")
     return {str(task): (str(name), most) for task, (name, most) in dict(value).items()}  # type: ignore[call-overload]
 
 

@@ -90,7 +90,7 @@ class Hints:
     :param attempts: how often room is searched, and when; None: the default for a gang, and no limit for a single job
     :param gang_tasks: the tasks of the gang, each with the tasks of the gang that come before it
     :param gang_limits: for tasks of the gang, how many jobs Airflow runs at once, and the name of that limit
-    :param ahead: whether machines are requested before the task is queued, as soon as its start can be predicted; None:
+    :param ahead: whether capacity is requested before the task is queued, as soon as its start can be predicted; None:
         if its start is certain
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints whose value is learned from earlier tries, by name, each with the amount that is used until a

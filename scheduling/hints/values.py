@@ -88,7 +88,7 @@ def checked(name: str, number: float) -> Any:
 
 
 class TooFewCpus(UnitError):
-    """Fewer cpus than a job may ask for."""
+    """Fewer cpus than a job can request."""
 
 
 def parse_cpus(value: object) -> float:

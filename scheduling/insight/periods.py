@@ -10,7 +10,7 @@ SECONDS_PER_DAY = 86400
 
 
 class Period(str, Enum):
-    """The period by which costs are summed."""
+    """What costs are summed by."""
 
     DAY = "day"
     WEEK = "week"

@@ -40,10 +40,10 @@ FEWEST_TO_PACK = 2
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The amount that would have sufficed for 95 % of the tries (``most``), and the amount that the next try should
-    request (``nearly_all``), whatever its inputs are.
+    """What would have sufficed for 95 of a hundred tries (``most``), and what the next one should ask for
+    (``nearly_all``), whatever its inputs are.
 
-    None: unknown.
+    None: that is not known.
     """
 
     most: float | None

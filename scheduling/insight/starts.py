@@ -63,7 +63,7 @@ HOLDING = frozenset(
 
 
 class StartSource(str, Enum):
-    """The source of an expected start."""
+    """What an expected start rests on."""
 
     FORECAST = "forecast"
     """Lading's own plan for upcoming work."""

@@ -408,7 +408,7 @@ APART = {
     # What names no architecture runs on that of its site.
     "features_of_another_arch": (
         'resources(features=["sve"])',
-        ["no machine has arch x86_64 (that of tasks without the hint arch) and has sve; there are: "],
+        ["no machine has arch x86_64 (that of tasks without the hint arch) and has sve; available: "],
     ),
     "features_where_there_are_none": (
         'resources(features=["sve"], site="small")',

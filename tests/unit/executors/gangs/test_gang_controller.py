@@ -57,7 +57,7 @@ def test_members_start_together(house: House, lab: HoldingSite) -> None:
     assert lab.held == {}
     words = {told(job.reason) for job in house.jobs().values()}
     assert words == {
-        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, and its members need 4"
+        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, but its members need 4"
     }
     house.queue("workers.2")
     house.tick(6)

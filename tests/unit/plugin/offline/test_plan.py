@@ -215,7 +215,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     free = folder.write("free.csv", CATALOGUE + "\nfree,1,1,x86_64,0,,0,0\n")
     assert folder.fault(JOBS, "--catalogue", free).startswith("free.csv:7: usd_per_hour '0' is not above zero")
     ppc = folder.write("ppc.csv", "instance_type,vcpus,memory_gib,usd_per_hour,arch\np9,4,16,0.1,ppc64le\n")
-    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; there are p9 (ppc64le)")
+    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; available: p9 (ppc64le)")
     assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
     assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
     assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")

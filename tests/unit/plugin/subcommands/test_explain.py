@@ -97,7 +97,7 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
         "   ten: it can run there",
         "   four: it can run there",
         "   small: it can never run there: requests 4 cpus, 1 GiB memory, more than any site can ever give: the "
-        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, too little cpus",
+        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, not enough cpus",
         "3. ranking: four (3 of 4 nodes are idle), ten (5 of 10 nodes are idle)",
         "4. rules × matches:",
         "   the full request, 16 cpus, 1 GiB memory: ten has room now",

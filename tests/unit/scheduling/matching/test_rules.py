@@ -186,7 +186,7 @@ def half(job: PlannedJob) -> Sequence[Mapping[str, object]]:
         ([{"instance_type": "large"}], "relaxes 'instance_type'"),
         ([{"features": frozenset()}], "relaxes 'features'"),
         ([{"capacity_type": "on-demand"}], "relaxes 'capacity_type'"),
-        (["cpus"], "answers 'cpus'; valid: mappings"),
+        (["cpus"], "returned 'cpus'; valid: mappings"),
         (None, "failed: TypeError"),
     ],
 )

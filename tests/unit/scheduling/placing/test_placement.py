@@ -224,7 +224,7 @@ def test_a_job_that_never_fits_fails_with_what_is_lacking_and_delays_no_other() 
     found = assign([waits("huge", cpus=64), waits("a")], view("local", MACHINE))
     assert sites_of(found) == {"a": "local"}
     assert "64 cpus" in told(found.refused["huge"])
-    assert told(found.refused["huge"]).endswith("too little cpus")
+    assert told(found.refused["huge"]).endswith("not enough cpus")
 
 
 @pytest.mark.parametrize("possible", [(), (MACHINE,)])
