@@ -831,4 +831,4 @@ def test_options_that_make_no_sense_are_refused(make: Make, tmp_path: Path) -> N
     (flow.folder / "bad.toml").write_text("[sites.here]\nkind = 'nothing'\n")
     assert "[sites.here]" in flow.run("--lading-sites-file", "bad.toml", status=1)
     assert "valid: rules, all, none" in flow.run("--lading-limits", "some", status=1)
-    assert "is no hurry" in flow.run("--lading-hurry", "soon", status=1)
+    assert "is not a hurry" in flow.run("--lading-hurry", "soon", status=1)

@@ -109,7 +109,7 @@ def test_daemons_are_killed_under_load(
     login.restart()
     slurm.kill_controller()
     tokens += site.put(2)
-    assert wait_until(lambda: "could not be asked" in (look(site.site).note or ""), 30, 0.2)
+    assert wait_until(lambda: "could not be queried" in (look(site.site).note or ""), 30, 0.2)
     api.gates[HEALTH].set()
     slurm.start_controller()
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}

@@ -412,7 +412,7 @@ APART = {
     ),
     "features_where_there_are_none": (
         'resources(features=["sve"], site="small")',
-        ["hint features: 'sve' cannot be had, because no machine has been given any"],
+        ["hint features: 'sve' is not available, because no machine has been given any"],
     ),
     "nodes_over_machines": (
         'resources(site="hpc", nodes=3, max_instances=2)',

@@ -218,10 +218,10 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     paper.write("status", "1")
     time.sleep(1.1)
     assert [event["event"] for event in paper.go()] == []
-    assert "could not be asked" in str(paper.poller.unasked)
+    assert "could not be queried" in str(paper.poller.unasked)
     assert paper.poller.known() == {"a"}
     paper.give("b")
-    assert "could not be asked" in message_in(only(paper.go(), "waiting"))
+    assert "could not be queried" in message_in(only(paper.go(), "waiting"))
     paper.begin("a")
     paper.finish("a")
     paper.go()
