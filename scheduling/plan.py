@@ -105,8 +105,6 @@ class FilledMachines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An empty instance to release, and why."""
-
     location: str
     reason: Reason
 
@@ -122,8 +120,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A job that can never run here, and why."""
-
     job: str
     reason: Reason
 

@@ -319,7 +319,6 @@ def _begins(run: ComingRun, ends: Mapping[str, str]) -> dict[str, WorkflowStep]:
 
 
 def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
-    """The name of the step with whose end a task ends."""
     return task.jobs[0].name if _is_one(task) else f"{run.name} {task_id} end"
 
 

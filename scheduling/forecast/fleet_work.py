@@ -135,7 +135,6 @@ class FleetWork:
         self._suits: dict[tuple[Vector, MachineKind], list[bool]] = {}
 
     def class_like(self, step: WorkflowStep) -> StepClass:
-        """The class of a step."""
         run, pool = ("run", step.job.run or ""), ("pool", step.pool or "")
         slots = [(run, 1)] if run in self.most and step.seconds else []
         if step.seconds and step.pool_slots <= self.most.get(pool, -1):

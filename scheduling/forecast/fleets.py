@@ -66,7 +66,6 @@ class FleetMachine:
 
     @property
     def kind(self) -> str | None:
-        """Its instance type."""
         if self.bin is not None:
             return self.bin.type.name
         return None if self.location is None else self.location.instance_type
@@ -510,7 +509,6 @@ class FleetRun:
         return home
 
     def _launch(self, its_class: int, bucket: int, queue: deque[int], time: float) -> None:
-        """Launch machines for waiting steps, as far as the fleet and the limits allow."""
         launched = self.menu[its_class]
         if launched is None:
             return
@@ -592,7 +590,6 @@ class FleetRun:
         return True
 
     def schedule(self) -> Schedule:
-        """When and where every step starts."""
         work, steps = self.work, self.work.forecast.steps
         planned = [
             PlannedMachine(each.boot, each.up, each.location, each.bin, closes=each.closes) for each in self.machines

@@ -216,7 +216,6 @@ class Planner:
 
 
 def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
-    """The value of time and the deadline of each run."""
     return {run: (forecast.hurries.get(run), forecast.finish_by.get(run)) for run in forecast.began}
 
 

@@ -106,7 +106,6 @@ class Gang:
 
     @property
     def pending(self) -> Partition | None:
-        """The first partition without room."""
         names = {each.partition for each in self.held}
         return next((each for each in self.partitions if each.name not in names), None)
 
@@ -239,7 +238,6 @@ def _answered(gang: Gang, event: Event) -> Gang:
 
 
 def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
-    """Try the next place, or end the pass."""
     pending = gang.pending
     if pending is None:
         started: list[Effect] = [Start(tuple(each.partition for each in gang.held))]

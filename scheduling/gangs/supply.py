@@ -67,7 +67,6 @@ def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool =
 
 
 def _of_one(demand: Demand, *, spread: bool) -> Reason | None:
-    """Why the members of one partition can never have room together."""
     for asked, count in Counter(demand.asked).items():
         most = sum(_copies(asked, each, spread=spread) for each in demand.supplies)
         if most < count:
@@ -83,7 +82,6 @@ def _of_one(demand: Demand, *, spread: bool) -> Reason | None:
 
 
 def _of_all(demands: Sequence[Demand], *, spread: bool) -> Reason | None:
-    """Why the members of all partitions can never have room together."""
     supplies = _union(demands)
     sites = [each.site for each in supplies]
     jobs = sum(len(each.asked) for each in demands)
@@ -109,7 +107,6 @@ def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
 
 
 def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
-    """The supplies of all partitions together."""
     by_site: dict[str, SiteSupply] = {}
     for supply in (each for demand in demands for each in demand.supplies):
         before = by_site.get(supply.site)

@@ -142,7 +142,6 @@ class Expression:
             raise ExpressionError(f"{self.text!r}: {type(error).__name__}: {error}") from error
 
     def _result(self, value: object) -> float:
-        """The number that a hint of this kind takes."""
         if isinstance(value, Amount):
             wanted = {"memory": BYTES, "time": SECONDS}.get(self.kind)
             if value.unit != wanted:
@@ -396,7 +395,6 @@ class Amount:
 
 
 def unit_of(value: object) -> str:
-    """The unit of a value, as text."""
     if isinstance(value, Amount):
         return value.unit
     return PLAIN if isinstance(value, (int, float)) else f"{value!r}"[:80]

@@ -134,7 +134,6 @@ class _Line(NamedTuple):
 def _lines(
     points: Sequence[Point], floors: Sequence[Point], number: int, most_short: float, slopes: Iterable[float]
 ) -> _Line:
-    """Return the line with the least cost."""
     weight = sum(each.seconds for each in points)
     mean = sum((each.size or 0.0) * (each.seconds if weight else 1.0) for each in points) / (weight or len(points))
     return min(

@@ -26,7 +26,6 @@ def begin(at: float, period: Period) -> datetime:
 
 
 def following(start: datetime, period: Period) -> datetime:
-    """The start of the next period."""
     if period is Period.MONTH:
         return (start + timedelta(days=32)).replace(day=1)
     return start + timedelta(days=7 if period is Period.WEEK else 1)

@@ -49,7 +49,6 @@ class Admission:
 
     @property
     def is_open(self) -> bool:
-        """Whether it accepts every job."""
         return self.dags is None and self.teams is None and not self.accounts
 
     def takes(self, dag_id: str | None, team: str | None) -> bool:
@@ -103,7 +102,6 @@ def refusal(sites: Iterable[tuple[str, Admission]], dag_id: str | None, team: st
 
 
 def listed(patterns: Sequence[str]) -> str:
-    """Patterns as a table writes them."""
     return f"[{', '.join(shortened(each) for each in patterns)}]"
 
 

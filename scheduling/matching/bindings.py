@@ -59,7 +59,6 @@ class Binding:
         return inside and fnmatchcase(dag_id, self.dag) and fnmatchcase(task_id, self.task)
 
     def hints(self) -> dict[str, object]:
-        """The hints that it adds to a task."""
         more: dict[str, object] = {"filters": list(self.filters)} if self.filters else {}
         if self.matching:
             more["matching"] = as_written(self.matching)

@@ -126,7 +126,6 @@ def _tried(job: WaitingJob, its_route: Route, sites: Sequence[SiteView], *, is_o
 
 
 def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
-    """Whether a stop has room now, as text."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
     has_room = site.trouble is None and any(

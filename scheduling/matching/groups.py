@@ -49,7 +49,6 @@ class JobGroup:
         return max(min(rooms), 0) if rooms else None
 
     def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> Reason:
-        """Why a job of a full group waits."""
         if self.max_jobs is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_jobs:
             return because("task_jobs", most=self.max_jobs, task=self.task)
         return because("run_jobs", most=self.run_max_jobs)
@@ -164,7 +163,6 @@ class GroupMachines:
         return InstanceLimits(tasks=left["task"], runs=left["run"])
 
     def reason(self, label: Label) -> Reason:
-        """Why a job of a group that can use no further machine waits."""
         most = self.most[label]
         if label.kind == "task":
             return because("task_machines", most=most, task=label.name.rpartition(" ")[2])
@@ -220,7 +218,6 @@ class Allowance:
         return not self.most or all(location in self.used[label] for label in self.full(job))
 
     def put(self, job: PlannedJob, machine: str) -> None:
-        """Count the machine of a job."""
         self._count(job, machine, 1)
 
     def put_batch_job(self, job: PlannedJob, queue: str) -> None:

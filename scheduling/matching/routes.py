@@ -49,7 +49,6 @@ def rankable(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> Sequ
 
 
 def as_match(job: WaitingJob, site: SiteView) -> Match:
-    """A site as rankings see it."""
     available, total = site.nodes(minimum(job)) or (None, None)
     wait = None if site.waits is None else site.waits.expected(site.name, job.queue, job.resources.cpus * job.nodes)
     return Match(site.name, available, total, wait, site.burst_after > 0)
@@ -113,7 +112,6 @@ def place(stop: Stop) -> str:
 
 
 def nowhere(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
-    """Why a job has no route."""
     if matches(job, sites):
         return because("no_rule_for_less")
     return refusal(minimum(job), sites)

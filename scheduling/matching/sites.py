@@ -113,7 +113,6 @@ class SiteView:
         )
 
     def types(self, pattern: str) -> frozenset[str]:
-        """The instance types there that match a pattern."""
         there = {each.instance_type for each in (*self.possible, *self.locations)}
         return frozenset(each for each in there if each is not None and fnmatchcase(each, pattern))
 
@@ -177,7 +176,6 @@ class SiteView:
         return not self.is_new and waited >= self.burst_after
 
     def why_not(self, job: PlannedJob) -> Reason:
-        """Why it has no room for a job now."""
         if self.trouble is not None:
             return self.trouble
         asked = resolved(job, self.arch)
@@ -231,7 +229,6 @@ def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
 
 
 def _not_open(job: WaitingJob, sites: Iterable[SiteView]) -> Reason:
-    """Why none of these sites accepts jobs of its Dag and team."""
     return admission.refusal([(site.name, site.admission) for site in sites], job.dag_id, job.team)
 
 

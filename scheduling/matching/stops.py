@@ -62,7 +62,6 @@ def as_text(targets: Sequence[str], filters: Sequence[str]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def of_text(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The targets and the filters of a job."""
     targets, filters = json.loads(text)
     return tuple(targets), tuple(filters)
 
