@@ -1,1 +1,1 @@
-"""Runnable examples."""
+"""Example Dags, ready to run."""

@@ -1,5 +1,5 @@
-"""Estimate pi on a batch cluster whose nodes need no Airflow: a job array with an element for each seed, then a task
-that adds up.
+"""Estimate pi on a batch cluster whose nodes need no Airflow: a job array with one element per seed, then a task that
+adds up the results.
 
 The site is a batch site of ``[lading] sites_file``, such as::
 
@@ -8,7 +8,7 @@ The site is a batch site of ``[lading] sites_file``, such as::
     ssh_conn_id = "hpc_login"
     work_dir = "/scratch/me/lading"
 
-Without ``ssh_conn_id`` the commands of the batch system run on this machine.
+Without ``ssh_conn_id``, the commands of the batch system run on this machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""More work than this machine can do: what finds no room goes to spot machines, also when AWS reclaims one of them.
+"""More work than this machine can do: tasks that find no room go to spot machines, and survive when AWS reclaims one.
 
-The tasks name no site, so they fill the first one of the sites file and overflow to the next that takes such tasks: see
-docs/how_to/ec2.md for the tables. A part whose machine is reclaimed is done again and uses up no try; it says in its
-log when it learns of that, for that is when a longer one would store what it has. The report says what ran where.
+The tasks name no site, so they fill the first site of the sites file and overflow to the next one that takes such
+tasks: see docs/how_to/ec2.md for the tables. A part whose machine is reclaimed is repeated without using up a retry. It
+logs when it learns that its machine will be reclaimed, which is when a longer task would save its state. The report
+says how many parts ran on each machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Part(TypedDict):
 
 
 def ends_at() -> float | None:
-    """When this job is asked to end because its machine goes, seconds since the epoch; None: that is not known."""
+    """Return when this job will be stopped because its machine is being reclaimed, in epoch seconds; None: unknown."""
     notice = Path(os.environ.get("LADING_ENDS_AT", "/nowhere"))
     return float(notice.read_text()) if notice.exists() else None
 
@@ -35,23 +36,23 @@ def ends_at() -> float | None:
 @dag(
     schedule=None,
     params={
-        "parts": Param(8, type="integer", minimum=1, description="how many tasks there are"),
-        "seconds": Param(30, type="integer", minimum=1, description="how long each of them takes"),
+        "parts": Param(8, type="integer", minimum=1, description="the number of tasks"),
+        "seconds": Param(30, type="integer", minimum=1, description="how long each task takes"),
     },
-    max_active_tasks=1000,  # how many run at once is for resources to say
+    max_active_tasks=1000,  # leave it to resources how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def burst() -> None:
     @task(executor_config=resources(cpus=0.25, memory=256))
     def sizes() -> list[int]:
-        """The seconds of each part."""
+        """Return the duration of each part, in seconds."""
         params = get_current_context()["params"]
         return [params["seconds"]] * params["parts"]
 
     @task(executor_config=resources(cpus=1, memory=512, time="1h"))
     def throw(seconds: int) -> Part:
-        """How many random points of a square lie in its quarter of a circle."""
+        """Count how many random points of a square lie in its quarter circle."""
         points = inside = 0
         end, is_told = time.monotonic() + seconds, False
         while time.monotonic() < end:
@@ -59,7 +60,7 @@ def burst() -> None:
             points += 1000
             if not is_told and (at := ends_at()) is not None:
                 is_told = True
-                print(f"AWS takes this machine away: there are {at - time.time():.0f} s left")
+                print(f"AWS is reclaiming this machine: {at - time.time():.0f} s left")
             time.sleep(0.1)
         return Part(machine=socket.gethostname(), points=points, inside=inside)
 

@@ -1,12 +1,13 @@
-"""Which packages are kin? A tree of them from MinHash sketches, made on a batch cluster.
+"""Which packages are related? A tree of them from MinHash sketches, computed on a batch cluster.
 
-Genomes are compared by the thousand in this way (Mash, https://doi.org/10.1186/s13059-016-0997-x). Of each sample only
-its sketch is kept, the smallest hashes of its k-mers; what two sketches share gives the distance of the samples, and
-the distances make a tree. Genomes do not lie on every machine, but the sources of Python's library do: its packages
-are the samples here, and text takes the place of bases.
+This is how genomes are compared by the thousand (Mash, https://doi.org/10.1186/s13059-016-0997-x). Only a sketch of
+each sample is kept: the smallest hashes of its k-mers. The overlap of two sketches gives the distance of the samples,
+and the distances give a tree. Few machines have genomes, but all have the sources of Python's standard library, so its
+packages are the samples here, and text takes the place of bases.
 
-Every task is a job of the batch system; the sketches, which do the work, are one job array. Set ``LADING_EXAMPLE_SITE``
-where Airflow parses this file, or write here, the name of a batch site of ``[lading] sites_file``, such as::
+Every task is a job of the batch system; the sketches, which do the work, are one job array. The site is a batch site of
+``[lading] sites_file``. Set the environment variable ``LADING_EXAMPLE_SITE`` to its name where Airflow parses this
+file, or edit ``SITE`` here. The table of the site could be::
 
     [sites.hpc]
     kind = "slurm"              # or pbspro, torque, lsf, sge: the Dag stays the same
@@ -36,7 +37,7 @@ from lading.operators import resources
 
 SITE = os.environ.get("LADING_EXAMPLE_SITE", "hpc")
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-# Not the library itself: other people's packages and its own tests.
+# Not part of the library itself: third-party packages and the library's own tests.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 KMER = 16  # characters
 SKETCH = 1000  # hashes
@@ -49,12 +50,12 @@ class Sample(TypedDict):
 
 class Sketch(TypedDict):
     name: str
-    kmers: int  # different ones
+    kmers: int  # the number of distinct ones
     hashes: list[int]  # the smallest, ascending
 
 
 def largest(count: int) -> list[Sample]:
-    """The packages of the library with the most source code, largest first."""
+    """Return the packages of the library with the most source code, largest first."""
     found: list[tuple[int, Sample]] = []
     for folder in LIBRARY.iterdir():
         if folder.is_dir() and folder.name not in LEFT_OUT:
@@ -65,7 +66,7 @@ def largest(count: int) -> list[Sample]:
 
 
 def sketched(sample: Sample) -> Sketch:
-    """The sketch of a sample: its k-mers at every place of every file, whatever the space between words is."""
+    """Compute the sketch of a sample from the k-mers at every position of every file, ignoring runs of whitespace."""
     kmers: set[int] = set()
     for file in sample["files"]:
         text = b" ".join(Path(file).read_bytes().split())
@@ -74,7 +75,7 @@ def sketched(sample: Sample) -> Sketch:
 
 
 def distance(left: Sketch, right: Sketch) -> float:
-    """The Mash distance, from 0 for equal samples to 1 for those that share nothing."""
+    """Return the Mash distance, from 0 for equal samples to 1 for samples that share nothing."""
     union = nsmallest(SKETCH, set(left["hashes"]) | set(right["hashes"]))
     shared = len(set(left["hashes"]) & set(right["hashes"]) & set(union))
     if not shared:
@@ -84,7 +85,7 @@ def distance(left: Sketch, right: Sketch) -> float:
 
 
 def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> str:
-    """The tree in Newick's notation, by joining the two clusters whose members are nearest on average (UPGMA)."""
+    """Return the tree in Newick format, joining the clusters whose members are nearest on average (UPGMA)."""
     clusters = [([name], name, 0.0) for name in names]  # members, text, height
 
     def apart(pair: tuple[int, int]) -> float:
@@ -102,13 +103,13 @@ def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> s
 
 @dag(
     schedule=None,
-    params={"samples": Param(8, type="integer", minimum=2, description="how many packages, the largest first")},
+    params={"samples": Param(8, type="integer", minimum=2, description="how many packages, largest first")},
     default_args={
         "executor_config": resources(site=SITE, cpus=1, memory="1 GiB * attempt", time="10 min"),
         "retries": 1,
         "retry_delay": timedelta(seconds=10),
     },
-    max_active_tasks=1000,  # how many run at once is for the batch system to say
+    max_active_tasks=1000,  # leave it to the batch system how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
@@ -125,7 +126,7 @@ def cluster_sketches() -> None:
 
     @task
     def tree(sketches: Sequence[Sketch]) -> dict[str, object]:
-        # A slice fetches all results of a mapped task at once, an iteration would fetch them one by one.
+        # A slice fetches all results of a mapped task at once; iterating would fetch them one by one.
         made = sketches[:]
         pairs = {frozenset((a["name"], b["name"])): distance(a, b) for a, b in combinations(made, 2)}
         nearest = min(pairs, key=lambda pair: pairs[pair])

@@ -1,16 +1,16 @@
-"""What is wished for and what will do: on an A100 if there is one to be had now, else on whatever the site has.
+"""Requirements and preferences: run on an A100 if one is available now, otherwise on whatever the site has.
 
-The Dag names no place. Where its tasks go is for the sites file to say, which knows the machines::
+The Dag names no place. The sites file, which knows the machines, says where its tasks go::
 
     [[bindings]]
     dag = "gpu_wishes"
     task = "train"
     targets = ["hpc/gpu", "cloud/g6.*"]
 
-``preferred`` is a wish: an A100 that is busy is not waited for if a V100 is idle. What a machine must have stands in
-``features``: with ``features=["gpu"]`` beside it the task would never go to a machine without one. Its cpus are a
-range, so it starts on what is left of a machine instead of waiting for all of it. Which place it has got, and why, says
-``airflow lading explain gpu_wishes RUN train 0``.
+``preferred`` is a preference: the task does not wait for a busy A100 if a V100 is idle. ``features`` is a requirement:
+with ``features=["gpu"]`` the task would never go to a machine without a GPU. The task's cpus are a range, so it starts
+with what is left of a machine instead of waiting for all of it. ``airflow lading explain gpu_wishes RUN train 0`` shows
+where it was placed, and why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Model(TypedDict):
 
 
 def score(seed: int, part: int, parts: int) -> int:
-    """The share of one process of what stands for a training: the best hash of its numbers."""
+    """Stand in for training: one process's share of the search for the largest hash."""
     steps = range(part, STEPS, parts)
     return max(int(hashlib.sha256(f"{seed} {step}".encode()).hexdigest(), 16) for step in steps)
 
@@ -44,7 +44,7 @@ def score(seed: int, part: int, parts: int) -> int:
 def gpu_wishes() -> None:
     @task(executor_config=resources(cpus=(0.5, 8), memory=("400 MiB", "2 GiB"), preferred=["a100"]))
     def train(seed: int) -> Model:
-        """Use as many processes as there are cpus to use."""
+        """Use as many processes as there are cpus."""
         cpus = max(1, int(float(os.environ.get("LADING_CPUS", "1"))))
         with ProcessPoolExecutor(cpus) as pool:
             best = max(pool.map(score, [seed] * cpus, range(cpus), [cpus] * cpus))
@@ -52,7 +52,7 @@ def gpu_wishes() -> None:
 
     @task
     def best(models: list[Model]) -> Model:
-        """However many cpus each training had, the same one is the best."""
+        """Return the best model, which does not depend on how many cpus each training had."""
         return max(models, key=lambda each: each["score"])
 
     best(train.expand(seed=SEEDS))  # type: ignore[arg-type]

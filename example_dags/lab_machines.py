@@ -1,7 +1,7 @@
 """Tasks of three sizes on the machines of a site called `lab`: an estimate of π from random points.
 
-Lading packs them by what they ask for: a machine of two cores runs eight small ones, or a large one and four small
-ones. The report says which machine has run how many. See docs/how_to/machines.md for the table of the site.
+Lading packs them by the resources they request: a machine with two cores runs eight small tasks, or a large one and
+four small ones. The report says how many tasks each machine ran. See docs/how_to/machines.md for the site's table.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Part(TypedDict):
 
 
 def throw(points: int) -> Part:
-    """How many of so many random points of a square lie in its quarter of a circle, and where that was found out."""
+    """Count how many random points of a square lie in its quarter circle, and say which machine did it."""
     inside = sum(random.random() ** 2 + random.random() ** 2 <= 1 for _ in range(points))
     return Part(machine=f"{getpass.getuser()}@{socket.gethostname()}", points=points, inside=inside)
 
 
 @dag(
     schedule=None,
-    params={"parts": Param(40, type="integer", minimum=4, description="how many tasks there are")},
+    params={"parts": Param(40, type="integer", minimum=4, description="the number of tasks")},
     default_args={"executor_config": resources(site="lab"), "retries": 1},
-    max_active_tasks=1000,  # how many run at once is for resources to say
+    max_active_tasks=1000,  # leave it to resources how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def lab_machines() -> None:
     @task(executor_config=resources(site="lab", cpus=0.25, memory=256))
     def sizes(share: float, points: int) -> list[int]:
-        """So large a share of the parts, each of so many points."""
+        """Return the points of each part, for a share of all parts."""
         return [points] * round(share * get_current_context()["params"]["parts"])
 
     @task(executor_config=resources(site="lab", cpus=0.25, memory=256))

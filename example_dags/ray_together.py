@@ -1,12 +1,12 @@
-"""How many primes are there? A head and its workers, which start together or not at all, and talk to each other.
+"""How many primes are there? A head and its workers start together or not at all, and talk to each other.
 
-That is how a Ray cluster begins, or an MPI program, or a service with its clients: one without the others does nothing
-but cost money. Here the head hands out ranges of numbers over the network, each worker counts the primes in those that
-it gets, and the head adds them up. Without ``gang`` Airflow might start the head when there is room for one task
-alone, and the workers hours later.
+That is how a Ray cluster starts, or an MPI program, or a service with its clients: part of it alone only costs money.
+Here the head hands out ranges of numbers over the network, each worker counts the primes in the ranges it gets, and the
+head adds up the counts. Without ``gang``, Airflow might start the head when there is room for one task only, and the
+workers hours later.
 
-It runs on any site whose machines can hold room (docs/how_to/gangs.md), and on several machines where these reach each
-other by their host names.
+It runs on any site whose machines can hold room (docs/how_to/gangs.md), and on several machines if these can reach each
+other by host name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lading.operators import resources
 WORKERS = 3
 BELOW = 200_000
 STEP = 5_000
-# Seconds within which the head and its workers find each other; they have started together.
+# How many seconds the head and its workers, which start together, have to find each other.
 PATIENCE = 120
 
 
@@ -39,7 +39,7 @@ class Address(TypedDict):
 
 
 class Work:
-    """The ranges that are not counted yet, and how many primes there are in the others."""
+    """The ranges not handed out yet, and the number of primes in those counted."""
 
     def __init__(self) -> None:
         self.ranges = deque((start, min(start + STEP, BELOW)) for start in range(0, BELOW, STEP))
@@ -62,18 +62,16 @@ class Work:
 
 
 def is_prime(number: int) -> bool:
-    """Whether a number is a prime."""
     return number > 1 and all(number % each for each in range(2, int(number**0.5) + 1))
 
 
 def lines(connection: socket.socket) -> Iterator[Any]:
-    """What the other side says, one JSON value in each line."""
+    """Yield the messages of the other side, one JSON value per line."""
     with connection.makefile("r", encoding="utf-8") as stream:
         yield from map(json.loads, stream)
 
 
 def say(connection: socket.socket, value: object) -> None:
-    """Say something to the other side."""
     connection.sendall(json.dumps(value).encode() + b"\n")
 
 
@@ -84,7 +82,7 @@ def look_after(connection: socket.socket, word: str, work: Work) -> None:
         hello = next(said)
         if hello.get("word") != word:
             return
-        # It counts as one also where the others have left nothing for it.
+        # Count the worker even if the others leave no range for it.
         work.welcome(hello["name"])
         while (part := work.next()) is not None:
             say(connection, part)
@@ -100,7 +98,7 @@ def ray_together() -> None:
         execution_timeout=timedelta(minutes=10),
     )
     def head() -> dict[str, int]:
-        """Hand out the work, and add up what comes back."""
+        """Hand out the work, and add up the results."""
         work, word = Work(), secrets.token_hex(16)
         with socket.create_server((socket.gethostname(), 0)) as server:
             server.settimeout(PATIENCE)
@@ -122,12 +120,12 @@ def ray_together() -> None:
         execution_timeout=timedelta(minutes=10),
     )
     def worker(number: int) -> int:
-        """Count the primes in the ranges that the head hands out; returns how many ranges these were."""
+        """Count the primes in the ranges that the head hands out; return the number of ranges."""
         deadline, address = time.monotonic() + PATIENCE, None
         while address is None:
             address = get_current_context()["ti"].xcom_pull(task_ids="head", key="address", map_indexes=-1)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the head has not said within {PATIENCE} s where it is")
+                raise TimeoutError(f"the head did not push its address within {PATIENCE} s")
             time.sleep(0.2)
         counted = 0
         with socket.create_connection((address["host"], address["port"]), timeout=PATIENCE) as connection:

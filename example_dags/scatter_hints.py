@@ -1,8 +1,8 @@
-"""Scatter with all hints: what each job asks for depends on its own inputs.
+"""Scatter with every kind of hint: the resources of each job depend on its own inputs.
 
-Some texts of different sizes are written, and the most frequent words of each are counted. No more than two counts run
-at once, no more than four jobs of the whole run, and the memory of each depends on the size of its text. A count that
-runs out of memory or time asks for more when it is tried again.
+The Dag writes texts of different sizes and counts the most frequent words of each. At most two counts and four jobs of
+the whole run are at work at once, and the memory of each count depends on the size of its text. A count that runs out
+of memory or time requests more in its next try.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def folder() -> Path:
     schedule=None,
     params={"folder": Param("", type="string", description="where the texts go; empty: scatter_hints in AIRFLOW_HOME")},
     default_args={
-        "executor_config": resources(cpus=0.25, max_jobs=4),  # four jobs of the whole run at once
+        "executor_config": resources(cpus=0.25, max_jobs=4),  # at most four jobs of the whole run at once
         "retries": 2,
         "retry_delay": timedelta(seconds=1),
     },
-    max_active_tasks=1000,  # how many run at once is for resources to say
+    max_active_tasks=1000,  # leave it to resources how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def scatter_hints() -> None:
     @task
     def texts() -> list[str]:
-        """Write texts of 1 to 6 times 100,000 words."""
+        """Write texts of 100,000 to 600,000 words."""
         folder().mkdir(parents=True, exist_ok=True)
         paths = []
         for number in range(1, 7):

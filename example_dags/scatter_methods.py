@@ -1,6 +1,6 @@
 """Scatter in the three ways of CWL: pairs, all combinations, and all combinations as a table.
 
-Each Dag runs on any executor; on Lading its jobs are packed by what they need.
+Each Dag runs on any executor; on Lading, its jobs are packed by the resources they request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def scatter_flat_crossproduct() -> None:
 
     @task(executor_config=SMALL)
     def best(sizes: Sequence[dict[str, object]]) -> dict[str, object]:
-        """The best way for each text."""
+        """Return the best way for each text."""
         ways: dict[str, tuple[object, object]] = {}
         for each in sizes:
             candidate = (each["bytes"], each["how"])

@@ -1,8 +1,8 @@
-"""A chain of tasks for each of several samples that stays on the machine where the files of the sample are.
+"""A chain of tasks per sample that stays on the machine with the sample's files.
 
-The machines are those of a site called `lab`, whose disks are their own, with `policy = "data_locality"` and
-`locality_wait = "10m"`: a task waits for so long for the machine that has its file. What a task returns names the file
-that it has written, which is all that Lading needs to know. See docs/explanation/placement.md.
+The machines belong to a site called `lab` and have local disks. The site has `policy = "data_locality"` and
+`locality_wait = "10m"`: a task waits up to ten minutes for the machine that has its file. Each task returns the path of
+the file it has written, which is all Lading needs to know. See docs/explanation/placement.md.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def machine() -> str:
 
 @dag(
     schedule=None,
-    params={"samples": Param(6, type="integer", minimum=1, description="how many chains there are")},
+    params={"samples": Param(6, type="integer", minimum=1, description="the number of chains")},
     default_args={"executor_config": LAB},
-    max_active_tasks=1000,  # how many run at once is for resources to say
+    max_active_tasks=1000,  # leave it to resources how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
@@ -45,7 +45,7 @@ def stays_with_its_files() -> None:
 
     @task
     def measure(sample: int) -> Sample:
-        """Write a file, and say where it is."""
+        """Write a file and return its path."""
         folder = Path.home() / "lading-samples"
         folder.mkdir(exist_ok=True)
         file = folder / f"{get_current_context()['run_id']}.{sample}"
@@ -54,7 +54,7 @@ def stays_with_its_files() -> None:
 
     @task
     def smooth(sample: Sample) -> Sample:
-        """Write another one from it, on the same machine: there is no other way to it."""
+        """Write a second file from the first, which only works on the same machine."""
         numbers = [float(line) for line in Path(sample["file"]).read_text().splitlines()]
         file = Path(f"{sample['file']}.smooth")
         pairs = itertools.pairwise(numbers)

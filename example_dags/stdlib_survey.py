@@ -1,9 +1,9 @@
-"""Survey the Python standard library of this machine: a mapped task per package, then a report.
+"""Survey this machine's Python standard library: a mapped task per package, then a report.
 
-Three shapes of tasks share the machine: many small packages on a quarter of a core each, some medium ones on half a
-core, a few large ones on a core. Another task holds the whole library in memory and looks for functions that occur
-more than once. The mapped tasks say nothing about memory: Lading packs them by its default until a few of them have
-ended, then by what those used. Other executors run the same file and ignore the hints.
+Tasks of three sizes share the machine: many small packages on a quarter of a core each, some medium ones on half a
+core, and a few large ones on a core. Another task holds the whole library in memory and looks for duplicate functions.
+The mapped tasks request no memory: Lading packs them by its default until a few have finished, then by what those used.
+Other executors run the same file and ignore the hints.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow.sdk import Param, TriggerRule, dag, get_current_context, task
 from lading.operators import resources
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-# Not the library itself: other people's packages, its own tests, and sources that are broken on purpose.
+# Not part of the library itself: third-party packages, the library's own tests, and deliberately broken sources.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests"}
 KILOBYTE = 1000
 
@@ -44,7 +44,7 @@ class Survey(TypedDict):
 
 
 def packages(every: int = 1) -> list[Package]:
-    """Every n-th package of the library; modules that are a single file are grouped by their first letter."""
+    """Return every n-th package of the library; modules that are a single file are grouped by first letter."""
     files: dict[str, list[Path]] = {}
     for path in sorted(LIBRARY.rglob("*.py")):
         top, *below = path.relative_to(LIBRARY).parts
@@ -99,7 +99,7 @@ def survey(package: Package) -> Survey:
 
 
 def duplicates(shortest: int = 10, every: int = 1) -> list[list[str]]:
-    """Functions of at least ``shortest`` lines with the same body, whatever their names: where each group is."""
+    """Return groups of functions with equal bodies and at least ``shortest`` lines, each function as its location."""
     trees = {file: ast.parse(Path(file).read_bytes(), file) for package in packages(every) for file in package["files"]}
     places: dict[str, list[str]] = {}
     for file, tree in trees.items():
@@ -112,7 +112,7 @@ def duplicates(shortest: int = 10, every: int = 1) -> list[list[str]]:
 
 
 def report(surveys: list[Survey], duplicated: list[list[str]]) -> str:
-    """The survey as Markdown."""
+    """Format the survey as Markdown."""
     imports: Counter[str] = Counter()
     for each in surveys:
         imports.update(each["imports"])
@@ -150,14 +150,14 @@ def report(surveys: list[Survey], duplicated: list[list[str]]) -> str:
         "folder": Param("", type="string", description="where the report goes; empty: stdlib_survey in AIRFLOW_HOME"),
         "every": Param(1, type="integer", minimum=1, description="survey every n-th package only"),
     },
-    max_active_tasks=1000,  # how many run at once is for resources to say
+    max_active_tasks=1000,  # leave it to resources how many run at once
     tags=["lading", "example"],
     doc_md=__doc__,
 )
 def stdlib_survey() -> None:
     @task(executor_config=resources(cpus=0.25, memory="128 MiB"))
     def sized(at_least: int, below: int) -> list[Package]:
-        """Name the packages of that many bytes, largest first."""
+        """Return the packages of a size range in bytes, largest first."""
         return sorted(
             (
                 package
@@ -183,7 +183,7 @@ def stdlib_survey() -> None:
     def duplicated() -> list[list[str]]:
         return duplicates(every=get_current_context()["params"]["every"])
 
-    # A shape without packages is skipped, which is no reason to do without the report.
+    # A size without packages is skipped, which must not prevent the report.
     @task(executor_config=resources(cpus=0.25, memory="128 MiB"), trigger_rule=TriggerRule.NONE_FAILED)
     def gather(parts: list[list[Survey]], groups: list[list[str]]) -> dict[str, str]:
         """Write the report; return its folder, its path and its summary."""
@@ -191,7 +191,7 @@ def stdlib_survey() -> None:
         home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
         folder = Path(context["params"]["folder"] or home / "stdlib_survey")
         folder.mkdir(parents=True, exist_ok=True)
-        # A slice fetches all results of a mapped task at once, an iteration would fetch them one by one.
+        # A slice fetches all results of a mapped task at once; iterating would fetch them one by one.
         text = report([survey for part in parts if part for survey in part[:]], groups)
         path = folder / "report.md"
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""What a Dag author writes.
+"""What a Dag author imports.
 
 Nothing here knows on which machine a task will run.
 """
@@ -19,7 +19,8 @@ __all__ = ["JobScriptOperator", "ScatterError", "resources", "scatter", "staged"
 
 
 def __getattr__(name: str) -> Any:
-    # It takes Airflow along, which takes seconds; hints and scatters need none of it until they are used.
+    # Loaded on demand, because it imports Airflow, which takes seconds; hints and scatters need it only when they are
+    # used.
     if name == "JobScriptOperator":
         from lading.operators.job_script import JobScriptOperator
 

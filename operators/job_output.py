@@ -1,4 +1,4 @@
-"""What a batch job prints, and how it is, as lines of a task's log."""
+"""The output and the state of a batch job, as lines of a task's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lading.hooks.job_scripts.run import RunRecord
 
 
 class Lines:
-    """The lines of one run.
+    """The log lines of one run.
 
     :param log: the task's logger
     """
@@ -21,13 +21,13 @@ class Lines:
         self.last: str | None = None
 
     def print(self, output: bytes) -> None:
-        """Log the whole lines in what has been printed since the last time."""
+        """Log the complete lines in newly printed output."""
         *whole, self._begun = (self._begun + self._decoder.decode(output)).split("\n")
         for line in whole:
             self._print(line)
 
     def print_change(self, before: RunRecord, now: RunRecord) -> None:
-        """Log what has changed."""
+        """Log a change of state, reason or job id."""
         if (before.state, before.reason, before.job_id) == (now.state, now.reason, now.job_id):
             return
         name = f"Batch job {now.job_id}" if now.job_id else "The batch job"
@@ -36,7 +36,7 @@ class Lines:
         self._log.info("%s", f"{name} {verb} {now.state}{where}" + (f": {now.reason}" if now.reason else ""))
 
     def end(self) -> None:
-        """Log what has no line end."""
+        """Log a last line that has no line end."""
         self.print(b"")
         rest, self._begun = self._begun, ""
         if rest:

@@ -25,20 +25,20 @@ from lading.hooks.job_scripts.task_run import full_script, new_run, refuse_array
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 
-# The XCom with what is known of the batch job.
+# The XCom that describes the batch job.
 BATCH_JOB = "batch_job"
-# Under this key Airflow's task state store, which outlives a try, has the run of the try that is still running.
+# The key in Airflow's task state store, which outlives a try, for the run of a try that has not finished.
 RUN = "lading_run"
-# Seconds for which a job is tried to be cancelled; Airflow waits no longer for a task that it ends.
+# How many seconds to try to cancel a job; Airflow waits no longer for a task that it kills.
 CANCEL_TIMEOUT = 30.0
 
 
 class JobRejected(SubmitRejected, AirflowFailException):
-    """The batch system does not take the job; another try would change nothing."""
+    """The batch system rejects the job; another try would not help."""
 
 
 class JobScriptOperator(BaseOperator):
-    """Run a job script at a batch site, and wait for its end without a worker::
+    """Run a job script at a batch site, and wait for it without occupying a worker::
 
         JobScriptOperator(
             task_id="solve",
@@ -48,11 +48,12 @@ class JobScriptOperator(BaseOperator):
             attributes={"input": "{{ params.input }}"},
         )
 
-    What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
-    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits again, and cancels before
-    what a try has left whose worker has died. To mark or clear the task cancels the job. Mapped and scattered tasks
-    that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own. With Lading's
-    executor the task itself runs on the machine that has the sites file, unless its ``executor_config`` names a site.
+    The output of the job is copied to the task's log. The task returns the last line of it, and its XCom ``batch_job``
+    has ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits the job again, after
+    cancelling any job left by a try whose worker died. Marking or clearing the task cancels the job. Mapped and
+    scattered tasks with equal requests are submitted as job arrays by the triggerer, and stay separate tasks. With
+    Lading's executor, the task itself runs on the machine that has the sites file, unless its ``executor_config`` names
+    a site.
 
     :param body: the script, with the placeholders and core variables of job scripts; or the name of a file that ends
         with .sh, in the folder of the Dag or below ``template_searchpath``
@@ -61,7 +62,7 @@ class JobScriptOperator(BaseOperator):
         ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives of the scheduler
     :param attributes: more properties, for placeholders
     :param aux_scripts: other scripts by file name, placed next to the main one
-    :param deferrable: wait in the triggerer, for all tasks of a site with one question; otherwise in the worker
+    :param deferrable: wait in the triggerer, which polls once for all tasks of a site; otherwise wait in the worker
     """
 
     template_fields: Sequence[str] = ("body", "site", "properties", "attributes", "aux_scripts")
@@ -73,7 +74,7 @@ class JobScriptOperator(BaseOperator):
         "aux_scripts": "json",
     }
     ui_color = "#e8f1e4"
-    # Its own task runs where the sites file is, unless its executor_config says where.
+    # Its own task runs where the sites file is, unless its executor_config names a site.
     needs_sites_file = True
     _left: dict[str, str | None] | None = None
 
@@ -100,24 +101,24 @@ class JobScriptOperator(BaseOperator):
         self.deferrable = deferrable
 
     def _open(self, name: str | None = None) -> RunSite:
-        """The site as the task's Dag may use it.
+        """Open a site as the task's Dag is allowed to use it.
 
-        :param name: of another one
-        :raises ValueError: it is not open to the Dag, or is none
+        :param name: another site than the task's own
+        :raises ValueError: it does not exist, or is not open to the Dag
         """
         return open_site(name or self.site, self.dag_id, team_of_process())
 
     def execute(self, context: Any) -> str | None:
-        """Submit the script, and wait for its end or defer.
+        """Submit the script, then wait for the job to finish, or defer.
 
-        :raises Rejected: the batch system does not take it
-        :raises JobFailed: it has failed, or was cancelled
-        :raises NearScriptError: the prologue or the epilogue has failed
+        :raises JobRejected: the batch system rejects it
+        :raises JobFailed: it failed or was cancelled
+        :raises NearScriptError: the prologue or the epilogue failed
         """
         from lading.operators.scattering.jobs import JOB
 
         if JOB in context:
-            raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
+            raise AirflowFailException("each element is a separate batch job here; scatter with chunk_size=1")
         site = self._open()
         try:
             asked = self._asked()
@@ -129,7 +130,7 @@ class JobScriptOperator(BaseOperator):
                 self.defer(
                     trigger=JobScriptTrigger(self.site, asked.options()),
                     method_name="execute_complete",
-                    # Sooner, Airflow would take the task for one that was killed, and its job would not be ended.
+                    # With a shorter timeout, Airflow would consider the task killed and its job would not be cancelled.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
                 )
             record, last_line = self._followed(site, record)
@@ -138,9 +139,9 @@ class JobScriptOperator(BaseOperator):
             site.close()
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> str | None:
-        """Go on where the trigger has seen the end of the job.
+        """Continue after the trigger has seen the job finish.
 
-        :raises JobFailed: it has failed, or was cancelled
+        :raises JobFailed: it failed or was cancelled
         """
         site = self._open()
         try:
@@ -149,7 +150,7 @@ class JobScriptOperator(BaseOperator):
             site.close()
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """As Airflow's; but where the trigger has failed or took too long, the job is ended first."""
+        """Do as Airflow does, but first cancel the job if the trigger failed or timed out."""
         if next_method == "__fail__":
             own = {"site": self.site, "token": token(context["ti"])}
             left = context["task_state_store"].get(RUN) or own
@@ -166,14 +167,14 @@ class JobScriptOperator(BaseOperator):
             site.close()
 
     def on_kill(self) -> None:
-        """Cancel the batch job; called when the task is ended while it runs in a worker.
+        """Cancel the batch job; called when the task is killed while it runs in a worker.
 
-        That worker is killed a few seconds later, so the job is not looked at here: :meth:`RunSite.cancel` leaves word
-        of it to a controller of Lading's, and the next try ends what is left.
+        The worker itself is killed a few seconds later, so the cancellation is not verified here:
+        :meth:`RunSite.cancel` leaves that to a controller of Lading's, and the next try cancels what is left.
         """
         if (left := self._left) is None:
             return
-        # On a connection of its own: the other one may be in use, for this is called by a signal handler.
+        # On a separate connection, because this is called by a signal handler and the other one may be in use.
         site = self._open()
         try:
             patiently(lambda: site.cancel([run_left(site, left)]), CANCEL_TIMEOUT)
@@ -183,20 +184,20 @@ class JobScriptOperator(BaseOperator):
             site.close()
 
     def _take_over(self, site: RunSite, asked: JobScript, context: Any) -> JobScript:
-        """End the run of an earlier try that has not seen its end, as its worker has died; and leave word of this one.
+        """Cancel the run left by an earlier try whose worker died, and record the run of this try.
 
-        :returns: the script over the site's own properties
-        :raises TransportError: the earlier run may still be there
-        :raises CancelError: the same
-        :raises NotAllowed: the site is not open to the Dag, or does not take a directive
+        :returns: the script, completed by the site's own properties
+        :raises TransportError: the earlier run may still exist
+        :raises CancelError: the earlier run may still exist
+        :raises NotAllowed: the site is not open to the Dag, or does not accept a directive
         """
-        # Not at the top: parsing a Dag need not wait for what runs a task.
+        # Not at the top, so that parsing a Dag does not import what runs a task.
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         store, own = context["task_state_store"], token(context["ti"])
         left = store.get(RUN)
         if left is not None and left["token"] != own:
-            self.log.info("An earlier try has not seen the end of its batch job, which is cancelled: %s", left["token"])
+            self.log.info("Cancelling the batch job that an earlier try left behind: %s", left["token"])
             self._end_earlier(site, left)
         script = full_script(site, asked, self.dag_id, team_of_process())
         self._left = {"site": site.name, "token": own, "jobname": script.request().jobname}
@@ -217,12 +218,11 @@ class JobScriptOperator(BaseOperator):
                 there.close()
 
     def _asked(self) -> JobScript:
-        """The script as its author gives it."""
         properties = dict(self.properties or {})
         return JobScript(self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **properties)
 
     def _submitted(self, site: RunSite, script: JobScript, ti: Any) -> RunRecord:
-        """The run after its first look; it may wait still, for a limit or for others of its job array."""
+        """Submit the run and return its first record; it may still wait for a limit, or for others of its job array."""
         name = token(ti)
         record = patiently(lambda: new_run(site, script, ti), REACH_TIMEOUT)
         if not self.deferrable:
@@ -232,14 +232,14 @@ class JobScriptOperator(BaseOperator):
             if (prologue := script.render_prologue()) is not None:
                 self.log.info("%s", run_near("prologue", prologue, variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
-        # Where it has others to share a job array with, the triggerer submits it with them.
+        # If other tasks can share a job array with it, the triggerer submits them together.
         first = record if record.gathering else site.advance([record])[0].record
         Lines(self.log).print_change(record, first)
         self.log.info("Its folder at site %s is %s", self.site, record.folder)
         return first
 
     def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
-        """The run when it has ended, and the last line that it has printed."""
+        """Wait for the run to end; return its record and the last line it printed."""
         lines, offset, pause = Lines(self.log), 0, pauses(site.options)
         while True:
             (sighting,) = site.advance([record], {record.token: offset})
@@ -264,7 +264,7 @@ class JobScriptOperator(BaseOperator):
         except (NearScriptError, TransportError) as error:
             if record.state == "succeeded":
                 raise
-            self.log.error("%s", error)  # why the job has failed matters more
+            self.log.error("%s", error)  # the failure of the job matters more
         if record.cause == "submit_rejected":
             raise JobRejected(record)
         if record.state != "succeeded":
@@ -283,40 +283,40 @@ class JobScriptOperator(BaseOperator):
         try:
             message = site.last_output(record)
         except TransportError as error:
-            message = f"(they could not be read: {error})"
+            message = f"(could not be read: {error})"
         return f"\nIts last output:\n{message}" if message else ""
 
 
 def _refuse_range(nodes: object) -> None:
     if isinstance(nodes, (list, tuple)):
         raise JobScriptError(
-            f"nodes = {nodes!r}: a job script has a number of nodes, such as 4; only the hint nodes of a task may be a "
-            "range, at a batch site with mode = 'job'"
+            f"nodes = {nodes!r}: a job script takes one number of nodes, such as 4; only the hint nodes of a task can "
+            "be a range, at a batch site with mode = 'job'"
         )
 
 
 def run_left(site: RunSite, left: Mapping[str, Any]) -> RunRecord:
-    """The run of which a try has left word: its token, and the name of its batch job if its script gave one.
+    """Return the run that a try recorded: its token, and the name of its batch job if its script gave one.
 
-    :raises TransportError: the site could not be asked
+    :raises TransportError: the site could not be reached
     """
     return site.named_run(left["token"], left.get("jobname"))
 
 
 def end_run(site: RunSite, left: Mapping[str, Any]) -> None:
-    """Cancel a run, again while its job is shown, and wait until that has gone; but not beyond :data:`REACH_TIMEOUT`.
+    """Cancel a run, repeatedly if necessary, and wait until its job has gone, for at most :data:`REACH_TIMEOUT`.
 
     :param left: see :func:`run_left`
-    :raises TransportError: that is not known
-    :raises CancelError: the same, or the batch system shows it still
+    :raises TransportError: the outcome is unknown
+    :raises CancelError: the outcome is unknown, or the batch system still shows the job
     """
     (record,) = patiently(lambda: site.cancel([run_left(site, left)]), REACH_TIMEOUT)
     pause, latest = pauses(site.options), time.monotonic() + REACH_TIMEOUT
     while not record.ended and record.gone_since is None:
         if time.monotonic() > latest:
             raise CancelError(
-                f"site {site.name}: {site.system.name} shows job {record.job_id} still, {REACH_TIMEOUT:.0f} s after it "
-                "was asked to end it; look at the node on which it runs"
+                f"site {site.name}: {site.system.name} still shows job {record.job_id} {REACH_TIMEOUT:.0f} s after it "
+                "was told to cancel it; check the node on which it runs"
             )
         time.sleep(pause(record))
         record = site.advance([record])[0].record

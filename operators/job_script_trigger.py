@@ -1,8 +1,8 @@
-"""Waiting for batch jobs in Airflow's triggerer: one question per site, however many tasks are deferred.
+"""Waits for batch jobs in Airflow's triggerer, with one query per site however many tasks are deferred.
 
-The arguments of a trigger are what a task says, and any task can defer with any trigger. So they choose nothing that
-matters: the run is that of the task instance which Airflow's database has deferred, at the site and as the account that
-its Dag and team may use (:func:`lading.hooks.job_scripts.run_site.open_site`).
+The arguments of a trigger come from a task, and any task can defer with any trigger, so nothing that matters depends on
+them. The run is that of the task instance that Airflow's database says has deferred, at the site and with the account
+that its Dag and team are allowed to use (:func:`lading.hooks.job_scripts.run_site.open_site`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 # Seconds between attempts to cancel at a site that does not answer.
 CANCEL_PAUSE = 2.0
-# Seconds that a trigger lives at least. Airflow fails a task that runs again before its scheduler has heard from the
-# executor that the worker that deferred it has ended (SchedulerJobRunner.process_executor_events).
+# How many seconds a trigger lives at least. Airflow fails a task that resumes before its scheduler has learnt from the
+# executor that the deferring worker has exited (SchedulerJobRunner.process_executor_events).
 SETTLING = 8.0
-# What cancels runs whose triggers Airflow does not wait for any more.
+# The tasks that cancel runs whose triggers Airflow no longer waits for.
 CANCELLING: set[asyncio.Task[None]] = set()
 
 
 class Follower:
     """One run that a trigger follows.
 
-    :param record: what is known of it
+    :param record: the latest record of the run
     """
 
     def __init__(self, record: RunRecord) -> None:
@@ -53,7 +53,7 @@ class Follower:
         self.news: asyncio.Queue[RunSighting] = asyncio.Queue()
 
     def receive(self, sighting: RunSighting) -> None:
-        """Take what was seen, and pass it on if it is news."""
+        """Take a sighting, and pass it on if it is news."""
         changed = sighting.record != self.record
         self.record = sighting.record
         self.offset += len(sighting.output)
@@ -62,10 +62,7 @@ class Follower:
 
 
 class SiteWatch:
-    """All runs at one site that this triggerer follows: one connection, one question at a time.
-
-    :param site: where they are
-    """
+    """All runs at one site that this triggerer follows, with one connection and one query at a time."""
 
     shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SiteWatch]]] = WeakKeyDictionary()
 
@@ -83,14 +80,14 @@ class SiteWatch:
     @classmethod
     @asynccontextmanager
     async def at(cls, name: str, dag_id: str, team: str | None) -> AsyncIterator[SiteWatch]:
-        """The watch of a site as a Dag may use it, shared by all triggers in this event loop that use it so.
+        """Return the watch of a site for a Dag, shared by all triggers in this event loop that use the same account.
 
-        :param name: as the Dag's author says it
+        :param name: the site as named by the Dag's author
         :raises ValueError: there is no such site, or it is not open to the Dag
         """
         watches = cls.shared.setdefault(asyncio.get_running_loop(), {})
         site = await asyncio.to_thread(open_site, name, dag_id, team)
-        watch = watches.setdefault(site.name, cls(site))  # another trigger may have been there before
+        watch = watches.setdefault(site.name, cls(site))  # another trigger may have opened it in the meantime
         watch._users += 1
         try:
             yield watch
@@ -100,7 +97,6 @@ class SiteWatch:
 
     @asynccontextmanager
     async def following(self, record: RunRecord) -> AsyncIterator[Follower]:
-        """Follow a run for as long as the context lasts."""
         follower = self.followers[record.token] = Follower(record)
         self._begin()
         try:
@@ -111,10 +107,10 @@ class SiteWatch:
             self._wake.set()
 
     async def cancel(self, record: RunRecord) -> None:
-        """Cancel a run, as often as it takes; those that come meanwhile are cancelled together.
+        """Cancel a run, repeatedly if necessary; runs to cancel that arrive meanwhile are cancelled together.
 
-        This continues when its caller no longer waits. A run is looked at until its site does not show it any more,
-        for a batch system may take an order to cancel and do nothing; then :meth:`RunSite.advance` repeats it.
+        Cancelling continues when the caller no longer waits. The run is polled until its site no longer shows it,
+        because a batch system may accept a cancellation and do nothing; :meth:`RunSite.advance` then repeats it.
         """
         self._doomed[record.token] = record
         if self._cancelling is None:
@@ -127,7 +123,7 @@ class SiteWatch:
             doomed = list(self._doomed.values())
             try:
                 records = await asyncio.to_thread(self.site.cancel, doomed)
-            except Exception as error:  # whatever stands in the way may pass
+            except Exception as error:  # the error may be temporary
                 self.site.trouble.begin(what, error)
                 await asyncio.sleep(CANCEL_PAUSE)
                 continue
@@ -141,14 +137,14 @@ class SiteWatch:
         await self._close_if_idle()
 
     def _begin(self) -> None:
-        """Look at all runs soon."""
+        """Poll all runs soon."""
         self._wake.set()
         if self._task is None:
-            # In a context of its own: what it logs belongs to no task's log.
+            # In a separate context, so that its log messages do not go to a task's log.
             self._task = contextvars.Context().run(asyncio.create_task, self._run())
 
     async def _run(self) -> None:
-        """Look at all runs again and again, until there are none."""
+        """Poll all runs until none is left."""
         waits: dict[str, Any] = {}
         while self.followers or self._leaving:
             self._wake.clear()
@@ -156,8 +152,8 @@ class SiteWatch:
             began = time.monotonic()
             try:
                 await self._look(followers)
-            except Exception:  # no trigger must wait forever because of one bad answer
-                log.exception("site %s could not be examined", self.site.name)
+            except Exception:  # one bad answer must not make triggers wait forever
+                log.exception("site %s could not be polled", self.site.name)
             records = self._leaving | {token: follower.record for token, follower in followers.items()}
             waits = {token: waits.get(token) or pauses(self.site.options) for token in records}
             pause = min((waits[token](record) for token, record in records.items()), default=0.0)
@@ -165,13 +161,13 @@ class SiteWatch:
                 pause = min(pause, self.site.options.min_poll_interval)
             left = max(0.0, began + self.site.options.min_poll_interval - time.monotonic())
             await asyncio.sleep(left)
-            with suppress(asyncio.TimeoutError):  # a new run is looked at soon
+            with suppress(asyncio.TimeoutError):  # a new run is polled soon
                 await asyncio.wait_for(self._wake.wait(), max(0.0, pause - left))
         self._task = None
         await self._close_if_idle()
 
     async def _close_if_idle(self) -> None:
-        """Let go of the connection when nothing needs it; the next trigger reads the sites file again."""
+        """Close the connection when nothing needs it; the next trigger reads the sites file again."""
         at_work = self._task or self._cancelling or self.followers or self._doomed or self._leaving
         if not (self._users or at_work):
             watches = self.shared[asyncio.get_running_loop()]
@@ -193,11 +189,11 @@ class SiteWatch:
 
 
 class JobScriptTrigger(BaseTrigger):
-    """Follows the run of the task instance that has deferred to its end.
+    """Follows the run of the deferred task instance until it ends.
 
-    :param site: as the task names it; of a cluster with several accounts the one of the Dag counts
-    :param properties: of its script, as :meth:`JobScript.options` has them
-    :param record: what triggers of earlier versions have instead; only what a script may say as well is taken from it
+    :param site: as named by the task; of a cluster with several accounts, the Dag's account is used
+    :param properties: the script's, as returned by :meth:`JobScript.options`
+    :param record: passed by triggers of earlier versions instead; only values that a script can set are taken from it
     """
 
     def __init__(
@@ -218,12 +214,12 @@ class JobScriptTrigger(BaseTrigger):
 
     @asynccontextmanager
     async def _own(self) -> AsyncIterator[tuple[SiteWatch, RunRecord]]:
-        """The run of the task instance, and the watch of its site.
+        """Yield the watch of the site and the run of the task instance.
 
-        :raises ValueError: the site is not open to the Dag, or a property is not valid
+        :raises ValueError: the site is not open to the Dag, or a property is invalid
         """
         if (ti := self.task_instance) is None:
-            raise ValueError("no task has deferred with this trigger, so there is no run that it could follow")
+            raise ValueError("no task has deferred with this trigger, so there is no run to follow")
         dag_id, team = ti.dag_id, team_of_triggerer()
         async with SiteWatch.at(self.site, dag_id, team) as watch:
             if self.record is None:
@@ -232,7 +228,7 @@ class JobScriptTrigger(BaseTrigger):
             yield watch, self.record
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Log what the batch job prints and how it is; the event is how it has ended."""
+        """Log the output and the state of the batch job; the event says how it ended."""
         settled = time.monotonic() + SETTLING
         lines, offset = Lines(self.log), 0
         async with self._own() as (watch, first), watch.following(first) as follower:
@@ -252,9 +248,9 @@ class JobScriptTrigger(BaseTrigger):
         yield TriggerEvent({"record": last.to_json(), "last_line": lines.last})
 
     async def _rest(self, site: RunSite, record: RunRecord, offset: int) -> bytes:
-        """What a run that has ended has printed from an offset on.
+        """Return what an ended run has printed from an offset on.
 
-        :raises TransportError: it could not be read for so long
+        :raises TransportError: it could not be read within :data:`REACH_TIMEOUT`
         """
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(TransportError),
@@ -265,9 +261,10 @@ class JobScriptTrigger(BaseTrigger):
         return await retrying(asyncio.to_thread, site.rest, record, offset)
 
     async def on_kill(self) -> None:
-        """Cancel the batch job: a user has marked or cleared the task. Airflow does not call this when the
-        triggerer stops or hands the trigger over, and waits for it for ``[triggerer] on_kill_timeout``; the job is
-        cancelled again after that, too, while the batch system shows it.
+        """Cancel the batch job, because a user has marked or cleared the task.
+
+        Airflow does not call this when the triggerer stops or hands the trigger over, and waits for it for
+        ``[triggerer] on_kill_timeout``. While the batch system shows the job, cancelling is repeated even after that.
         """
         cancelling = contextvars.Context().run(asyncio.create_task, self._cancel())
         CANCELLING.add(cancelling)
@@ -281,8 +278,9 @@ class JobScriptTrigger(BaseTrigger):
             await watch.cancel(record)
 
     async def _handed_over(self) -> bool:
-        """Whether the task is deferred as before: a triggerer that was taken for dead gets its triggers cancelled, too,
-        when another one has them.
+        """Whether the task is still deferred.
+
+        A triggerer that was considered dead also gets its triggers cancelled once another one has taken them over.
         """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -292,20 +290,20 @@ class JobScriptTrigger(BaseTrigger):
         question = {"dag_id": ti.dag_id, "task_ids": [ti.task_id], "run_ids": [ti.run_id], "map_index": ti.map_index}
         try:
             states = await asyncio.to_thread(lambda: RuntimeTaskInstance.get_task_states(**question))  # type: ignore[arg-type]
-        except Exception as error:  # whatever the API server may say
-            self.log.warning("The state of the task is not known: %s", error)
+        except Exception as error:  # the API server may answer with any error
+            self.log.warning("The state of the task is unknown: %s", error)
             return False
         return any(state == "deferred" for each in states.values() for state in each.values())
 
 
 async def _when_reached(do: Callable[..., T], *arguments: Any) -> T:
-    """Do something at a site in a thread, again and again while it cannot be reached."""
+    """Call a function in a thread, again and again while its site cannot be reached."""
     retrying = AsyncRetrying(retry=retry_if_exception_type(TransportError), wait=wait_random_exponential(1, max=30))
     done: T = await retrying(asyncio.to_thread, do, *arguments)
     return done
 
 
 def _in_script(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The properties of a script that the record of a run tells; its output is what lies in the folder of the run."""
+    """Return the script properties that a run's record tells; its output is read from the run's folder."""
     told = {"jobname": record.get("given_name"), "time": record.get("time")}
     return ((key, value) for key, value in told.items() if value is not None)

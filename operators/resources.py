@@ -1,4 +1,4 @@
-"""``resources``: what a Dag author writes to say what a task needs."""
+"""``resources``: how a Dag author declares what a task needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from lading.scheduling.hints.hints import HINT_KEY
 
-# The least that will do, and what is wished for.
+# The minimum and the maximum of a range.
 Range: TypeAlias = tuple[float | str, float | str]
 
 
@@ -53,110 +53,111 @@ def resources(
     ahead: bool | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
-    """Say what a task needs, for its ``executor_config``::
+    """Declare what a task needs, for its ``executor_config``::
 
         @task(executor_config=resources(cpus=4, memory="8 GiB", time="2h"))
         def align(sample): ...
 
-    Every hint may be left out. In ``default_args`` of a Dag or a task group, hints hold for all tasks in it, each
-    until a task gives the same one. Together with another executor's settings: ``{**resources(cpus=4), ...}``.
+    Every hint is optional. Hints in the ``default_args`` of a Dag or task group apply to all tasks in it, unless a task
+    sets the same hint itself. To combine hints with another executor's settings, write ``{**resources(cpus=4), ...}``.
 
-    ``cpus``, ``memory``, ``disk``, ``gpus`` and ``time`` may be expressions that are evaluated for every job:
+    ``cpus``, ``memory``, ``disk``, ``gpus`` and ``time`` can be expressions that are evaluated for each job:
     ``memory="2 * input_size + 1 GiB"``, ``cpus="min(8, len(samples))"``, ``time="30 min * attempt"``. ``cpus``,
-    ``memory`` and ``time`` may be ``"auto"``: what earlier tries of the task needed, by the size of their inputs;
-    ``"auto(8 GiB)"`` is 8 GiB until a try has ended.
+    ``memory`` and ``time`` can be ``"auto"``: what earlier tries of the task needed, depending on the size of their
+    inputs; ``"auto(8 GiB)"`` means 8 GiB until a try has finished.
 
-    ``cpus``, ``memory``, ``disk`` and ``gpus`` may be ranges: with ``cpus=(4, 16)`` the task gets 16 where that is to
-    be had now, or fewer, but never fewer than 4. What it has got is in the environment variable ``LADING_CPUS``.
+    ``cpus``, ``memory``, ``disk`` and ``gpus`` can be ranges: with ``cpus=(4, 16)`` the task gets 16 if they are
+    available now, or fewer, but at least 4. The environment variable ``LADING_CPUS`` has the number it got.
 
-    Wrong hints raise nothing here: they become an import error of the Dag that names the task, the value and what is
-    valid.
+    Invalid hints raise no exception here. They are reported as a Dag import error that names the task, the value and
+    the valid values.
 
     :param cpus: processors; 0.25 is a quarter of one
-    :param memory: MiB, or text with a unit such as ``"8 GiB"``; a task that uses more is ended
+    :param memory: MiB, or text with a unit such as ``"8 GiB"``; a task that uses more is killed
     :param disk: MiB of scratch space, or text with a unit
-    :param gpus: GPUs; 0.5 is half of one; of one type with its name: ``"a100:1"``
-    :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
-    :param site: the name of the site that should run the task; without it any
-    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one should run
-        the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
+    :param gpus: GPUs; 0.5 is half of one; ``"a100:1"`` is one of a named type
+    :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is killed
+    :param site: the name of the site that runs the task; without it, any
+    :param targets: sites, queues of batch sites, and patterns of instance types of other sites, one of which runs the
+        task, in the order in which to try them: ``["hpc/long", "cloud/c7i.*"]``; cannot be combined with ``site``
     :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
-    :param matching: of targets, regular expressions that have to be found in inputs of the task:
-        ``{"hpc/long": {"sample": "^big_"}}``; of a list of such tables one is enough; a target without any is for all
-    :param instance_type: the type of machine that should run it, at a site that has types
-    :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
-        default, nearly everywhere ``x86_64``
-    :param os: the operating system of the machine, as its site calls it; without it any
-    :param features: names of what the machine must have, all of them, as its site calls them: ``["avx512"]``
-    :param properties: what the machine must have under which name, all of it: ``{"license": "matlab"}``
-    :param preferred: names of what the machine should have, where one that has it is available now: ``["a100"]``
-    :param capacity_type: ``"on-demand"``: a machine that is not reclaimed; ``"spot"``: one that may be reclaimed at
-        any time; without it either
-    :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
-        ``"apptainer://IMAGE"``; without it in that of its site, if it has one
-    :param stage: the inputs whose files are brought to where the task runs, where they are not there already:
-        ``["reads"]``; :func:`lading.operators.staged` says where they lie there
-    :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
-        ``default_args`` of the Dag, jobs of all its tasks together
-    :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
-        the Dag, how many of all its tasks together
-    :param max_usd: what all tasks of the run may cost together, USD: when that is spent nothing more is launched for
-        them, while running jobs continue; in ``default_args`` of the Dag
-    :param hurry: where machines are bought by a forecast: what the end of the run is worth. 1: ten per cent longer for
-        ten per cent less is a draw; 0, or ``"cheap"``: as cheap as possible; 10, or ``"fast"``: as fast as possible; in
-        ``default_args`` of the Dag. The highest of its tasks counts
-    :param finish_by: there: how long the run may take from when its first task is queued, whatever that costs: seconds,
-        or text such as ``"2h"``; or the time of day by which it shall have ended, such as ``"06:00"``, in the time zone
-        of the Dag, the next one after that; in ``default_args`` of the Dag. The earliest of its tasks counts. If no
-        machines can do it by then, it takes as little longer as possible
-    :param infrastructure_retries: how many of its tries that a failed machine or a preemption has ended use up none of
-        its ``retries``; without it, what ``[lading] infrastructure_retries`` says. With 0, and ``retries=0``, a task
-        that has begun never runs a second time
-    :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
-        argument ``queue`` of Airflow's operators
-    :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True
-        is a bare flag, False takes away what the site's ``resources`` have
-    :param nodes: at a batch site with ``mode = "job"``: the machines of its one batch job; the task runs on the first,
-        and ``mpirun`` and ``srun`` in it see all. ``memory``, ``disk`` and ``gpus`` are those of each. Not with
-        ``cpus``. A range, ``(2, 8)``: 2 will do, and it gets 8 at most (docs/reference/hints.md)
-    :param ppn: processes on each of them, 1 without it
-    :param threads: cpus of each process, 1 without it
-    :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/how_to/gangs.md)
-    :param spread: whether each job of a gang runs on a location of its own, as on a machine of its own
-    :param partial: whether those of a gang start for which there is room, and the others are each tried alone
-    :param on_failure: what happens to a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
-    :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
-        ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
-    :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time,
-        also where it is not certain when it begins; in ``default_args`` of the Dag for all its tasks
+    :param matching: by target, regular expressions that must be found in inputs of the task: ``{"hpc/long": {"sample":
+        "^big_"}}``; given a list of such tables, one table has to match; a target without patterns accepts all inputs
+    :param instance_type: the machine type that runs it, at a site that has types
+    :param arch: the architecture it runs on, such as ``"aarch64"``; without it, the site's default, which is ``x86_64``
+        nearly everywhere
+    :param os: the operating system of the machine, as named by its site; without it, any
+    :param features: names of features that the machine must all have, as named by its site: ``["avx512"]``
+    :param properties: named properties that the machine must all have: ``{"license": "matlab"}``
+    :param preferred: names of features that the machine should have, if one with them is available now: ``["a100"]``
+    :param capacity_type: ``"on-demand"`` for a machine that is not reclaimed, ``"spot"`` for one that can be reclaimed
+        at any time; without it, either
+    :param container: the container it runs in: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
+        ``"apptainer://IMAGE"``; without it, that of its site, if any
+    :param stage: the inputs whose files are copied to where the task runs, unless they are already there:
+        ``["reads"]``; :func:`lading.operators.staged` returns their paths
+    :param max_instances: how many machines jobs of the task can use at once in one run of the Dag; in ``default_args``
+        of the Dag, jobs of all its tasks together
+    :param max_jobs: how many jobs of the task can be placed or running at once in one run of the Dag; in
+        ``default_args`` of the Dag, of all its tasks together
+    :param max_usd: in ``default_args`` of the Dag: what all tasks of a run can cost together, in USD. Once that is
+        spent, nothing more is launched for them, while running jobs continue
+    :param hurry: in ``default_args`` of the Dag, for sites that launch machines by forecast: how much finishing the run
+        early is worth. With 1, ten per cent longer for ten per cent less money is a draw; 0, or ``"cheap"``: as cheap
+        as possible; 10, or ``"fast"``: as fast as possible. The highest value of its tasks applies
+    :param finish_by: in ``default_args`` of the Dag, for the same sites: the deadline of the run, to be met at any
+        cost: seconds or text such as ``"2h"``, counted from when its first task is queued; or a time of day such as
+        ``"06:00"`` in the time zone of the Dag, the next one after that. The earliest value of its tasks applies. If no
+        machines can meet it, the run is as little late as possible
+    :param infrastructure_retries: how many tries that fail because of a machine or a preemption use up none of its
+        ``retries``; without it, the value of ``[lading] infrastructure_retries``. With 0, and ``retries=0``, a task
+        that has started never runs a second time
+    :param queue: at a batch site: the queue (SLURM: partition) instead of the site's; unrelated to the argument
+        ``queue`` of Airflow's operators
+    :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True means a bare
+        flag, and False removes a directive of the site's ``resources``
+    :param nodes: at a batch site with ``mode = "job"``: the number of nodes of its batch job; the task runs on the
+        first, and its ``mpirun`` and ``srun`` see all of them. ``memory``, ``disk`` and ``gpus`` are per node. Cannot
+        be combined with ``cpus``. A range such as ``(2, 8)`` means at least 2 and at most 8 (docs/reference/hints.md)
+    :param ppn: processes on each node; without it, 1
+    :param threads: cpus of each process; without it, 1
+    :param gang: a name; all jobs of a run with the same name start together, or none of them does
         (docs/how_to/gangs.md)
+    :param spread: whether each job of a gang gets a location of its own, such as a separate machine
+    :param partial: whether members of a gang that fit start now, while the rest are scheduled individually
+    :param on_failure: what happens to the other jobs of a gang when one fails: ``"cancel"`` or ``"leave"``
+    :param attempts: how often room is searched for before the job or gang fails: a number, or ``{"pauses": ["15m",
+        "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is the default for a gang
+    :param ahead: whether room for the task is launched before Airflow has queued it, so that it is ready in time, even
+        if it is uncertain when the task starts; in ``default_args`` of the Dag, for all its tasks
+        (docs/how_to/launch_early.md)
     :return: plain JSON values under the key ``lading``
     """
-    given = locals()  # all of them by name
+    given = locals()  # all arguments by name
     hints = {name: value for name, value in given.items() if value is not None and name != "unknown"} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
 
 def _sorted(value: object) -> Any:
-    """Features as JSON has them; in any order the Dag would be another one at each parse."""
+    """Convert features to JSON, sorted, because a different order would make a new version of the Dag at each parse."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return sorted(str(_plain(each)) for each in value)
     return _plain(value)
 
 
 def _in_order(value: object) -> Any:
-    """A list as JSON has it, in its order."""
+    """Convert a list to JSON, keeping its order."""
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else _plain(value)
 
 
 def _patterns(value: object) -> Any:
-    """Patterns of inputs by target as JSON has them."""
+    """Convert input patterns by target to JSON."""
     if not isinstance(value, Mapping):
         return _plain(value)
     return {str(target): _in_order(tables) for target, tables in value.items()}
 
 
-# The hints that may be lists, or tables of tables.
+# The hints that can be lists, or tables of tables.
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _sorted),
@@ -165,7 +166,7 @@ _LISTS: dict[str, Callable[[object], Any]] = {
 
 
 def _plain(value: object) -> Any:
-    """``value`` as JSON has it. What JSON cannot hold becomes text, with which the import error shows it."""
+    """Convert a value to JSON. What JSON cannot hold becomes text, which the import error then shows."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, Mapping):
@@ -174,7 +175,7 @@ def _plain(value: object) -> Any:
         return value
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, numbers.Integral):  # numpy's integers are no int
+    if isinstance(value, numbers.Integral):  # numpy's integers are not instances of int
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
@@ -182,7 +183,7 @@ def _plain(value: object) -> Any:
 
 
 def _directive(value: object) -> Any:
-    """The value of a native directive, or of one of the attempts, as JSON has it; None takes one away."""
+    """Convert the value of a native directive or of an attempts table to JSON; None removes a directive."""
     if isinstance(value, (list, tuple)):
-        return list(map(_plain, value))  # is refused where hints are checked
+        return list(map(_plain, value))  # rejected when hints are checked
     return value is not None and _plain(value)

@@ -1,4 +1,4 @@
-"""``scatter``: one annotated task becomes many jobs, and their outputs become one value again."""
+"""``scatter``: run one annotated task as many jobs, and gather their outputs into one value."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def scatter(
 
         bams = scatter(align.partial(ref=REF), sample=samples(), region=["chr1", "chr2"], method="nested_crossproduct")
 
-    Each job is a mapped task instance with its own log and retries. A small task before them plans the jobs, another
-    one after them gathers their outputs.
+    Each job is a mapped task instance with its own log and retries. A small task before them plans the jobs, and
+    another one after them gathers their outputs.
 
-    :param task: a TaskFlow function, or what ``.partial(...)`` of one or of an operator class returns
+    :param task: a TaskFlow function, or the result of ``.partial(...)`` on one or on an operator class
     :param method: ``dotproduct``: first elements together, second elements together, and so on; ``flat_crossproduct``:
-        every combination, the first input slowest; ``nested_crossproduct``: the same, with outputs nested one level per
-        input. One input needs none
-    :param max_instances: on how many machines the jobs may be at once in one run of the Dag
-    :param max_jobs: how many of the jobs may run at once in one run of the Dag
-    :param resources: what ``resources(...)`` returns: hints for the jobs, over those that the task has itself
-    :param chunk_size: how many elements one task instance runs; without it one, or as few as ``[core] max_map_length``
+        every combination, the first input varying slowest; ``nested_crossproduct``: the same, with outputs nested one
+        level per input. Not needed for a single input
+    :param max_instances: how many machines the jobs can use at once in one run of the Dag
+    :param max_jobs: how many of the jobs can run at once in one run of the Dag
+    :param resources: the result of ``resources(...)``: hints for the jobs, which override those of the task
+    :param chunk_size: how many elements one task instance runs; without it, one, or as few as ``[core] max_map_length``
         allows
-    :param inputs: by parameter of the task, in scatter order, a list, a tuple, a dict (its key-value pairs), or
-        what a task returns
-    :return: what downstream tasks take as input: a sequence of the outputs, of sequences where the method nests them
-    :raises ScatterError: wrong use; what depends on a task's output is found out when that task has run
+    :param inputs: by parameter of the task, in scatter order: a list, a tuple, a dict (its key-value pairs), or the
+        output of a task
+    :return: an input for downstream tasks: a sequence of the outputs, nested if the method nests them
+    :raises ScatterError: invalid arguments; errors that depend on the output of a task are raised once it has run
     """
     from airflow.sdk import XComArg
 
@@ -64,7 +64,7 @@ def scatter(
 def check_literals(method: str | None, literals: Mapping[str, object]) -> None:
     """Check the inputs that are known when the Dag is parsed.
 
-    :raises ScatterError: one is no list, or their lengths do not go together
+    :raises ScatterError: one is not a list, or their lengths do not match
     """
     lengths = {}
     for name, value in literals.items():
@@ -76,24 +76,24 @@ def check_literals(method: str | None, literals: Mapping[str, object]) -> None:
 
 
 def check_positive(name: str, value: object) -> None:
-    """Check a count.
+    """Check that a limit is a positive whole number.
 
-    :raises ScatterError: it is none
+    :raises ScatterError: it is not
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ScatterError(f"{name} is {value!r}; valid: a whole number of at least 1")
 
 
 def given_hints(resources: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The hints in what ``resources(...)`` returned.
+    """Return the hints in the result of ``resources(...)``.
 
-    :raises ScatterError: it is something else
+    :raises ScatterError: the value is something else
     """
     if resources is None:
         return {}
     hints = resources.get(HINT_KEY) if isinstance(resources, Mapping) else None
     if not isinstance(hints, Mapping):
         raise ScatterError(
-            f'resources is {resources!r}; valid: what resources(...) returns, as in resources(memory="4 GiB")'
+            f'resources is {resources!r}; valid: the result of resources(...), as in resources(memory="4 GiB")'
         )
     return dict(hints)

@@ -1,4 +1,4 @@
-"""``staged``: where the files lie that were brought for a task."""
+"""``staged``: the path of a file staged for a task."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from lading.hooks.files.addresses import INPUTS_VARIABLE, normal_path
 
 
 def staged(address: object) -> str:
-    """Where a file lies that the task's hint ``stage`` has had brought, to be called in the task::
+    """Return the path of a file that the hint ``stage`` has copied to this machine; call it in the task::
 
         @task(executor_config=resources(stage=["reads"]))
         def align(reads):
             with open(staged(reads)) as file: ...
 
-    What was there already, or was not to be brought, is where it was. What was brought is shared with other tasks and
-    cannot be written to.
+    A file that was already here, or is not staged, keeps its path. Staged files are shared with other tasks and
+    read-only.
 
     :param address: a path, an address such as ``s3://bucket/key``, or a CWL File
-    :return: its path here, or what was given
+    :return: its path on this machine, or the given address
     """
     if isinstance(address, dict):
         address = address.get("path") or address.get("location")

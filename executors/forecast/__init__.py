@@ -1,3 +1,3 @@
-"""The forecast in the controller: what live runs still have to do, and by which plan machines are bought for it."""
+"""Forecasts in the controller: the remaining work of live runs, and the plans by which machines are launched for it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What room is asked for ahead though no plan provides it, from tick to tick."""
+"""Room requested ahead of jobs for which no plan provides it, tracked from tick to tick."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lading.scheduling.shares.budgets import NO_BUDGETS, BudgetTerms
 
 log = logging.getLogger(__name__)
 
-TROUBLE = "It is not known for which jobs of run {run!r} room is to be asked for ahead, so it is when they have come"
-# What is asked for of a run is found out anew after so many seconds, and when anything of it has changed, of so many
-# runs in a tick. What has come since is not asked for any more at once.
+TROUBLE = "No room can be requested ahead for run {run!r}, so it is requested once the jobs are queued"
+# A run's requests are recomputed after this many seconds or when the run has changed, for at most this many runs per
+# tick. Requests for jobs that have been queued in the meantime are dropped at once.
 SECONDS_BETWEEN_LOOKS = 5.0
 MOST_RUNS_PER_TICK = 5
 
 
 @dataclass(slots=True)
 class AskingRun:
-    """A run for which room may be asked for ahead.
+    """A run for which room can be requested ahead.
 
-    :param run: as it was looked at last, and ``looked_at`` when, epoch seconds
-    :param asked_at: since when room is asked for, by the names of jobs, epoch seconds
-    :param found: for which jobs it is
+    :param run: the run at the last computation, which was made at ``looked_at``, in epoch seconds
+    :param asked_at: since when room has been requested, by the names of jobs, in epoch seconds
+    :param found: the jobs for which room is requested
     """
 
     run: ComingRun | None = None
@@ -40,11 +40,11 @@ class AskingRun:
 
 
 class AheadRequests:
-    """The room that is asked for ahead of jobs for which no plan provides it: members of gangs, jobs that share few
-    machines, and what goes to sites that go by no plan.
+    """The room requested ahead of jobs for which no plan provides it: members of gangs, jobs with a limit on machines,
+    and jobs for sites without a plan.
 
-    :param asked: says what the jobs of tasks of a run, by its name, ask for at the sites to which they go first; those
-        for which room is not asked for ahead any more are left out
+    :param asked: returns what the jobs of a run's tasks request at the sites they go to first, by the run's name;
+        without those for which room is no longer requested ahead
     """
 
     def __init__(self, asked: Callable[[str], Mapping[str, WaitingJob]]) -> None:
@@ -58,11 +58,11 @@ class AheadRequests:
         terms: Mapping[str, BudgetTerms],
         now: float,
     ) -> list[AskedJob]:
-        """Find out for which jobs room is asked for now; returns those of them for which it is from now on.
+        """Recompute for which jobs room is requested; return those for which it was not requested before.
 
-        :param runs: all that live
-        :param sites: with what is held taken
-        :param terms: what budgets allow runs that have some, by the names of the runs
+        :param runs: all live runs
+        :param sites: with holds counted as taken
+        :param terms: the budgets of runs that have any, by the names of the runs
         :param now: epoch seconds
         """
         asking = {run.name: run for run in runs if any(task.request is not None for task in run.tasks.values())}
@@ -94,7 +94,7 @@ class AheadRequests:
         trouble = TROUBLE.format(run=name)
         try:
             found = asked_ahead(run, sites, asked_at, now)
-        except Exception as error:  # without it room is asked for when the jobs have come
+        except Exception as error:  # without this, room is requested once the jobs are queued
             self.trouble.begin(trouble, error, traceback=True)
             return ()
         self.trouble.end(trouble)
@@ -103,7 +103,7 @@ class AheadRequests:
     def wanted(
         self, sites: Sequence[SiteView], terms: Mapping[str, BudgetTerms], now: float
     ) -> dict[str, list[WaitingJob]]:
-        """By site, the jobs for which room is asked for, as they will wait.
+        """Return the jobs for which room is requested, by site, as they will be once they wait.
 
         :param terms: see :meth:`update`
         :param now: epoch seconds
@@ -119,7 +119,7 @@ class AheadRequests:
                     continue
                 if isinstance(market := markets.get(each.site), Market):
                     job = until_its_end(job, each.start - now, market)
-                # All of them are known, so none that may still arrive is waited for.
+                # All jobs are known, so there is no need to wait for more of them to arrive.
                 since = known.asked_at[each.name] - LONGEST_ARRIVAL
                 job = replace(job, name=each.name, queued_at=since, budgets=its_terms.launches)
                 found.setdefault(each.site, []).append(job)
@@ -127,10 +127,11 @@ class AheadRequests:
 
 
 def until_its_end(job: WaitingJob, lead: float, market: Market) -> WaitingJob:
-    """A job with the time until its end, so that an allocation that is there early still lasts for it, as far as
-    allocations of the site do.
+    """Extend a job's time to its expected end, so that an allocation that starts early lasts long enough.
 
-    :param lead: seconds until it is to begin
+    The time is limited by how long allocations of the site last.
+
+    :param lead: seconds until the job is expected to start
     """
     if job.time is None:
         return job

@@ -1,4 +1,4 @@
-"""What is to come at each site of allocations, as the decision about them has it, from tick to tick."""
+"""The upcoming work at each site that uses allocations, as input for decisions about them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from lading.scheduling.provisioning.allocation_plan import allocation_plan, as_m
 from lading.scheduling.provisioning.coming_work import ComingWork, sure_steps
 from lading.scheduling.provisioning.launch import AllocationPlan
 
-# Of so many allocations that began last it counts how long their first jobs had to wait.
+# How many of the latest allocations are used to measure how long their first jobs had to wait.
 MOST_BEGINS = 20
-# One that was not seen for longer than this before it was up may have been up for long, seconds.
+# If an allocation was last seen longer than this before it was up, it may have been up for a long time; seconds.
 SECONDS_UNSEEN = 60.0
 
 
 class BeginTimes:
-    """How long allocations take from their start until jobs can begin: by so much less of their walltimes is left.
+    """How long allocations take from their start until jobs can begin, which shortens their usable walltime.
 
-    A node may have to boot, or fetch a container. It is forgotten when a controller ends.
+    A node may have to boot or pull a container. The measurements are lost when the controller exits.
     """
 
     def __init__(self) -> None:
         self.lately: deque[float] = deque(maxlen=MOST_BEGINS)
         self.asked: dict[str, tuple[float, float]] = {}
-        """Of those in their queue: for how many seconds they are asked for, and when they were seen last."""
+        """The allocations in the queue: their requested seconds, and when each was last seen."""
 
     def measure(self, allocations: Iterable[Location], now: float) -> float | None:
-        """The most seconds that one of the last has taken; None: that is not known.
+        """Return the longest time that a recent allocation took; None: not measured yet.
 
         :param now: epoch seconds
         """
@@ -50,28 +50,28 @@ class BeginTimes:
                 self.asked[allocation.name] = allocation.ends_at - now, now
             elif abs(now - seen_at) <= SECONDS_UNSEEN:
                 self.lately.append(max(0.0, seconds - (allocation.ends_at - now)))
-        # What has gone before it was up may have been too short even for that.
+        # An allocation that ended before it was up may have been too short even for that.
         self.lately += [seconds for seconds, _ in before.values()]
         return max(self.lately, default=None)
 
 
 class AllocationWork:
-    """What is to come at one site of allocations, and what is asked for by it.
+    """The upcoming work at one site that uses allocations, and the allocations requested for it.
 
-    :param plan: the plan of the site; None: allocations are asked for for what waits
+    :param plan: the plan of the site; None: allocations are requested only for waiting jobs
     """
 
     def __init__(self, plan: SitePlan | None = None) -> None:
         self.plan = plan
         self.begins = BeginTimes()
         self.seen: dict[str, tuple[float, float | None]] = {}
-        """When each allocation was seen first, and when it was up first, epoch seconds; None: it is not."""
+        """When each allocation was first seen, and when it was first up, in epoch seconds; None: it is not up yet."""
         self.at_site: dict[str, RunAtSite] = {}
         self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
-        """Of the allocations in which jobs were: whether these were all of runs of which it is known what comes."""
+        """For each allocation that had jobs: whether all of them belonged to runs whose remaining steps are known."""
         self.prefetched: frozenset[str] = frozenset()
-        """The tokens of the jobs that were prefetched as a plan says, or may be now."""
+        """The tokens of jobs that were prefetched according to a plan, or can be now."""
 
     def coming_work(
         self,
@@ -88,16 +88,16 @@ class AllocationWork:
         barred: Collection[str] = (),
         not_ahead: Collection[str] = (),
     ) -> ComingWork:
-        """What is to come.
+        """Return the upcoming work of the site.
 
-        :param waits: for how long allocations have waited in their queues
-        :param known: the runs of which it is known what comes after their jobs
+        :param waits: how long allocations have waited in their queues
+        :param known: the runs whose remaining steps are known
         :param now: epoch seconds
-        :param pools: how many slots each of Airflow's pools has
-        :param turns: the priority and the turn that shares give to waiting jobs, by token; empty: they are of one share
-        :param is_blind: whether it is not known of some other run of a Dag
-        :param held: the runs whose jobs may not start; ``barred``: jobs that may not, by their tokens; ``not_ahead``:
-            the runs for which nothing is asked for before their jobs wait
+        :param pools: the number of slots of each of Airflow's pools
+        :param turns: the priority and turn of waiting jobs, by token; empty: they belong to one share
+        :param is_blind: whether the remaining steps of some other run are unknown
+        :param held: the runs whose jobs cannot start; ``barred``: the tokens of jobs that cannot; ``not_ahead``: the
+            runs for which nothing is requested before their jobs wait
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
         its = site_forecast(self.at_site.values(), pools, turns)
@@ -113,7 +113,7 @@ class AllocationWork:
             {token: name for name, token in its.waiting.items()},
             frozenset(known),
             frozenset(name for name, value in self.foreseen.items() if value),
-            is_blind or bool(held_up),  # which may go on at any time
+            is_blind or bool(held_up),  # held-up steps can continue at any time
             site.name,
             waits,
             self.begins.measure(site.launched, now),
@@ -134,9 +134,9 @@ class AllocationWork:
         cut: Collection[str | None],
         now: float,
     ) -> AllocationPlan:
-        """What the plan asks for now for the runs of which it is known what comes after their jobs.
+        """Return what the plan requests now for the runs whose remaining steps are known.
 
-        :param cut: the runs of which steps are left out
+        :param cut: the runs with steps that are left out
         """
         before, self.seen = self.seen, {}
         for each in site.launched:
@@ -163,7 +163,7 @@ class AllocationWork:
             as_machines(market, waits),
             now,
             is_blind=coming.is_blind,
-            # Of these it is not known who else may need them.
+            # It is unknown which other jobs may need these.
             kept=[each.name for each in there if each.name not in coming.foreseen],
             unsure=forecast.steps.keys() - sure,
             cut=cut,
@@ -183,7 +183,7 @@ class AllocationWork:
 
 
 def located(forecast: Forecast, known: Collection[str]) -> Mapping[str, bool]:
-    """The allocations in which jobs are, and whether all of these are of known runs."""
+    """Return which allocations have jobs, and whether all of those belong to known runs."""
     found: dict[str, bool] = {}
     for step in forecast.steps.values():
         if step.location is not None:

@@ -1,4 +1,4 @@
-"""Which steps could have begun or been queued, and which of them are held up, from tick to tick."""
+"""The steps that should have started or been queued by now, and those of them that are held up."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Mapping
 
 from lading.scheduling.forecast.coming import SiteForecast
 
-# A step that could have begun or been queued for so long is held up, seconds: Airflow and Lading act sooner.
+# A step that could have started for this many seconds is held up: Airflow and Lading are faster than that.
 SECONDS_UNTIL_HELD_UP = 15.0
 
 
 class HeldUpSteps:
-    """The steps of one site that could have begun or been queued, each since when."""
+    """Since when each step of a site could have started or been queued."""
 
     def __init__(self) -> None:
         self.since: Mapping[str, float] = {}
 
     def update(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
-        """The steps that could have begun or been queued lately, and those that are held up by something that is not
-        known here: a full pool that others fill, the time until a retry, an earlier run, a site without room. What
-        waits for room elsewhere, for as long as is expected, is none of them."""
+        """Return the steps that could have started or been queued but have not, and those of them that are held up.
+
+        A step is held up by something unknown here: a pool filled by other Dags, the time until a retry, an earlier
+        run, a site without room. Steps waiting for room at another site for no longer than predicted are excluded.
+        """
         names = [name for name in its.unqueued() if not its.forecast.steps[name].waits_for_room(now)]
         self.since = {name: self.since.get(name, now) for name in names}
         return names, [name for name in names if now - self.since[name] >= SECONDS_UNTIL_HELD_UP]

@@ -1,4 +1,4 @@
-"""Which runs are live, and what is still to come of each: Airflow's task instances beside the jobs of the store."""
+"""Which runs are live, and the upcoming jobs of each, from Airflow's task instances and the jobs in the store."""
 
 from __future__ import annotations
 
@@ -41,41 +41,44 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The task instances of a run are read again when its jobs have changed, and after so many seconds, of so many runs in a
-# tick.
+# A run's task instances are reread when its jobs have changed and after this many seconds, for at most this many runs
+# per tick.
 SECONDS_BETWEEN_LOOKS = 5.0
 MOST_RUNS_PER_TICK = 20
-# So many runs of which nothing has changed are looked at anew in a tick because more is known of lengths.
+# How many otherwise unchanged runs are recomputed per tick because more running times have been measured.
 MOST_RUNS_TO_LEARN = 4
-# Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
+# Between two tasks a run may have no job for a moment, so it is remembered for this many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
 BEGUN = (TaskState.RUNNING, TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE)
 FAILED = (TaskState.FAILED, TaskState.UPSTREAM_FAILED)
-# Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
+# Airflow has handed over tasks in these states: without a live job such a task has ended, but Airflow has not stored
+# that yet.
 HANDED_OVER = (TaskState.QUEUED, TaskState.RUNNING, TaskState.RESTARTING)
-TROUBLE = "What the tasks of some runs ask for cannot be read, so their jobs are planned without what comes after them"
-CIRCLE = "Gangs of some runs wait for each other, so it is not foreseen when they begin"
+TROUBLE = (
+    "The requests of the tasks of some runs cannot be read, so their jobs are planned without the tasks after them"
+)
+CIRCLE = "Gangs of some runs wait for each other, so their starts cannot be predicted"
 AT_ONCE = Prediction(0.0, source="it has no job")
 
 
 @dataclass(slots=True)
 class KnownRun:
-    """What is known of a run.
+    """What is known about a run.
 
-    :param seen_at: when it had a live job last; ``read_at``: when its task instances were read, epoch seconds
-    :param began: when its first job was queued, epoch seconds
-    :param jobs: its live jobs, with their states, when its task instances were read
-    :param rows: its task instances that had not ended then
-    :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
-    :param asks: its tasks as their hints have them; ``asks_of_jobs``: the jobs of which these do not hold, by task and
-        index; ``asked``: what a job asks for of those for which room is asked for ahead though no plan provides it
-    :param tenant: whose it is
-    :param request: what a person asks of it
-    :param is_read: whether Dag and hints were read
-    :param version: how often any of this has changed
-    :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then, and
-        ``launching`` of what sites launch, by their names
-    :param rests: of its waiting jobs, by token, seconds, when ``rests_of`` was what is to come of it
+    :param seen_at: when it last had a live job; ``read_at``: when its task instances were read; epoch seconds
+    :param began: when its first job was queued, in epoch seconds
+    :param jobs: the signatures of its live jobs at ``read_at``
+    :param rows: its unfinished task instances at ``read_at``
+    :param structure: its Dag; None: not read yet, or unreadable; ``past``: how earlier runs went
+    :param asks: its tasks according to their hints; ``asks_of_jobs``: by task and index, the jobs with hints of their
+        own; ``asked``: by task, the request of one job, for tasks whose room is requested ahead without a plan
+    :param tenant: the tenant of its Dag
+    :param request: a user's request to hurry it
+    :param is_read: whether Dag and hints have been read
+    :param version: how often any of these has changed
+    :param made: the upcoming jobs, preceded by what they were computed from; ``learnt`` and ``launching``: the number
+        of measured running times, and the launch facts of sites, at that time
+    :param rests: the longest remaining path of each waiting job, by token, in seconds; computed from ``rests_of``
     """
 
     seen_at: float
@@ -101,11 +104,11 @@ class KnownRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskToCome:
-    """A task of which jobs are to come.
+    """A task with upcoming jobs.
 
-    :param team: that of its Dag; None: it has none
-    :param site: to which they go first, and what each of them takes there; None: to none that is known
-    :param room_wait: for how long they wait for room that no forecast buys; None: not at all, as far as that is known
+    :param team: the team of its Dag; None: none
+    :param site: the site its jobs go to first, and (``need``) what each of them takes there; None: unknown
+    :param room_wait: how long they wait for room that no forecast provides; None: not at all, or unknown
     """
 
     run: DagRunKey
@@ -122,9 +125,9 @@ class TaskToCome:
         return job_name(self.run, self.task_id, index)
 
     def job(self, index: int, row: Any) -> ComingJob:
-        """One of its jobs.
+        """Build an upcoming job of the task.
 
-        :param row: the task instance, or of one that is not expanded yet the one for all
+        :param row: its task instance, or the task's only one if it has not been expanded yet
         """
         its_pool = row.pool, row.pool_slots
         return ComingJob(
@@ -143,16 +146,17 @@ class TaskToCome:
 
 
 class LiveRuns:
-    """What is known of live runs from tick to tick.
+    """What is known about live runs, kept from tick to tick.
 
-    :param ways: how places are found for jobs
-    :param waits: for how long jobs have waited in queues, and what was launched has taken until it was up
+    :param ways: how placement finds room for jobs
+    :param waits: how long jobs have waited in queues, and how long launched machines took until they were up
     """
 
     def __init__(self, settings: Settings, ways: Ways, waits: PastWaits) -> None:
         self.settings, self.ways, self.waits = settings, ways, waits
         self.may_look_ahead = True
-        """False: a plugin has ended a controller over a task that is to come, so none is asked about such any more."""
+        """False: a plugin crashed a controller over an upcoming task, so plugins are no longer called for such tasks.
+        """
         self.durations, self.dags = Durations(), current.orchestrator().forecaster()
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, FirstPlace | None] = {}
@@ -160,18 +164,18 @@ class LiveRuns:
         self.trouble = Trouble(log)
         self.learnt: dict[str | None, int] = {}
         self.queued_at: dict[str, float] = {}
-        """When live jobs were queued, by token, epoch seconds."""
+        """When live jobs were queued, by token, in epoch seconds."""
         self._is_ours = self.dags.is_ours
 
     def coming_runs(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> list[ComingRun]:
-        """What is to come of all live runs, and the jobs of none.
+        """Return the upcoming and live jobs of all live runs, and the live jobs that belong to no run.
 
-        :param sites: all of them, in their order
+        :param sites: all sites, in their order
         :param now: epoch seconds
-        :param by_dag: whether some site does not take every Dag
-        :param database_ahead: by how many seconds the database's clock is before ours
+        :param by_dag: whether some site accepts only certain Dags
+        :param database_ahead: seconds by which the database's clock is ahead of this host's
         """
         for dag_id in self.durations.learn(session):
             self.learnt[dag_id] = self.learnt.get(dag_id, 0) + 1
@@ -198,17 +202,19 @@ class LiveRuns:
         return found
 
     def forecasts(self, ends: Mapping[str, float]) -> dict[RunKey, RunForecast]:
-        """What is forecast of the live runs.
+        """Return the forecasts of the live runs.
 
-        :param ends: when runs are expected to end, by their names, epoch seconds
+        :param ends: the predicted ends of runs, by name, in epoch seconds
         """
         made = {run: known.made[1] for run, known in self.known.items() if known.made is not None}
         return {run: RunForecast(each.hurry, each.finish_by, ends.get(each.name)) for run, each in made.items()}
 
     def rests(self, now: float) -> dict[str, float]:
-        """By which jobs of one priority go, by token, seconds (:mod:`lading.scheduling.forecast.critical_path`).
+        """Return the remaining paths that order jobs of equal priority
+        (:mod:`lading.scheduling.forecast.critical_path`).
 
         :param now: epoch seconds
+        :returns: by token, in seconds
         """
         longest: dict[str, float] = {}
         for known in self.known.values():
@@ -221,30 +227,28 @@ class LiveRuns:
 
     @property
     def without_structure(self) -> set[str]:
-        """The names of the live runs of which it is not known what comes after their jobs."""
+        """The names of the live runs whose Dag structure is unknown."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
 
     def asked(self, name: str) -> Mapping[str, WaitingJob]:
-        """What the jobs of tasks of a run ask for at the sites to which they go first, where room is asked for ahead
-        though no plan provides it.
+        """Return the requests, at their first sites, of a run's tasks whose room is requested ahead without a plan.
 
-        :param name: that of the run
+        :param name: the name of the run
         """
         return next((known.asked for run, known in self.known.items() if run_name(*run) == name), {})
 
     def try_number(self, run: DagRunKey, task_id: str) -> int:
-        """Of a task that is still to come."""
+        """Return the try number of an upcoming task."""
         rows = self.known[run].rows if run in self.known else ()
         return next((row.try_number for row in rows if row.task_id == task_id), 1)
 
     @property
     def names(self) -> set[str]:
-        """The names of the live runs."""
         return {run_name(*run) for run in self.known}
 
     @property
     def without_needs(self) -> set[str]:
-        """The names of the live runs with tasks of ours to come of which it is not known what they need."""
+        """The names of the live runs with upcoming tasks of ours whose needs are unknown."""
         nothing = AskingTask()
         return {
             run_name(*run)
@@ -257,7 +261,7 @@ class LiveRuns:
 
     @property
     def with_budget(self) -> set[str]:
-        """The names of the live runs that may cost no more than a sum."""
+        """The names of the live runs with a limit on their cost."""
         limited = (run for run, known in self.known.items() if any(ask.has_budget for ask in known.asks.values()))
         return {run_name(*run) for run in limited}
 
@@ -269,7 +273,7 @@ class LiveRuns:
         self.needs = {token: need for token, need in self.needs.items() if token in live}
 
     def _read_requests(self, asked: Mapping[RunKey, RunRequest]) -> None:
-        """Take note of what people ask of runs."""
+        """Update users' requests for runs."""
         for run, known in self.known.items():
             if (request := asked.get(run, RunRequest())) != known.request:
                 known.request, known.version = request, known.version + 1
@@ -282,7 +286,7 @@ class LiveRuns:
         now: float,
         database_ahead: float,
     ) -> None:
-        """Bring up to date what Airflow says of runs, of those first that were looked at longest ago."""
+        """Update what Airflow knows about runs, starting with those that were read longest ago."""
         jobs = {run: frozenset(signature(row) for row in by_run.get(run, ())) for run in self.known}
         due = [
             run
@@ -295,7 +299,7 @@ class LiveRuns:
         new = [run for run in due if not self.known[run].is_read]
         new += self.dags.changed(session, [run for run in due if self.known[run].is_read])
         structures = self.dags.read_structures(session, new) if new else {}
-        # The first one may have ended before this controller has begun.
+        # The first job may have ended before this controller started.
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
             self.known[run].began = min(self.known[run].began, queued - database_ahead)
         coming = current.orchestrator().unfinished(session, due)
@@ -316,7 +320,7 @@ class LiveRuns:
                     known.asks, known.asks_of_jobs = self._asks(session, run, by_dag)
                 except SQLAlchemyError:
                     raise
-                except Exception as error:  # what a task has as its executor_config may be of a class that is not here
+                except Exception as error:  # an executor_config may hold objects of unknown classes
                     self.trouble.begin(TROUBLE, error, traceback=True)
                     known.structure = None
                 if known.structure is not None:
@@ -326,7 +330,7 @@ class LiveRuns:
     def _asks(
         self, session: Session, run: DagRunKey, by_dag: bool
     ) -> tuple[dict[str, AskingTask], dict[str, dict[int, AskingTask]]]:
-        """What the tasks of a run ask for, and those of their jobs that ask for something else."""
+        """Return the requests of a run's tasks, and of those of its jobs that have hints of their own."""
         last = runs.last_jobs(session, run.dag_id)
         facts = self.dags.facts(session, run.dag_id)
 
@@ -343,7 +347,7 @@ class LiveRuns:
         return of_tasks, of_jobs
 
     def _without_circles(self, structure: DagStructure, asks: Mapping[str, AskingTask]) -> Mapping[str, AskingTask]:
-        """The same without gangs where some would begin after each other."""
+        """Drop all gangs of a run if some of them would have to start after each other."""
         gangs = {task_id: ask.gang for task_id, ask in asks.items() if ask.gang is not None}
         if not gangs:
             return asks
@@ -365,8 +369,11 @@ class LiveRuns:
     def _coming(
         self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
     ) -> ComingRun:
-        """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
-        only more is known of lengths or sites."""
+        """Return the upcoming and live jobs of a run.
+
+        The last result is reused if nothing has changed; if only running times or sites are better known, just a few
+        runs per tick are recomputed.
+        """
         asked, learnt = (frozenset(map(signature, rows)), known.version), self.learnt.get(run.dag_id, 0)
         is_same = known.made is not None and known.made[0] == asked
         knows_more = known.learnt != learnt or first_sites.know_more(known.launching)
@@ -399,7 +406,7 @@ class LiveRuns:
                 self._job(row, job_name(run, task_id, row.map_index), first_sites, now, *pools.get(row.map_index, ()))
                 for row in mine
             ]
-            # Nothing is known of what comes after the jobs of a Dag that cannot be read.
+            # If a Dag cannot be read, nothing is known about the tasks after its jobs.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
             request: RoomRequest | None = None
@@ -434,7 +441,7 @@ class LiveRuns:
                 )
         of_run = [each.run_most for each in known.asks.values()]
         limits_of_run = [*of_run, None if known.structure is None else known.structure.most_at_once]
-        # A Dag that cannot be read has the zone that Airflow gives to those that name none.
+        # An unreadable Dag is assumed to have the time zone that Airflow uses for Dags that name none.
         zone = self.dags.zone if known.structure is None else known.structure.zone
         wants = known.asks.values() if known.request.finish_by is None else (known.request,)
         moments = [each.finish_by.at(known.began, zone) for each in wants if each.finish_by is not None]
@@ -453,13 +460,13 @@ class LiveRuns:
         )
 
     def _place_ahead(self, ask: AskingTask, first_sites: FirstSites) -> FirstPlace | None:
-        """Where the jobs of a task go first that is still to come; None: nowhere, as far as that is known."""
+        """Return where the jobs of an upcoming task go first; None: nowhere, or unknown."""
         if ask.job is None or not self.may_look_ahead:
             return None
         return first_sites.find(ask.job, together=ask.is_held)
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:
-        """The tasks of which nothing comes any more, for they have failed, or one before them has."""
+        """Return the tasks that will have no more jobs because they or tasks before them have failed."""
         failed = {task_id for task_id, some in rows.items() if any(row.state in FAILED for row in some)}
         if not failed or known.structure is None:
             return failed
@@ -472,14 +479,14 @@ class LiveRuns:
     def _to_come(
         self, of: TaskToCome, rows: Sequence[Any], first_sites: FirstSites, now: float, *, has_come: bool
     ) -> list[ComingJob]:
-        """The jobs of a task that are to come, and its instances that are at work without one.
+        """Return the upcoming jobs of a task, and its instances that are running without a job.
 
-        :param has_come: whether a job of the task has come
+        :param has_come: whether a job of the task has already been queued
         """
         found: list[ComingJob] = []
         for row in rows:
             is_ours = first_sites.is_ours(row.executor, of.team)
-            if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is at work without a job
+            if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is running without a job
                 begun = now if row.start_date is None else min(now, row.start_date.timestamp())
                 found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
             elif of.task.is_empty or not is_ours:
@@ -512,7 +519,7 @@ class LiveRuns:
     def _job(
         self, row: Any, name: str, first_sites: FirstSites, now: float, pool: str | None = None, pool_slots: int = 1
     ) -> ComingJob:
-        """A job that waits or is at work."""
+        """Build the job for a row that waits or is at work."""
         expected = self.durations.predict(row, ENOUGH_WITHIN_A_RUN, WEIGHT_WITHIN_A_RUN)
         its_own = row.map_index, row.token
         if (room_wait := first_sites.wait_of(row)) is not None or row.state not in groups.AT_WORK:
@@ -521,15 +528,15 @@ class LiveRuns:
         began = row.started_at if row.state == State.RUNNING else row.placed_at
         begun = now if began is None else min(now, began)
         site, need = first_sites.of_working(row)
-        # What lies in a queue shares no machine that is known.
+        # A job in a queue shares no known machine.
         location = None if first_sites.is_queue(row.site, row.location) else row.location
         return ComingJob(name, expected, site, need, *its_own, begun, location, pool, pool_slots)
 
 
 class FirstPlace(NamedTuple):
-    """Where jobs that are alike go first.
+    """Where similar jobs go first.
 
-    :param asked: one of them, with what it asks for there
+    :param asked: one of the jobs, with its request at that site
     :param need: what it takes there
     """
 
@@ -539,12 +546,12 @@ class FirstPlace(NamedTuple):
 
 
 class FirstSites:
-    """Where jobs go first, in one tick.
+    """Finds where jobs go first, within one tick.
 
-    :param needs: where jobs of which that is known already go, by their tokens; None: nowhere
-    :param waits: for how long jobs have waited in queues, and what was launched has taken until it was up
-    :param database_ahead: by how many seconds the database's clock is before ours
-    :param is_ours: whether a task becomes a job, by the executor that it names and the team of its Dag
+    :param needs: the results found so far for live jobs, by token; None: nowhere
+    :param waits: how long jobs have waited in queues, and how long launched machines took until they were up
+    :param database_ahead: seconds by which the database's clock is ahead of this host's
+    :param is_ours: whether a task becomes a job, given the executor it names and the team of its Dag
     """
 
     def __init__(
@@ -564,18 +571,18 @@ class FirstSites:
         able = [site for site in sites if site.holds]
         self.route_together: Callable[[WaitingJob], Route] = router(able, ways.rules, ways.rank)
         self.launching = {site.name: launch_facts(site.market) for site in sites if site.market is not None}
-        """What follows from what sites launch, of those that have answered, by their names."""
+        """What follows from the launches possible at each site that has answered, by its name."""
         self.more_to_learn = MOST_RUNS_TO_LEARN
         self.is_ours = is_ours
 
     def find(self, job: WaitingJob, *, together: bool = False) -> FirstPlace | None:
-        """Where a job goes first; None: nowhere, as far as that is known.
+        """Return where a job goes first; None: nowhere, or unknown.
 
-        :param together: whether sites hold room for it, as for members of gangs and jobs with attempts
+        :param together: whether it needs a site that holds room, as members of gangs and jobs with attempts do
         """
         try:
             stop = first_stop(job, (self.route_together if together else self.route)(job), self.ways.filters)
-        except ValueError:  # what a plugin has added has failed, which is said when the job is placed
+        except ValueError:  # a plugin failed, which is reported when the job is placed
             return None
         if stop is None:
             return None
@@ -583,33 +590,33 @@ class FirstSites:
         return FirstPlace(stop.site, asked, self.sites[stop.site].need(asked))
 
     def know_more(self, before: Mapping[str, tuple[object, ...]]) -> bool:
-        """Whether something else than before is known of what a site launches; one that is silent says nothing."""
+        """Whether the launch facts of a site have changed; a site that does not answer does not count."""
         return any(facts != before.get(name) for name, facts in self.launching.items())
 
     def is_covered(self, site: str) -> bool:
-        """Whether what is to come at a site of this name is planned."""
+        """Whether the upcoming work at a site is covered by a plan."""
         market = self.sites[site].market
         return isinstance(market, Market) or (isinstance(market, MachineMarket) and market.policy == FORECAST)
 
     def is_queue(self, site: str, location: str) -> bool:
-        """Whether a location of a site of this name is a queue, in which each job is a batch job of its own."""
+        """Whether a location of a site is a queue, in which each job is a batch job of its own."""
         return site in self.sites and self.sites[site].is_queue(location)
 
     def launches(self, site: str) -> bool:
-        """Whether something can be launched at a site of this name."""
+        """Whether a site can launch machines or allocations."""
         return self.sites[site].market is not None
 
     def wait_at(self, place: FirstPlace, since: float | None = None) -> RoomWait | None:
-        """For how long a job is expected to wait where it goes first; see :meth:`room_wait`."""
+        """Return how long a job is expected to wait where it goes first; see :meth:`room_wait`."""
         asked = place.asked
         return self.room_wait(place.site, asked.queue, asked.resources.cpus * asked.nodes, since)
 
     def room_wait(self, site: str, queue_name: str | None, cpus: float, since: float | None = None) -> RoomWait | None:
-        """For how long a job is expected to wait for room at a site; None: not at all, as far as that is known.
+        """Return how long a job is expected to wait for room at a site; None: not at all, or unknown.
 
-        :param queue_name: the queue that it asks for; None: it names none
+        :param queue_name: the queue it requests; None: it names none
         :param cpus: of all its nodes together
-        :param since: when it was asked for, epoch seconds; None: it was not
+        :param since: when the room was requested, in epoch seconds; None: it was not
         """
         market, seconds = self.sites[site].market, None
         if isinstance(market, MachineMarket):
@@ -622,18 +629,18 @@ class FirstSites:
         return RoomWait(seconds, since) if seconds else None
 
     def of_working(self, row: Any) -> tuple[str | None, PlannedJob | None]:
-        """Where a job is at work, and what it takes there."""
+        """Return the site where a job is at work, and what it takes there."""
         if row.site not in self.sites:
             return None, None
         return row.site, self.sites[row.site].need(queue.as_waiting(row, self.by_dag))
 
     def of_waiting(self, row: Any) -> tuple[str | None, PlannedJob | None]:
-        """The site to which a job goes first, and what it takes there, if a forecast may plan that; None: to none."""
+        """Return the site a job goes to first, and what it takes there, if a forecast can plan that; otherwise None."""
         place = self._first_place(row) if row.gang is None and row.state not in groups.AT_WORK else None
         return (None, None) if place is None else (place.site, place.need)
 
     def wait_of(self, row: Any) -> RoomWait | None:
-        """For how long a job waits for room that no forecast buys; None: not at all, as far as that is known."""
+        """Return how long a job waits for room that no forecast provides; None: not at all, or unknown."""
         if row.state in groups.AT_WORK:
             if row.state != State.PLACED or not self.is_queue(row.site, row.location):
                 return None
@@ -645,7 +652,7 @@ class FirstSites:
         return self.wait_at(place, row.wake_at or row.queued_at - self.database_ahead)
 
     def _first_place(self, row: Any) -> FirstPlace | None:
-        """Where a job that waits goes first; None: nowhere, as far as that is known."""
+        """Return where a waiting job goes first; None: nowhere, or unknown."""
         if row.sizing is not None:
             return None
         if row.token not in self.needs:
@@ -655,29 +662,29 @@ class FirstSites:
 
 
 def least(limits: Iterable[int | None]) -> int | None:
-    """The limit that counts; None: there is none."""
+    """Return the lowest limit; None: there is none."""
     return min((each for each in limits if each is not None), default=None)
 
 
 def launch_facts(market: Market | MachineMarket) -> tuple[object, ...]:
-    """On what it depends whether, and how long before, room is asked for ahead at a site."""
+    """Return what decides whether, and how early, room is requested ahead at a site."""
     if isinstance(market, MachineMarket):
         return market.policy, market.boot_seconds
     return (market.queue_seconds,)
 
 
 def signature(row: Any) -> tuple[Any, ...]:
-    """What a plan depends on of a live job."""
+    """Return the properties of a live job that a plan depends on."""
     return row.token, row.state, row.location, row.started_at, row.sizing is None, row.wake_at
 
 
 def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:
-    """What a job is called in a forecast, before it has come and after."""
+    """Return the name of a job in a forecast, which stays the same before and after it is queued."""
     return f"{run.dag_id} {run.run_id} {task_id} {map_index}"
 
 
 def named(name: str) -> tuple[DagRunKey, str, int]:
-    """Of which run, task and index a job is that is called so in a forecast."""
+    """Return the run, task and map index that a job's name in a forecast stands for."""
     dag_id, others = name.split(" ", 1)
-    run_id, task_id, map_index = others.rsplit(" ", 2)  # no id but that of a run has spaces
+    run_id, task_id, map_index = others.rsplit(" ", 2)  # only the id of a run can contain spaces
     return DagRunKey(dag_id, run_id), task_id, int(map_index)

@@ -1,7 +1,7 @@
-"""The plan of one site by what is to come: in each tick it is of now, by the fleet that was chosen last.
+"""The plan of one site for its upcoming work: updated in each tick, for the fleet that was chosen last.
 
-Which fleet is the best is found out in a thread of its own. Until that has seen what has come since it looked last,
-nothing is released, and for a moment nothing is launched for that.
+The best fleet is searched for in a separate thread. Until the search has covered the work that has appeared since the
+last one, nothing is released, and for a moment nothing is launched for that work.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from lading.scheduling.plan import Objective, Placement, Wait
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable
 from lading.scheduling.provisioning.machines import as_planned, left_of, with_kept
 
-# What has come so lately waits for the fleet that is being chosen, seconds; what waits longer is decided about by the
-# last one.
+# Work that appeared within this many seconds waits for the search that is running; after that, the last fleet is used.
 SECONDS_PENDING = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningInput:
-    """What a plan is made of; nothing in it changes.
+    """The immutable input of a plan.
 
-    :param spent: USD that the machines have cost since the first live run has begun
-    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
+    :param spent: USD that the machines have cost since the first live run began
+    :param boot: seconds from a launch to the first job; ``boots``: the same for instance types that differ
     :param kept: the names of the machines that stay in any case
-    :param most_boot_paid: of a boot so many seconds cost money at most
+    :param most_boot_paid: how many seconds of a boot are billed at most
     """
 
     forecast: Forecast
@@ -56,16 +55,15 @@ class PlanningInput:
 
     @property
     def most(self) -> float:
-        """How many machines there may be."""
+        """The maximum number of machines."""
         return math.inf if self.problem.limits.instances is None else self.problem.limits.instances
 
     @property
     def medians(self) -> Forecast:
-        """The forecast by those that are at work."""
+        """The forecast, corrected by the jobs at work."""
         return self.forecast.by_those_at_work(self.now)
 
     def to_do(self, medians: Forecast) -> FleetWork:
-        """What is to be done."""
         return FleetWork(
             medians.by_means(),
             self.locations,
@@ -78,7 +76,7 @@ class PlanningInput:
 
     @property
     def on_sale(self) -> frozenset[tuple[str, str, str]]:
-        """What can be launched: types, capacity types and zones."""
+        """What can be launched, as instance type, capacity type and zone."""
         bins = self.problem.bins
         return frozenset((each.type.name, each.offering.capacity_type, each.offering.zone or "") for each in bins)
 
@@ -86,9 +84,10 @@ class PlanningInput:
 class SitePlan:
     """The plan of one site.
 
-    :param start: has a fleet chosen in another thread, of those given, or of all
-    :param ring: called when one is chosen
-    :param most_boot_paid: of a boot so many seconds cost money at most
+    :param start: starts the search for the best of the given fleets, or of all fleets if none is given, in another
+        thread
+    :param ring: called when a search has finished
+    :param most_boot_paid: how many seconds of a boot are billed at most
     """
 
     def __init__(
@@ -103,26 +102,26 @@ class SitePlan:
         self.planner = Planner(market.boot_seconds, market.hurry)
         self.start, self.ring = start, ring
         self.choosing: Future[Fleet | None] | None = None
-        """The choice that is being made."""
+        """The running search."""
         self.chosen_of: PlanningInput | None = None
-        """What it is made of; of the last one, if none is."""
+        """The input of the running search, or of the last one."""
         self.is_changed = False
-        """Whether anything has gone another way than planned since that was begun."""
+        """Whether anything has deviated from the plan since that search began."""
         self.at_site: dict[str, RunAtSite] = {}
         self.planned_ends: Mapping[str, float] = {}
-        """When runs end by the plan, epoch seconds."""
+        """When runs finish according to the plan, in epoch seconds."""
         self.ends: Mapping[str, float] = {}
-        """The same of those of which nothing is withheld or left out."""
+        """The same for runs without steps that are withheld or left out."""
         self.starts: Mapping[str, float] = {}
-        """When waiting jobs are planned to start, by token, epoch seconds."""
+        """When waiting jobs are planned to start, by token, in epoch seconds."""
         self.chosen_at = -math.inf
-        """When the fleet was that of now last, epoch seconds."""
+        """When the fleet last matched the upcoming work, in epoch seconds."""
         self.pending_since: dict[str, float] = {}
         self.held_up = HeldUpSteps()
         self.has_waited: set[str] = set()
-        """The steps that have waited at the site, and have not ended."""
+        """The unfinished steps that have waited at the site."""
         self.unplanned: set[str] = set()
-        """The machines whose last jobs have come in another way than by a plan, as from a site that was full."""
+        """The machines whose last jobs did not come from a plan, for example jobs moved here from a full site."""
         self.spending = Spending()
 
     def next_actions(
@@ -139,30 +138,29 @@ class SitePlan:
         unsure: Collection[str] = (),
         cut: Collection[str | None] = (),
     ) -> ForeseenActions:
-        """What is to be done now.
+        """Return what the plan does now.
 
-        :param its: what is to come at the site
+        :param its: the upcoming work at the site
         :param now: epoch seconds
-        :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
-        :param held: the runs whose jobs may not start, so that they are in no plan; ``barred``: jobs that may not, by
-            their tokens
-        :param kept: the names of machines that do not go by the plan
-        :param unsure: the steps for which nothing is launched before they wait, beside those that Airflow could have
-            queued
-        :param cut: the runs of which steps are left out already, so that it is not known when they end
-        :raises Exception: whatever planning has raised
+        :param is_blind: whether the remaining steps of some run are unknown, so that no machine is released by the plan
+        :param held: the runs whose jobs cannot start, and so are in no plan; ``barred``: the tokens of jobs that cannot
+        :param kept: the names of machines that the plan does not release
+        :param unsure: the steps for which nothing is launched before they wait, in addition to those that Airflow could
+            have queued by now
+        :param cut: the runs with steps that are already left out, so that their end cannot be predicted
+        :raises Exception: any error in planning
         """
         self.planner.hurry = market.hurry
         unqueued, held_up = self.held_up.update(its, now)
         left_out = [*held_up, *its.held(held, barred)]
         forecast = its.forecast.without(left_out) if left_out else its.forecast
-        # What was held up may go on at any time.
+        # Steps that were held up can continue at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
         here = self._input(forecast, its, site, market, now)
         waiting = [name for name in its.waiting if name in forecast.steps]
         kept = here.kept.union(self.unplanned, kept)
-        # Nor for what comes after them.
+        # Nothing is launched ahead for the steps after these either.
         not_ahead = frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys())
         self.planner.not_ahead = not_ahead.union(unsure).difference(waiting)
         self._choose(here)
@@ -186,7 +184,7 @@ class SitePlan:
         until = now + max(SLACK, site.seconds_ahead)
         prefetch_to = {} if schedule is None else find_prefetches(schedule, forecast, planned, now, until, withheld)
         self.starts = {tokens[name]: known[name] for name in waiting if name in known and name not in withheld}
-        # When that goes on is not known.
+        # It is unknown when these continue.
         unsure_runs = {*cut, *(its.forecast.steps[name].job.run for name in (*withheld, *left_out))}
         self.ends = {run: end for run, end in self.planned_ends.items() if run not in unsure_runs}
         return ForeseenActions(
@@ -207,8 +205,10 @@ class SitePlan:
         )
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
-        """Note which machines have jobs that no plan had before they began, as of gangs and from other sites. Of those
-        that run when a controller begins it is not known."""
+        """Record which machines have jobs that were in no plan before they began, for example from gangs.
+
+        This is unknown for jobs that were already running when the controller started.
+        """
         steps = its.forecast.steps
         self.has_waited = {name for name in self.has_waited if name in steps}.union(its.waiting)
         planned, odd = Counter[str](), set[str]()
@@ -224,22 +224,22 @@ class SitePlan:
         }
 
     def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
-        """What runs have to do at the site of this name; of those that are the same as before it is known."""
+        """Return what runs have to do at a site; the parts of unchanged runs are reused."""
         self.at_site = parts_at(runs, name, self.at_site)
         return self.at_site.values()
 
     def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
-        """The jobs for which a fleet is being chosen, and not for long."""
+        """Return the jobs for which a search is running and that have not waited long."""
         names = [] if self.choosing is None else [name for name in waiting if name not in planned]
         self.pending_since = {name: self.pending_since.get(name, now) for name in names}
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
     def _is_chosen_for(self, here: PlanningInput) -> bool:
-        """Whether the fleet was chosen for all the steps that are to come now, and for what is on sale now."""
+        """Whether the fleet was chosen for all current upcoming steps and for what is on sale now."""
         return self.planner.is_chosen_for(here.forecast) and self._is_as_before(here)
 
     def _is_as_before(self, here: PlanningInput) -> bool:
-        """Whether nothing is on sale, or within the limits, that was not when the fleet was chosen, and it still is."""
+        """Whether the fleet is still on sale and within the limits, and no others have become so."""
         before, fleet = self.chosen_of, self.planner.fleet
         if before is None or not here.on_sale <= before.on_sale:
             return False
@@ -248,10 +248,9 @@ class SitePlan:
         return here.most <= before.most or self.planner.machines < before.most
 
     def _choose(self, here: PlanningInput) -> None:
-        """Go by the fleet that was chosen since the last tick, if one was, and have one chosen where the last one may
-        not be the best any more.
+        """Use the fleet of a finished search, and start another search if that fleet may no longer be the best.
 
-        :raises Exception: whatever choosing has raised
+        :raises Exception: any error in the search
         """
         self._take()
         if not self.planner.holds(here.forecast, here.locations, here.problem, here.now):
@@ -275,7 +274,7 @@ class SitePlan:
         self.planner.adopt(chosen.result(), self.chosen_of.forecast)
 
     def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
-        """The machines that are there on which waiting steps have their places."""
+        """Return the existing machines on which waiting steps have their places."""
         schedule = self.planner.schedule
         if schedule is None:
             return {}
@@ -315,19 +314,19 @@ class SitePlan:
 
 
 def chosen(here: PlanningInput, fleets: Sequence[Fleet], pause: Callable[[], None]) -> Fleet | None:
-    """The fleet of one site, chosen in a thread of its own.
+    """Choose the fleet of one site; runs in a separate thread.
 
-    :param fleets: those that are tried; none: all are
-    :param pause: called again and again; other threads may want to run
+    :param fleets: the fleets to try; empty: all
+    :param pause: called frequently to let other threads run
     """
     medians = here.medians
     return choose(here.to_do(medians), medians, here.hurry, here.spent, fleets, pause)
 
 
 def with_steps(location: Location, names: Mapping[str, str]) -> Location:
-    """A location where the jobs to which it is promised are called by the names of their steps.
+    """Name the jobs that a location is promised to by their steps instead of their tokens.
 
-    :param names: of those that wait, by their tokens
+    :param names: the steps of waiting jobs, by token
     """
     if not location.promised:
         return location
@@ -335,7 +334,7 @@ def with_steps(location: Location, names: Mapping[str, str]) -> Location:
 
 
 def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:
-    """Actions in which jobs that have come are called by their tokens."""
+    """Name jobs that have been queued by their tokens instead of their steps."""
     return replace(
         actions,
         placements=tuple(Placement(tokens[each.job], each.location) for each in actions.placements),

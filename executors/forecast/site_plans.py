@@ -1,4 +1,4 @@
-"""The plans of all sites by what is to come, made in one thread beside the ticks, and what a tick gets from them."""
+"""The plans of all sites for upcoming work, made in a thread next to the ticks, and what each tick takes from them."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENT = "lading asks ahead"
-# While a tick is at work, planning goes on by one step in so many seconds.
+# While a tick is running, planning advances by one step per this many seconds.
 SECONDS_OF_A_PAUSE = 0.1
-# What is forecast of runs is stored again after so many seconds.
+# How many seconds pass before forecasts of runs are stored again.
 SECONDS_BETWEEN_NOTES = 3.0
-# Where no machines are bought by it, what is to come is read again after so many times the seconds that it has taken.
+# Without sites that launch by plan, upcoming work is read again after this many times the duration of the last read.
 PAUSE_BETWEEN_LOOKS = 10.0
-NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
-TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
-NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
+NO_WORK = "Upcoming work is unknown at site {site!r}, so allocations are requested there only for waiting jobs"
+TROUBLE = "Upcoming work cannot be planned at site {site!r}, so machines are launched there only for waiting jobs"
+NO_RESTS = "The remaining paths of live runs are unknown, so jobs of equal priority start by arrival"
 NO_STARTS: Mapping[str, float] = MappingProxyType({})
 
 
 class PlanningEnded(Exception):
-    """The plan that is being made is of no use any more."""
+    """The running search is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What follows from what is to come, by site.
+    """What follows from the upcoming work, by site.
 
-    :param actions: where machines are bought by it: what the plans ask for now
-    :param coming: where allocations are asked for: what is to come
-    :param wanted: jobs that are to come and for which room is asked for though no plan provides it
+    :param actions: at sites that launch machines by plan: what the plans do now
+    :param coming: at sites that use allocations: the upcoming work
+    :param wanted: the upcoming jobs for which room is requested though no plan provides it
     """
 
     actions: Mapping[str, ForeseenActions] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class Foreseen:
 
 
 class SitePlans:
-    """The plans of all sites that buy by a forecast, what is to come where allocations are asked for, and what room is
-    asked for ahead of what no plan provides for.
+    """The plans of all sites that launch by forecast, the upcoming work at sites with allocations, and the room
+    requested ahead for jobs without a plan.
 
-    :param ring: called when a plan has been made for which no tick has waited
-    :param waits: for how long allocations have waited in their queues
-    :param budgets: what they allow a tenant's jobs
-    :param launches: whether machines or allocations are launched at any site
+    :param ring: called when a plan has been made that no tick waits for
+    :param waits: how long allocations have waited in their queues
+    :param budgets: returns the limits for a tenant's jobs
+    :param launches: whether any site launches machines or allocations
     """
 
     def __init__(
@@ -103,40 +103,40 @@ class SitePlans:
         self.live_runs = LiveRuns(settings, ways, waits)
         self.ahead = AheadRequests(self.live_runs.asked)
         self.asked: Sequence[AskedJob] = ()
-        """The jobs for which room is asked for ahead since this tick."""
+        """The jobs for which room was first requested ahead in this tick."""
         self.noted: set[tuple[DagRunKey, str]] = set()
-        """The tasks of live runs whose event logs say that room is asked for ahead."""
+        """The tasks of live runs whose event logs already say that room is requested ahead."""
         self.ring, self.waits, self.launches = ring, waits, launches
         self.plans: dict[str, SitePlan] = {}
         self.work: dict[str, AllocationWork] = {}
         self.coming: dict[str, ComingWork] = {}
-        """What was found last."""
+        """The last result."""
         self.due_at = -math.inf
-        """When that is to be looked at again, on the monotonic clock."""
+        """When to compute it again, on the monotonic clock."""
         self.threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = False
         self.next_note = 0.0
-        self.has_noted = True  # an earlier controller may have
+        self.has_noted = True  # an earlier controller may have stored forecasts
         self.settings = settings
         self.planned: Mapping[str, float] | None = None
-        """When jobs are planned to start, by token, as it is stored; None: that was not read yet."""
+        """When jobs are planned to start, by token, as stored; None: not read yet."""
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
         self.rests: Mapping[str, float] = {}
-        """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
+        """The longest remaining path of each waiting job's run, by token, in seconds; empty: jobs start by arrival."""
         self.budgets = budgets
         self.barred: Mapping[str, frozenset[str]] = {}
-        """By site, the jobs that the bounds of their shares have kept from it in the last tick, by their tokens."""
+        """By site, the tokens of the jobs that the limits of their shares kept from it in the last tick."""
         self.terms: Mapping[str, BudgetTerms] = {}
-        """What budgets allow the live runs that have some, by the names of the runs."""
+        """The budgets of live runs that have any, by the names of the runs."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let a tick work while the planner rests, for threads share one lock."""
+        """Pause the planner while a tick runs, because threads share the interpreter lock."""
         self.may_plan.clear()
         try:
             yield
@@ -153,13 +153,13 @@ class SitePlans:
         by_dag: bool,
         database_ahead: float = 0.0,
     ) -> Foreseen:
-        """What the plans ask for now, and what is to come.
+        """Return what the plans do now, and the upcoming work.
 
-        :param sites: all of them, in their order, with what is held taken
-        :param waiting: the jobs that wait for a place, with what their runs may cost
+        :param sites: all sites in their order, with holds counted as taken
+        :param waiting: the jobs to place, with the budgets of their runs
         :param now: epoch seconds
-        :param by_dag: whether some site does not take every Dag
-        :param database_ahead: by how many seconds the database's clock is before ours
+        :param by_dag: whether some site accepts only certain Dags
+        :param database_ahead: seconds by which the database's clock is ahead of this host's
         """
         by_forecast = {
             site.name: (site, site.market)
@@ -201,7 +201,7 @@ class SitePlans:
                 actions = plan.next_actions(
                     its, site, market, now, is_blind=is_blind, held=held, barred=its_barred, unsure=late
                 )
-            except Exception as error:  # without it jobs are planned when they wait
+            except Exception as error:  # without a plan, machines are launched for waiting jobs
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue
@@ -220,7 +220,7 @@ class SitePlans:
         return Foreseen(found, self.coming, wanted)
 
     def _as_before(self, sites: Iterable[SiteView]) -> dict[str, ComingWork]:
-        """What was found last of what is to come at sites of allocations."""
+        """Return the last result for sites that use allocations, without its launches."""
         there = (site.name for site in sites if site.name in self.coming)
         return {name: self.coming[name].without_launches() for name in there}
 
@@ -233,7 +233,7 @@ class SitePlans:
         turns: Mapping[str, tuple[int, float]],
         now: float,
     ) -> dict[str, ComingWork]:
-        """What is to come at sites of allocations."""
+        """Return the upcoming work at sites that use allocations."""
         unclear = self.live_runs.without_structure | self.live_runs.without_needs
         known = self.live_runs.names - unclear
         self.waits.read(session)
@@ -257,7 +257,7 @@ class SitePlans:
                     barred=barred.get(site.name, frozenset()),
                     not_ahead=[name for name, terms in self.terms.items() if not terms.may_launch],
                 )
-            except Exception as error:  # without it allocations are decided about as if nothing were to come
+            except Exception as error:  # without this, allocations are requested for waiting jobs only
                 self.trouble.begin(trouble, error, traceback=True)
                 self.work.pop(site.name)
                 continue
@@ -267,7 +267,7 @@ class SitePlans:
     def read(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> Sequence[ComingRun]:
-        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.coming_runs`."""
+        """Return the upcoming jobs of all live runs, read once per tick; see :meth:`LiveRuns.coming_runs`."""
         if self.read_at != now:
             self.runs = self.live_runs.coming_runs(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
             self.read_at = now
@@ -278,7 +278,7 @@ class SitePlans:
     def refresh_rests(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> None:
-        """Find out by which rests jobs go; where that takes long, not in each tick."""
+        """Update the remaining paths that order jobs; if that takes long, not in every tick."""
         if (begun := time.monotonic()) < self.rests_due_at:
             return
         self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
@@ -287,7 +287,7 @@ class SitePlans:
     def _read_rests(self, now: float) -> None:
         try:
             self.rests = self.live_runs.rests(now)
-        except Exception as error:  # without them jobs go by arrival
+        except Exception as error:  # without them, jobs start by arrival
             self.trouble.begin(NO_RESTS, error, traceback=True)
             self.rests = {}
         else:
@@ -296,7 +296,7 @@ class SitePlans:
     def _note(
         self, session: Session, forecasts: Mapping[RunKey, RunForecast], starts: Mapping[str, float] = NO_STARTS
     ) -> None:
-        """Store what is forecast of runs now and then, for those who look, and when waiting jobs are planned to start.
+        """Store the forecasts of runs and the planned starts of waiting jobs from time to time, for users to see.
 
         :param starts: by token, epoch seconds
         """
@@ -309,14 +309,13 @@ class SitePlans:
         self.has_noted = bool(forecasts)
 
     def notes(self, provisions: Mapping[str, Provision]) -> list[TaskNote]:
-        """What the event logs of tasks say that are still to come and for which room is asked for: of each task of a
-        run once."""
+        """Return notes for the event logs of upcoming tasks for which room is requested, once per task and run."""
         found: list[TaskNote] = []
         self.noted = {(run, task_id) for run, task_id in self.noted if run in self.live_runs.known}
         launched = ((site, *each) for site, provision in provisions.items() for each in provision.ahead.items())
         for site, name, begin in (*launched, *((each.site, each.name, each.start) for each in self.asked)):
             run, task_id, index = named(name)
-            text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
+            text = f"room is requested at {site} for a planned start at {format_moment(begin)}"
             key = TaskTry(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
             if (run, task_id) not in self.noted:
                 log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
@@ -326,8 +325,8 @@ class SitePlans:
 
     @property
     def expects_jobs(self) -> bool:
-        """Whether a run lives of which jobs may be to come, though none waits."""
-        is_unread = self.read_at == -math.inf  # jobs may be at work that an earlier controller has placed
+        """Whether a live run may have upcoming jobs even though none waits."""
+        is_unread = self.read_at == -math.inf  # an earlier controller may have placed jobs that are still running
         return self.launches and (is_unread or bool(self.live_runs.known))
 
     def _terms(self) -> dict[str, BudgetTerms]:
@@ -335,18 +334,18 @@ class SitePlans:
         return {name: its_own for name, its_own in terms if its_own != NO_BUDGETS}
 
     def _held(self) -> frozenset[str]:
-        """The runs whose jobs may not start."""
+        """The runs whose jobs cannot start."""
         return frozenset(name for name, terms in self.terms.items() if terms.held is not None)
 
     def _budgets(self, waiting: Iterable[WaitingJob]) -> dict[str, tuple[Budget, ...]]:
-        """What live runs may cost, by their names, as far as it is known what they have cost."""
+        """Return the budgets of live runs by name, as far as their costs so far are known."""
         limited, found = self.live_runs.with_budget, {}
         for name, terms in self.terms.items():
             if terms.held is None and name not in limited:
                 found[name] = terms.launches
         for job in waiting:
             name = run_name(job.dag_id, job.run_id)
-            # What a run may cost itself is known of its jobs that wait and have a limit.
+            # How much a run has spent is only read for its waiting jobs with a limit.
             if job.budgets and (name not in limited or any(each.name == name for each in job.budgets)):
                 found[name] = job.budgets
         return found
@@ -358,10 +357,9 @@ class SitePlans:
         budgets: Mapping[str, tuple[Budget, ...]],
         looked_at: Container[str],
     ) -> ForeseenActions:
-        """The same with what the runs of steps may cost: of those that are to come, and of jobs that wait and were not
-        looked at in this tick, as behind many others.
+        """Add the budgets of runs to the actions for upcoming jobs, and for waiting jobs not considered in this tick.
 
-        :param looked_at: the tokens of those that were, which have their budgets themselves
+        :param looked_at: the tokens of the considered jobs, which carry their budgets themselves
         """
         if not (limited := self.live_runs.with_budget | budgets.keys() | self.terms.keys()):
             return actions
@@ -377,9 +375,9 @@ class SitePlans:
         return self.threads.submit(chosen, here, fleets, self._pause)
 
     def _pause(self) -> None:
-        """Let other threads run, of which only one has the lock of the interpreter; or end.
+        """Let other threads take the interpreter lock.
 
-        :raises PlanningEnded: the controller ends
+        :raises PlanningEnded: the controller is shutting down
         """
         if self.is_closed:
             raise PlanningEnded
@@ -387,18 +385,18 @@ class SitePlans:
             time.sleep(0)
 
     def close(self) -> None:
-        """Let the plan that is being made be."""
+        """Abandon the running search."""
         self.is_closed = True
         self.may_plan.set()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 
 def with_alike(tokens: frozenset[str], waiting: Iterable[WaitingJob], runs: Iterable[ComingRun]) -> frozenset[str]:
-    """Jobs that the bounds of their shares have kept from a site, and those of the same tasks that were not looked at
-    in this tick, as behind many others.
+    """Return jobs that the limits of their shares kept from a site, and those of the same tasks that were not
+    considered in this tick because many others come before them.
 
-    :param waiting: the jobs that were
-    :param runs: what is to come of them all
+    :param waiting: the considered jobs
+    :param runs: the jobs of all live runs
     """
     looked_at = {job.name: (job.dag_id, job.task_id) for job in waiting}
     tasks = {looked_at[token] for token in tokens if token in looked_at}

@@ -1,4 +1,4 @@
-"""What tasks ask for before Airflow has queued them, as far as their hints and their last jobs say it."""
+"""What tasks request before Airflow has queued them, as far as their hints and last jobs tell."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.waiting import WaitingJob
 
-# All that waits comes before what is yet to come.
+# Lower than any priority, so that upcoming jobs come after all waiting ones.
 LAST = -(10**9)
 NO_COLUMNS = {column.key: None for column in queued.COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
 class AskingTask:
-    """A task that is still to come, as its hints have it.
+    """An upcoming task, according to its hints.
 
-    :param row: as a row of the queue; None: it is not known what it asks for
-    :param job: the same as a job that waits; None: that is not known
-    :param most: how many of its jobs may be at work at a time; ``run_most``: of its run; None: any number
-    :param hurry: what time is worth to its run; None: what its site says
-    :param finish_by: when its run shall have ended; None: at any time
-    :param has_budget: whether its run may cost no more than a sum
-    :param ahead: what its hint ``ahead`` says; None: it has none
-    :param gang: with whose tasks it begins together; None: it is in none
-    :param is_planned: whether a forecast plans where its jobs run; else that is decided when they have come, as of
+    :param row: as a row of the queue; None: its request is unknown
+    :param job: as a waiting job; None: its request is unknown
+    :param most: how many of its jobs can be at work at once; ``run_most``: of its run; None: any number
+    :param hurry: how much finishing its run early is worth; None: as its site says
+    :param finish_by: the deadline of its run; None: none
+    :param has_budget: whether its run has a limit on its cost
+    :param ahead: the hint ``ahead``; None: not given
+    :param gang: the gang it belongs to; None: none
+    :param is_planned: whether a forecast plans where its jobs run; if not, that is decided once they are queued, as for
         members of gangs
-    :param max_instances: on how many machines its jobs may be at once; ``run_max_instances``: those of its run; None:
-        any number
-    :param is_held: whether its jobs go to sites that hold room alone, as members of gangs and jobs with attempts do
+    :param max_instances: how many machines its jobs can use at once; ``run_max_instances``: those of its run; None: any
+        number
+    :param is_held: whether its jobs only go to sites that hold room, as members of gangs and jobs with attempts do
     """
 
     row: Any = None
@@ -55,13 +55,15 @@ class AskingTask:
 
     @property
     def may_ask_ahead(self) -> bool | None:
-        """Whether what it needs is asked for before it has come; None: where its start is certain. What a run with a
-        limit may still cost is decided when its jobs wait."""
+        """Whether room can be requested before the task is queued; None: only if its start is certain.
+
+        False with a limit on the cost of the run, because how much it can still spend is decided when its jobs wait.
+        """
         return False if self.has_budget else self.ahead
 
     @property
     def is_foreseen(self) -> bool:
-        """Whether it is known what it needs, and a forecast plans that."""
+        """Whether its needs are known and planned by a forecast."""
         return self.job is not None and self.is_planned
 
 
@@ -74,21 +76,21 @@ def asking_task(
     by_dag: bool,
     facts: Mapping[str, Any],
 ) -> AskingTask:
-    """A task by its ``executor_config``.
+    """Build an upcoming task from its ``executor_config``.
 
-    :param last: the last job of each task of the Dag, of which one asks for as much whose hints depend on its run
-    :param by_dag: whether some site does not take every Dag
-    :param facts: the columns of its jobs that say whose its Dag is
+    :param last: the last job of each task of the Dag, whose request is used if the hints depend on the run
+    :param by_dag: whether some site accepts only certain Dags
+    :param facts: the columns that identify the tenant of the Dag
     """
     try:
         hints = Hints.from_config(config)
-    except HintError:  # which is said when its job has come
+    except HintError:  # reported when its job is queued
         return AskingTask()
     row, known = coming_row(run, task_id, hints, settings, facts), last.get(task_id)
     if hints.expressions or hints.auto or hints.matching:
         row = None if known is None else as_to_come(known, row)
     elif known is not None:
-        # What its author leaves to Lading was chosen by what is known of it.
+        # Amounts that the author leaves to Lading are those chosen for the last job.
         for name in settings.choices(hints):
             setattr(row, name, getattr(known, name))
     return AskingTask(
@@ -109,9 +111,9 @@ def asking_task(
 
 
 def as_to_come(last: Any, row: Any) -> Any:
-    """A task that asks for as much as its last job did, as a row of the queue.
+    """Return an upcoming task as a row of the queue that requests as much as its last job did.
 
-    :param row: the task by its hints
+    :param row: the task according to its hints
     """
     columns = {column.key: getattr(last, column.key) for column in queued.COLUMNS}
     names = ("token", "run_id", "map_index", "priority", "queued_at")
@@ -119,9 +121,9 @@ def as_to_come(last: Any, row: Any) -> Any:
 
 
 def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings, facts: Mapping[str, Any]) -> Any:
-    """A task that is still to come as a row of the queue, by its hints alone.
+    """Return an upcoming task as a row of the queue, according to its hints alone.
 
-    :param facts: the columns of its jobs that say whose its Dag is
+    :param facts: the columns that identify the tenant of the Dag
     """
     named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
     columns = {**NO_COLUMNS, **facts, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}

@@ -1,5 +1,5 @@
-"""Who makes the jobs: what the engine needs of it (`orchestrator`), and Airflow, which is the default (`airflow`).
+"""The orchestrator that creates the jobs: the interface that the engine needs (`orchestrator`), and Airflow, which is
+the default (`airflow`).
 
-The modules whose names begin with `airflow` are the only ones beside the executor and the task runner that read
-Airflow's tables.
+Apart from the executor and the task runner, only the modules whose names begin with `airflow` read Airflow's tables.
 """

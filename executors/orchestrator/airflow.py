@@ -1,4 +1,4 @@
-"""Airflow as the orchestrator. It is imported when something is asked of it, for it takes seconds."""
+"""Airflow as the orchestrator. Its modules are imported on first use, because importing Airflow takes seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AirflowOrchestrator(Orchestrator):
-    """What Airflow's tables say."""
+    """The orchestrator backed by Airflow's tables."""
 
     def session(self) -> AbstractContextManager[Session]:
         from airflow.utils.session import create_session
@@ -47,7 +47,7 @@ class AirflowOrchestrator(Orchestrator):
         return airflow_jobs.still_at_work(session, tokens, now)
 
     def forget_ended(self, session: Session) -> None:
-        """Airflow cleans its own tables."""
+        """Do nothing: Airflow cleans up its own tables."""
 
     def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
         from lading.executors.orchestrator import airflow_schedulers

@@ -1,4 +1,4 @@
-"""The structure of Dags, as Airflow has stored it, and what earlier runs say of mapped tasks and branches."""
+"""The structure of Dags as stored by Airflow, and what earlier runs tell about mapped tasks and branches."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So many Dags are kept as Airflow has stored them.
+# How many Dags are cached.
 MOST_DAGS = 50
-# Of so many runs that have ended it is counted how often a task was skipped, again after so many seconds.
+# From how many ended runs it is counted how often a task was skipped, and after how many seconds it is counted again.
 MOST_RUNS = 10
 SECONDS_UNTIL_STALE = 60.0
-# A task that was skipped in more than this part of them is not expected.
+# A task that was skipped in more than this fraction of those runs is not expected to run.
 OFTEN_SKIPPED = 0.5
-# The rules by which a task does not run any more when one before it has failed.
+# The trigger rules under which a task no longer runs once an upstream task has failed.
 NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_success", "none_skipped"))
-TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without what comes after them"
+TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without the tasks after them"
 
 
 class Dags(Forecaster):
-    """What is known of Dags. A structure is read once per version, the past again from time to time.
+    """What is known about Dags. A structure is read once per version, the past again from time to time.
 
-    A controller runs for months, so the Dags that were read last are kept alone.
+    Only the Dags read last are kept, because a controller runs for months.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Dags(Forecaster):
         self._facts = DagFacts()
 
     def read_structures(self, session: Session, runs_: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
-        """The Dags of those runs that there are."""
+        """Return the structure of the Dag of each run that exists."""
         return {key: self.structure(session, run) for key, run in runs.dag_runs(session, runs_).items()}
 
     def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
@@ -67,7 +67,7 @@ class Dags(Forecaster):
         return settings.TIMEZONE
 
     def structure(self, session: Session, run: DagRun) -> DagStructure | None:
-        """The structure of the Dag of a run; None: it cannot be read, so that nothing is known of what is to come."""
+        """Return the structure of a run's Dag; None: it is unreadable, so its upcoming tasks are unknown."""
         try:
             dag = self.bag.get_dag_for_run(run, session)
             if dag is None:
@@ -79,12 +79,11 @@ class Dags(Forecaster):
                 if len(self.structures) > MOST_DAGS:
                     del self.structures[next(iter(self.structures))]
             return known[1]
-        except Exception as error:  # what is stored may be of another version of Airflow, or of a provider
+        except Exception as error:  # stored by another version of Airflow or of a provider
             self.trouble.begin(TROUBLE, error, traceback=True)
             return None
 
     def past(self, session: Session, dag_id: str) -> DagPast:
-        """How earlier runs of a Dag went."""
         now = time.monotonic()
         stale_at, found = self.pasts.get(dag_id, (0.0, DagPast()))
         if now >= stale_at:
@@ -94,7 +93,7 @@ class Dags(Forecaster):
 
 
 def structure_of(dag: Any) -> DagStructure:
-    """The structure of a Dag as Airflow has stored it."""
+    """Convert a Dag as stored by Airflow."""
     found = {}
     groups = {task_id: mapped_group(task) for task_id, task in dag.task_dict.items()}
     for task_id, task in dag.task_dict.items():
@@ -114,13 +113,13 @@ def structure_of(dag: Any) -> DagStructure:
 
 
 def mapped_group(task: Any) -> str | None:
-    """The id of the mapped task group in which a task is; None: it is in none."""
+    """Return the id of the innermost mapped task group that contains a task; None: there is none."""
     group = task.get_closest_mapped_task_group()
     return None if group is None else str(group.group_id)
 
 
 def past_of(states: list[dict[str, Any]]) -> DagPast:
-    """What the states of the task instances of runs say, the last run first."""
+    """Summarize the states of the task instances of runs, given latest run first."""
     if not states:
         return DagPast()
     skipped = TaskInstanceState.SKIPPED.value

@@ -1,4 +1,4 @@
-"""Whose a Dag is, as Airflow's tables say: its team, owners and tags, for the columns of its jobs."""
+"""The tenant of a Dag, from Airflow's tables: its team, owners and tags, as columns of its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A Dag whose team, owners or tags change has jobs with the new ones after so many seconds at the latest.
+# How many seconds a change of team, owners or tags can take to reach new jobs of the Dag.
 SECONDS_KNOWN = 30.0
 # More Dags than a scheduler queues tasks of at a time.
 MOST_KNOWN = 10_000
@@ -31,17 +31,18 @@ TROUBLE = "The owners of mapped tasks of some Dags cannot be read, so only those
 
 
 class DagFacts:
-    """The teams, owners and tags of Dags, read once in a while: thousands of tasks of a Dag are queued in a row."""
+    """The teams, owners and tags of Dags, cached for a while because thousands of a Dag's tasks are queued in a row."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], tuple[float, dict[str, Any]]] = {}
         self._mapped = MappedOwners()
 
     def columns(self, session: Session, dag_id: str | None, bundle: str | None = None) -> dict[str, Any]:
-        """The columns of a job that say whose its Dag is; ``{}`` for one of no Dag.
+        """Return the columns that identify the tenant of a job's Dag; ``{}`` without a Dag.
 
-        :param bundle: from which its code comes, whose team is its team: a file in the bundle of another team may have
-            taken the id of the Dag over since this was read last; None: that in which the Dag was parsed last
+        :param bundle: the bundle of its code, whose team is the Dag's; None: the bundle in which the Dag was last
+            parsed. Naming it matters because a file in the bundle of another team may have taken over the id of the Dag
+            since then
         """
         if not dag_id:
             return {}
@@ -54,7 +55,7 @@ class DagFacts:
         return columns
 
     def _read(self, session: Session, dag_id: str, bundle: str | None) -> dict[str, Any]:
-        """What Airflow's tables say of a Dag now: owners with a comma and a blank between them, tags as JSON."""
+        """Read the columns from Airflow's tables: owners separated by ", ", tags as JSON."""
         row = session.execute(select(DagModel.owners, DagModel.bundle_name).where(DagModel.dag_id == dag_id)).first()
         said, parsed_in = (None, None) if row is None else row
         tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
@@ -70,15 +71,14 @@ class DagFacts:
 
 
 class MappedOwners:
-    """The owners of the mapped tasks of Dags, which Airflow leaves out of those of the Dag. A version of a Dag is read
-    once."""
+    """The owners of mapped tasks, which Airflow leaves out of their Dag's owners. Each version is read once."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, frozenset[str]]] = {}
         self._trouble = Trouble(log)
 
     def read(self, session: Session, dag_id: str) -> frozenset[str]:
-        """Those of the last version of a Dag; none where it has not been stored, or not as it is understood."""
+        """Return those of the latest version of a Dag; none if it is not stored, or in an unknown format."""
         last = session.execute(
             select(SerializedDagModel.id, SerializedDagModel.dag_hash)
             .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
@@ -93,7 +93,7 @@ class MappedOwners:
             found = self._owners(stored)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            # Not what the query said: a session may still have what was stored before.
+            # Not the hash from the query: the session may still hold an older version of the row.
             self._known[dag_id] = stored.dag_hash, found
         return found
 
@@ -108,11 +108,11 @@ class MappedOwners:
 
 
 def all_owners(said: str | None, mapped: frozenset[str], default: str) -> list[str]:
-    """The owners of a Dag in alphabetical order: Airflow's own is another each time the Dag is parsed.
+    """Return the owners of a Dag, sorted, because Airflow's own order changes whenever the Dag is parsed.
 
-    :param said: those that Airflow shows, with commas between them
-    :param mapped: of its mapped tasks, which are not among them
-    :param default: whom Airflow shows where no other task has an owner
+    :param said: the owners shown by Airflow, separated by commas
+    :param mapped: the owners of its mapped tasks, which are not among them
+    :param default: the owner that Airflow shows if no other task has one
     """
     shown = {each.strip() for each in (said or "").split(",")}
     return sorted(((shown - {default} if mapped else shown) | mapped) - {""})

@@ -1,4 +1,4 @@
-"""What Airflow's task instances say of jobs, and its log of events."""
+"""What Airflow's task instances tell about jobs, and its event log."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lading.executors.store.leases import DatabaseNow
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many heartbeats in a row a task that lives may miss, and so many seconds pass before it counts as silent.
+# A live task can miss this many heartbeats in a row; it counts as silent after this many seconds at the earliest.
 HEARTBEATS_MISSED = 4
 SECONDS_UNTIL_SILENT = 60.0
-# In these states Airflow wants a job that has not begun.
+# In these states Airflow still wants a job that has not started.
 WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
 
 
 def same_task() -> ColumnElement[bool]:
-    """Whether a task instance is the one of a job."""
+    """Return the condition that a task instance belongs to a job."""
     return and_(
         TaskInstance.dag_id == JobRow.dag_id,
         TaskInstance.task_id == JobRow.task_id,
@@ -38,8 +38,11 @@ def same_task() -> ColumnElement[bool]:
 
 
 def unwanted(session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
-    """Those of these jobs that wait and whose task instance says that it has ended, was cleared or was queued anew; or
-    is not there, and has not been for so many seconds."""
+    """Return the waiting jobs that Airflow no longer wants.
+
+    Their task instance has ended, was cleared or was queued again; or it does not exist although the job was queued
+    longer ago than `seconds`.
+    """
     is_another = or_(
         TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
         TaskInstance.state.is_(None),
@@ -52,8 +55,10 @@ def unwanted(session: Session, tokens: Sequence[str], seconds: float) -> Sequenc
 
 
 def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-    """Jobs that have a place but have not begun, or that sleep, and whose task instance Airflow has cleared, ended,
-    deleted or queued anew meanwhile."""
+    """Return the token and state of placed or sleeping jobs that Airflow no longer wants, at most `most`.
+
+    Jobs queued within the last `seconds` are left out.
+    """
     wanted = (
         select(TaskInstance.id)
         .where(same_task(), TaskInstance.external_executor_id == JobRow.token, TaskInstance.state.in_(WANTED))
@@ -74,7 +79,7 @@ def disowned(session: Session, seconds: float, most: int) -> Sequence[tuple[str,
 
 
 def still_at_work(session: Session, tokens: Sequence[str], now: float) -> set[str]:
-    """Jobs whose task goes on sending heartbeats to the API server.
+    """Return the jobs whose task still sends heartbeats to the API server.
 
     :param now: epoch seconds
     """
@@ -94,15 +99,15 @@ def still_at_work(session: Session, tokens: Sequence[str], now: float) -> set[st
 
 
 def seconds_until_silent() -> float:
-    """How long a task may say nothing before it does not live any more at a location that is gone."""
+    """Return how long a task at a location that is gone can be silent before it counts as dead."""
     heartbeats = HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5)
     return max(SECONDS_UNTIL_SILENT, heartbeats)
 
 
 def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
-    """A job whose task has succeeded and of which it is not known yet which files it has left; None: there is none.
+    """Return a job whose task has succeeded but whose output files are not reported yet; None: there is none.
 
-    :param tasks: those of the run of which one is asked for
+    :param tasks: the tasks of the run to check
     """
     same = [
         getattr(TaskInstance, name) == getattr(JobRow, name) for name in ("dag_id", "run_id", "task_id", "map_index")
@@ -113,12 +118,12 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
     return found
 
 
-# The latest of what was noted of one try that is read.
+# How many of the latest notes on a try are read.
 MOST_NOTES = 50
 
 
 def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
-    """What Airflow's event log has of a try by Lading, oldest first: epoch seconds, and the text."""
+    """Return Lading's notes on a try from Airflow's event log, oldest first: epoch seconds and text."""
     same = [
         getattr(Log, name) == getattr(job, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")
     ]
@@ -132,7 +137,6 @@ def notes(session: Session, job: JobRow) -> list[tuple[float, str]]:
 
 
 def log_row(note: TaskNote) -> Log:
-    """The row of a note."""
     task = note.task
     if task is None:
         return Log(event=note.event, owner="lading", extra=note.text)

@@ -1,4 +1,4 @@
-"""Which members of a gang Airflow is still to bring, and what keeps it from that."""
+"""Which members of a gang Airflow has yet to queue, and what prevents that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lading.executors.orchestrator.orchestrator import ExpectedGang, Roster
 from lading.executors.store import chunks
 from lading.scheduling.reasons import because
 
-# They hold no room while they wait for something else, and come back alone.
+# In these states a task holds no room, and it comes back alone.
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
 
 
@@ -26,19 +26,19 @@ COLUMNS = (
     TaskInstance.pool, TaskInstance.pool_slots,
 )  # fmt: skip
 
-# They have slots of their pool.
+# In these states a task occupies slots of its pool.
 IN_POOL = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED, *FAILED)
 
 
 def read(session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
-    """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
+    """Read the rosters of gangs, by gang token, with few queries for all of them."""
     by_run: dict[tuple[str, str], list[Any]] = {}
     runs: dict[str, set[str]] = {}
     for each in wanted.values():
         runs.setdefault(each.dag_id, set()).add(each.run_id)
-    # By Dag: runs of many Dags have the same name, and the index of Airflow's table begins with the Dag.
+    # By Dag, because runs of many Dags share a name, and the index of Airflow's table begins with the Dag.
     for dag_id, its_runs in runs.items():
         for chunk in chunks(sorted(its_runs)):
             here = TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(chunk)
@@ -74,12 +74,12 @@ def of_rows(
     most: int | None,
     limits: Mapping[str, tuple[str, int]],
 ) -> Roster:
-    """What task instances say of a gang.
+    """Build the roster of a gang from its task instances.
 
-    :param pools: how many slots each has; below 0: any number
-    :param taken: how many of them tasks have
-    :param most: how many tasks of the Dag may run at a time; None: that is not known
-    :param limits: how many jobs of a task may, and what that is called
+    :param pools: the number of slots of each pool; negative: unlimited
+    :param taken: the number of occupied slots of each pool
+    :param most: how many tasks of the Dag can run at once; None: unknown
+    :param limits: by task, the name of its limit and how many of its jobs can run at once
     """
     coming = [row for row in rows if row.state not in (*OVER, *AWAY)]
     asked: Counter[str] = Counter()

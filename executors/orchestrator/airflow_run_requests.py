@@ -1,4 +1,4 @@
-"""What people ask of live runs, as Airflow has these."""
+"""Users' requests for live runs, checked against Airflow's runs."""
 
 from __future__ import annotations
 
@@ -27,35 +27,34 @@ from lading.scheduling.text.units import UnitError
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Where a local time comes last.
+# The time zone in which a local time is reached last.
 LAST_ZONE = timezone(-timedelta(hours=12))
 LIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
 
 
 def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: object, by: str) -> RunRequestRow | None:
-    """Note what a user asks of a live run, in the place of what was asked of it before.
+    """Store a user's request for a live run, replacing any earlier one.
 
-    :param hurry: a number or a word, as the hint has it; None: what the Dag says
-    :param finish_by: a length of time, a time of day or a moment; None: what the Dag says
-    :returns: None: nothing is asked any more, for both are None
-    :raises LookupError: there is no such run that has not ended
-    :raises ValueError: one of them is not valid, or the moment is past
+    :param hurry: a number or a word, as in the hint; None: as the Dag says
+    :param finish_by: a duration, a time of day or a moment; None: as the Dag says
+    :returns: None if both are None, so that the request is withdrawn
+    :raises LookupError: there is no such live run
+    :raises ValueError: a value is invalid, or the moment is in the past
     """
     request = RunRequest(
         None if hurry is None else parse_hurry(hurry),
         None if finish_by is None else parse_finish_by(finish_by, is_of_one_run=True),
     )
     moment = None if request.finish_by is None else request.finish_by.moment
-    # Without an offset it is of the time zone of the Dag, so that it is surely past where local times come last.
+    # Without an offset it is in the Dag's time zone, so it is surely in the past only if it is so in the last zone.
     if moment is not None and moment.replace(tzinfo=moment.tzinfo or LAST_ZONE) <= datetime.now(timezone.utc):
-        raise UnitError(f"{shortened(finish_by)} is past; valid: a moment that is to come")
+        raise UnitError(f"{shortened(finish_by)} is in the past; valid: a moment in the future")
     if not is_live(session, dag_id, run_id):
         raise LookupError(
-            f"Dag {shortened(dag_id)} has no run {shortened(run_id)} that has not ended; valid: the id of one that "
-            "is queued or running"
+            f"Dag {shortened(dag_id)} has no live run {shortened(run_id)}; valid: the id of a queued or running one"
         )
     row = session.get(RunRequestRow, (dag_id, run_id))
-    if row is not None and as_request(row) != request:  # what was forecast by it does not hold any more
+    if row is not None and as_request(row) != request:  # the forecast was made for the old request
         outdate(session, (dag_id, run_id))
     if request == RunRequest():
         if row is not None:
@@ -73,17 +72,17 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
 
 
 def is_live(session: Session, dag_id: str, run_id: str) -> bool:
-    """Whether Airflow has such a run, and it has not ended."""
-    if not (dag_id.isprintable() and run_id.isprintable()):  # no database takes a NUL or half of a surrogate pair
+    """Whether Airflow has this run and it has not ended."""
+    if not (dag_id.isprintable() and run_id.isprintable()):  # databases reject NUL and lone surrogates
         return False
     query = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id, DagRun.state.in_(LIVE))
     return session.scalar(query) is not None
 
 
 def terms(session: Session, dag_id: str, run_id: str | None = None) -> dict[str, RunTerms]:
-    """What the live runs of a Dag go by of which something is asked or forecast, by their ids.
+    """Return the requests and forecasts of a Dag's live runs, by run id; runs without either are left out.
 
-    :param run_id: only this one, in any case; None: all
+    :param run_id: only this run, even if it has neither; None: all
     """
     mine = [DagRun.dag_id == dag_id, DagRun.state.in_(LIVE), *([] if run_id is None else [DagRun.run_id == run_id])]
     of_request = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
@@ -94,7 +93,7 @@ def terms(session: Session, dag_id: str, run_id: str | None = None) -> dict[str,
 
 
 def asked(session: Session) -> dict[RunKey, RunRequest]:
-    """What is asked of the runs that have not ended."""
+    """Return the requests for runs that have not ended."""
     mine = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
     rows = session.scalars(select(RunRequestRow).join(DagRun, mine).where(DagRun.state.in_(LIVE)))
     return {(row.dag_id, row.run_id): as_request(row) for row in rows}

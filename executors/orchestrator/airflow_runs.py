@@ -1,4 +1,4 @@
-"""The queries on Airflow's tables of runs: what of them is to come, and how earlier runs of their Dags went."""
+"""Queries on Airflow's tables of runs: their unfinished task instances, and how earlier runs of their Dags went."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lading.executors.store.gangs.runs import DagRunKey, by_dag
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What has ended and holds up nothing behind it.
+# Ended without holding up any task after it.
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED)
 COLUMNS = (
     TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
@@ -28,8 +28,10 @@ COLUMNS = (
 
 
 def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, list[Any]]:
-    """The task instances of runs that have not ended, or have failed; none of Dags that are paused, or of runs that are
-    not running, for nothing comes of these."""
+    """Return the task instances of runs that have not ended or have failed.
+
+    Paused Dags and runs that are not running are left out, because nothing more comes of them.
+    """
     by_run: dict[DagRunKey, list[Any]] = {}
     for dag_id, its_runs in by_dag(runs).items():
         for chunk in chunks(its_runs):
@@ -47,22 +49,21 @@ def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, l
 
 
 def pools(session: Session) -> dict[str, int]:
-    """How many slots each pool has; those without a limit are left out."""
+    """Return the number of slots of each pool with a limit."""
     query = select(Pool.pool, Pool.slots).where(Pool.pool.is_not(None), Pool.slots >= 0)
     return {str(name): slots for name, slots in session.execute(query)}
 
 
 def configs(session: Session, run: DagRunKey) -> dict[str, Any]:
-    """The ``executor_config`` of each task of a run."""
+    """Return the ``executor_config`` of each task of a run."""
     columns = TaskInstance.task_id, TaskInstance.executor_config
     query = select(*columns).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
-    # Of a task that is mapped over thousands of elements one says it for all.
+    # One of the thousands of instances of a mapped task is enough.
     query = query.where(TaskInstance.map_index <= 0)
     return {str(task_id): config for task_id, config in session.execute(query)}
 
 
 def dag_runs(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, DagRun]:
-    """Runs as Airflow has them."""
     found = {}
     for dag_id, its_runs in by_dag(runs).items():
         for chunk in chunks(its_runs):
@@ -72,10 +73,9 @@ def dag_runs(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, Dag
 
 
 def past_states(session: Session, dag_id: str, most: int) -> list[dict[str, Counter[str]]]:
-    """How the task instances of the last runs of a Dag have ended, the last run first: by task, how many in which
-    state.
+    """Return how many task instances of the latest runs of a Dag ended in each state, by task, latest run first.
 
-    :param most: how many runs
+    :param most: the number of runs
     """
     ended = DagRun.dag_id == dag_id, DagRun.state.in_((DagRunState.SUCCESS, DagRunState.FAILED))
     last = list(session.scalars(select(DagRun.run_id).where(*ended).order_by(DagRun.start_date.desc()).limit(most)))

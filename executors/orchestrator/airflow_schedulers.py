@@ -1,8 +1,8 @@
-"""Which of Airflow's schedulers live.
+"""Which of Airflow's schedulers are alive.
 
-Airflow takes a scheduler for dead that has been silent for 30 s. Each one that uses Lading also holds a lock on a file
-in the state folder, which the kernel lets go when the process ends, however it ends: all that share the folder
-see it at once. A lock that can't be seen from here, as on another machine, leaves it at Airflow's 30 s.
+Airflow considers a scheduler dead after 30 s of silence. Each scheduler that uses Lading also holds a lock on a file in
+the state folder, which the kernel releases when the process ends for any reason, so everyone who shares the folder sees
+that at once. If a lock is not visible from here, for example on another machine, Airflow's 30 s apply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def living(session: Session, folder: Path) -> set[int]:
-    """The numbers of the schedulers that live, as far as can be seen from here."""
+    """Return the job ids of the schedulers that are alive, as far as can be seen from here."""
     silence = timedelta(seconds=conf.getint("scheduler", "scheduler_health_check_threshold"))
     heard = session.execute(
         select(AirflowJob.id, AirflowJob.hostname).where(
@@ -35,7 +35,7 @@ def living(session: Session, folder: Path) -> set[int]:
     )
     here = get_hostname()
     files = {job_id: (folder / str(job_id), host) for job_id, host in heard}
-    # One of this machine without a file does not use Lading yet: it begins, or has died before it could. One that
-    # begins starts a controller itself where it finds none.
+    # A scheduler of this machine without a file does not use Lading yet: it is starting, or died before it could. A
+    # starting one launches a controller itself if it finds none.
     users = {job_id: path for job_id, (path, host) in files.items() if host != here or path.exists()}
     return {job_id for job_id, path in users.items() if not has_ended(path)}

@@ -1,4 +1,4 @@
-"""What differs between the supported versions of Airflow. Nothing else looks at a version."""
+"""The differences between the supported versions of Airflow. No other module checks a version."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from airflow.models.dagbag import DBDagBag
 
 
 def cached_dags(most: int) -> DBDagBag:
-    """The Dags as Airflow has stored them, of which it keeps those that were read last.
+    """Return Airflow's stored Dags, with a cache of those read last.
 
-    :param most: so many are kept
+    :param most: the size of the cache
     """
     try:
         from airflow.models.dagbag import CachedDBDagBag

@@ -1,4 +1,4 @@
-"""Which orchestrator this process works for: Airflow, unless another was named."""
+"""The orchestrator this process works for: Airflow, unless another one is set."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ _named: list[Orchestrator] = [AirflowOrchestrator()]
 
 
 def orchestrator() -> Orchestrator:
-    """The orchestrator that this process works for."""
     return _named[0]
 
 
 def use(other: Orchestrator) -> None:
-    """Name the orchestrator that this process works for, before it makes a controller."""
+    """Set the orchestrator this process works for; call it before creating a controller."""
     _named[0] = other
 
 
 def open_session() -> AbstractContextManager[Session]:
-    """A session of the orchestrator's database, see :meth:`Orchestrator.session`."""
+    """Open a session of the orchestrator's database, see :meth:`Orchestrator.session`."""
     return _named[0].session()

@@ -1,4 +1,4 @@
-"""By which names tasks choose Lading's executor. Every Airflow process imports this, so it imports nothing."""
+"""The names by which tasks choose Lading's executor. Every Airflow process imports this, so it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ EXECUTOR_CLASS = "LadingExecutor"
 class ConfiguredExecutor(NamedTuple):
     """One executor of ``[core] executor``.
 
-    :param team: whose it is; None: it is for all teams
-    :param alias: its name in front of the colon; empty: it has none
-    :param path: its class, as it is written
+    :param team: the team it belongs to; None: all teams
+    :param alias: its name before the colon; empty: none
+    :param path: its class, as written
     """
 
     team: str | None
@@ -21,7 +21,7 @@ class ConfiguredExecutor(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """By which a task may name it."""
+        """The names by which a task can choose it."""
         return frozenset(filter(None, (self.alias, self.path, self.path.rpartition(".")[2])))
 
     @property
@@ -30,7 +30,7 @@ class ConfiguredExecutor(NamedTuple):
 
 
 def configured() -> list[ConfiguredExecutor]:
-    """The executors of ``[core] executor`` in their order: those for all teams come first, as Airflow asks for."""
+    """Return the executors of ``[core] executor`` in order; Airflow requires those for all teams to come first."""
     from airflow.configuration import conf
 
     found = []
@@ -38,7 +38,7 @@ def configured() -> list[ConfiguredExecutor]:
         before, equals, after = group.partition("=")
         team, entries = (before.strip() or None, after) if equals else (None, before)
         if team is not None and not has_teams():
-            continue  # as Airflow does, which says so in the scheduler's log
+            continue  # as in Airflow, which logs this in the scheduler
         for entry in filter(None, map(str.strip, entries.split(","))):
             alias, _, path = entry.rpartition(":")
             found.append(ConfiguredExecutor(team, alias, path))
@@ -46,17 +46,17 @@ def configured() -> list[ConfiguredExecutor]:
 
 
 def has_teams() -> bool:
-    """Whether Airflow runs with ``[core] multi_team``."""
+    """Whether ``[core] multi_team`` is enabled."""
     from airflow.configuration import conf
 
     return bool(conf.getboolean("core", "multi_team", fallback=False))
 
 
 def executor_of(executor: str | None, team: str | None = None) -> ConfiguredExecutor | None:
-    """Which executor Airflow's scheduler gives a task; None: none has that name.
+    """Return the executor to which Airflow's scheduler gives a task; None: no executor has that name.
 
-    :param executor: as the task names it; None: it names none
-    :param team: that of its Dag; None: it has none
+    :param executor: the name the task gives; None: none
+    :param team: the team of its Dag; None: none
     """
     known = [each for each in configured() if each.team is None or each.team == team]
     if executor:
@@ -65,9 +65,9 @@ def executor_of(executor: str | None, team: str | None = None) -> ConfiguredExec
 
 
 def goes_to_lading(executor: str | None, team: str | None = None) -> bool:
-    """Whether a task with this ``executor`` is Lading's; what it gives to other executors is none of its business.
+    """Whether Airflow gives a task with this ``executor`` to Lading.
 
-    :param team: that of its Dag; None: it has none
+    :param team: the team of its Dag; None: none
     """
     found = executor_of(executor, team)
     return found is not None and found.is_lading

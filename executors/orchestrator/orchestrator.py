@@ -1,10 +1,11 @@
-"""What the engine needs of what runs workflows, besides the rows of the jobs: the orchestrator.
+"""The interface of the orchestrator: what the engine needs from the system that runs workflows.
 
-A job comes as a row (:func:`lading.executors.store.add_job`) with its needs and its work; its states and causes go back
-in the same row, which the orchestrator reads when it is ``unreported``. What is here is the rest: a session of the
-database, whether jobs are still wanted, what is to come of runs, where events and metrics go.
+A job is submitted as a row (:func:`lading.executors.store.add_job`) with its resources and its workload. Its states and
+causes are returned in the same row, which the orchestrator reads when it is ``unreported``. This interface covers the
+rest: a database session, which jobs are still wanted, the upcoming tasks of runs, and the destinations of events and
+metrics.
 
-Each method is called in the controller's transaction, and waits for nothing but the database.
+Each method is called within the controller's transaction and waits for nothing but the database.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MemberKey: TypeAlias = tuple[str, int]
 
 
 class TaskState(str, enum.Enum):
-    """The states of a task instance that the engine asks for, as Airflow spells them; None there: it has none yet."""
+    """The states of a task instance that the engine uses, spelled as in Airflow. A new instance has None instead."""
 
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -47,8 +48,6 @@ class TaskState(str, enum.Enum):
 
 
 class TaskTry(NamedTuple):
-    """One try of a task instance."""
-
     dag_id: str
     task_id: str
     run_id: str
@@ -58,11 +57,11 @@ class TaskTry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskNote:
-    """What the event log of a task says, or that of all things.
+    """An entry for the event log of a task, or for the general one.
 
     :param event: the kind of event
-    :param task: None: it is about none
-    :param text: in words
+    :param task: None: it concerns no single task
+    :param text: the message
     """
 
     event: str
@@ -72,18 +71,18 @@ class TaskNote:
 
 @dataclass(frozen=True, slots=True)
 class DagTask:
-    """A task as the Dag has it.
+    """A task as declared in its Dag.
 
-    :param upstream: the tasks that come right before it
-    :param by_index: those of them that are in the same mapped task group: each of its jobs waits for one of theirs
-    :param is_mapped: whether how many jobs it becomes is known in a run only
-    :param is_empty: whether Airflow ends it without a job
-    :param needs_success: whether it does not run when one before it has failed
-    :param executor: that it names; None: the first one of Airflow's configuration
-    :param most: how many of its jobs Airflow lets be at work at a time; None: any number
-    :param priority: the weight that its author gave it, without those of the tasks around it
-    :param before: by map index: the upstream tasks of which not all jobs come before that job, and the map
-        indices of those that do
+    :param upstream: the tasks directly before it
+    :param by_index: those of them in the same mapped task group: each of its jobs waits for the one with the same index
+    :param is_mapped: whether the number of its jobs is only known within a run
+    :param is_empty: whether Airflow finishes it without a job
+    :param needs_success: whether it no longer runs once an upstream task has failed
+    :param executor: the executor it names; None: Airflow's default
+    :param most: how many of its jobs Airflow runs at once; None: any number
+    :param priority: the weight given by its author, without those of the tasks around it
+    :param before: by map index: the upstream tasks of which only some jobs come before that job, and the map indexes of
+        those
     """
 
     upstream: tuple[str, ...] = ()
@@ -101,7 +100,7 @@ class DagTask:
 class DagStructure:
     """The tasks of a Dag.
 
-    :param most_at_once: how many of its jobs Airflow lets be at work at a time in a run
+    :param most_at_once: how many of its jobs Airflow runs at once within a run
     :param zone: its time zone
     """
 
@@ -114,8 +113,8 @@ class DagStructure:
 class DagPast:
     """How earlier runs of a Dag went.
 
-    :param lengths: how many jobs its tasks became in the last run that has ended
-    :param skipped: the tasks that most of the last runs have skipped
+    :param lengths: how many jobs each task had in the last ended run
+    :param skipped: the tasks that were skipped in most of the latest runs
     """
 
     lengths: Mapping[str, int] = field(default_factory=dict)
@@ -123,7 +122,7 @@ class DagPast:
 
 
 class ExpectedGang(NamedTuple):
-    """A gang: its Dag, its run, its tasks, and how many jobs of these may run at once, with the name of the limit."""
+    """A gang: its Dag, run and tasks, and by task the name of its limit and how many of its jobs can run at once."""
 
     dag_id: str
     run_id: str
@@ -135,9 +134,9 @@ class ExpectedGang(NamedTuple):
 class Roster:
     """The task instances of a gang, by task and map index.
 
-    :param to_come: those that have not ended, but for those that are deferred
+    :param to_come: those that have not ended, without the deferred ones
     :param failed: those that have failed for good
-    :param hindrances: what in Airflow is too small for all of them
+    :param hindrances: limits of Airflow that are too small for the whole gang
     """
 
     to_come: frozenset[MemberKey]
@@ -146,7 +145,7 @@ class Roster:
 
 
 class MetricsBackend(Protocol):
-    """Where metrics go, as Airflow's ``Stats`` takes them."""
+    """A destination for metrics, with the interface of Airflow's ``Stats``."""
 
     def incr(self, stat: str, *, tags: dict[str, Any] | None = None) -> object: ...
 
@@ -158,142 +157,141 @@ class MetricsBackend(Protocol):
 
 
 class Forecaster(ABC):
-    """What is to come of runs: what depends on what, and what of it has not ended.
+    """What is known about the upcoming tasks of runs and their dependencies.
 
-    It is made once for a controller, and remembers what it has read.
+    One instance is created per controller, and it caches what it has read.
     """
 
     @abstractmethod
     def read_structures(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
-        """The Dags of those runs that there are; None: it cannot be read, so it is not known what is to come."""
+        """Return the Dag structure of each run that exists; None: it is unreadable, so upcoming tasks are unknown."""
 
     def changed(self, session: Session, runs: Iterable[DagRunKey]) -> Sequence[DagRunKey]:
-        """Those of these runs whose Dag is another one than when it was read."""
+        """Return the runs whose Dag has changed since it was read."""
         return ()
 
     @abstractmethod
     def past(self, session: Session, dag_id: str) -> DagPast:
-        """How earlier runs of a Dag went."""
+        """Return how earlier runs of a Dag went."""
 
     @abstractmethod
     def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
-        """The columns of a job that say whose its Dag is: ``team``, ``dag_owner``, ``dag_tags``."""
+        """Return the columns of a job that identify its tenant: ``team``, ``dag_owner``, ``dag_tags``."""
 
     @abstractmethod
     def is_ours(self, executor: str | None, team: str | None) -> bool:
-        """Whether a task becomes a job.
+        """Whether a task becomes a job of Lading's.
 
-        :param executor: that it names; None: it names none
-        :param team: that of its Dag; None: it has none
+        :param executor: the executor it names; None: none
+        :param team: the team of its Dag; None: none
         """
 
     @property
     @abstractmethod
     def zone(self) -> tzinfo:
-        """The time zone of Dags that cannot be read."""
+        """The time zone assumed for Dags that cannot be read."""
 
 
 class Orchestrator(ABC):
-    """What runs workflows: it makes the jobs, and takes their states and causes back."""
+    """A system that runs workflows: it creates the jobs, and takes back their states and causes."""
 
     # The database.
 
     @abstractmethod
     def session(self) -> AbstractContextManager[Session]:
-        """A session that is committed when it ends well, and rolled back when it does not."""
+        """Return a session that commits on success and rolls back on an exception."""
 
     def has_lost_store(self) -> bool:
-        """Whether the store was removed, or another one has its name: what this process knows is of no use then."""
+        """Whether the store was removed or replaced, so that everything this process remembers is invalid."""
         return False
 
     # The jobs.
 
     @abstractmethod
     def unwanted(self, session: Session, tokens: Sequence[str], seconds: float) -> Sequence[str]:
-        """Those of these jobs that wait and that it does not want any more, or does not know.
+        """Return those of the waiting jobs that the orchestrator no longer wants, or does not know.
 
-        :param seconds: none that it does not know and that was queued later than so many seconds ago
+        :param seconds: jobs queued within this time are not reported as unknown
         """
 
     @abstractmethod
     def disowned(self, session: Session, seconds: float, most: int) -> Sequence[tuple[str, str]]:
-        """Jobs that have a place but have not begun, or that sleep, and that it does not want any more, or does not
-        know: each token with the state.
+        """Return the token and state of placed or sleeping jobs that are no longer wanted, or unknown.
 
-        :param seconds: none that was queued later than so many seconds ago
-        :param most: no more than so many
+        :param seconds: jobs queued within this time are left out
+        :param most: the maximum number of jobs
         """
 
     @abstractmethod
     def still_at_work(self, session: Session, tokens: Sequence[str], now: float) -> set[str]:
-        """Those of these jobs from which it has heard itself of late: they run, also where no location has them.
+        """Return the jobs that the orchestrator itself has recently heard from: they run even if no location has them.
 
         :param now: epoch seconds
         """
 
     @abstractmethod
     def forget_ended(self, session: Session) -> None:
-        """Remove what it keeps itself of runs whose jobs have ended. It is called every few seconds."""
+        """Remove the orchestrator's own data on runs whose jobs have ended. Called every few seconds."""
 
     @abstractmethod
     def is_attended(self, schedulers_folder: Path, except_for: int | None) -> bool:
-        """Whether anything lives that takes the ends of jobs, besides the one with this number.
+        """Whether any process is alive that collects the results of jobs.
 
         :param schedulers_folder: see :class:`lading.executors.settings.Settings`
+        :param except_for: the number of a process to ignore
         """
 
     @abstractmethod
     def controller_command(self) -> list[str]:
-        """The command that runs a controller which ends when nothing needs it; it has the argument ``controller``."""
+        """Return the command of a controller that exits once nothing needs it; it has the argument ``controller``."""
 
-    # What is to come.
+    # Upcoming tasks.
 
     @abstractmethod
     def forecaster(self) -> Forecaster:
-        """What says what depends on what; a new one."""
+        """Create a forecaster."""
 
     @abstractmethod
     def unfinished(self, session: Session, runs: Iterable[DagRunKey]) -> Mapping[DagRunKey, Sequence[Any]]:
-        """The task instances of runs that have not ended, or have failed, as rows.
+        """Return the task instances of runs that have not ended or have failed, as rows.
 
-        Each has ``dag_id``, ``run_id``, ``task_id``, ``map_index``, ``state``, ``start_date``, ``try_number``,
+        Each row has ``dag_id``, ``run_id``, ``task_id``, ``map_index``, ``state``, ``start_date``, ``try_number``,
         ``executor``, ``pool`` and ``pool_slots``.
         """
 
     @abstractmethod
     def hints(self, session: Session, run: DagRunKey) -> Mapping[str, Any]:
-        """What each task of a run asks for, as its ``executor_config``."""
+        """Return the ``executor_config`` of each task of a run."""
 
     def hints_of_jobs(self, session: Session, run: DagRunKey) -> Mapping[str, Mapping[int, Any]]:
-        """The same of the jobs that ask for something else than their task says, by task and map index."""
+        """Return, by task and map index, the ``executor_config`` of jobs for which it differs from their task's."""
         return {}
 
     @abstractmethod
     def pools(self, session: Session) -> Mapping[str, int]:
-        """How many slots each pool has; those without a limit are left out."""
+        """Return the number of slots of each pool with a limit."""
 
     @abstractmethod
     def rosters(self, session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
-        """Which members of gangs are still to come, by the tokens of these."""
+        """Return the rosters of gangs, by gang token."""
 
     @abstractmethod
     def run_requests(self, session: Session) -> Mapping[RunKey, RunRequest]:
-        """What people ask of the runs that have not ended."""
+        """Return users' requests for the runs that have not ended."""
 
     @abstractmethod
     def reporting(self, session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
-        """The token of a job whose task has succeeded and of which it is not known yet which files it has left; None:
-        there is none.
+        """Return the token of a job whose task has succeeded but whose output files are not reported yet, or None.
 
-        :param tasks: those of the run of which one is asked for
+        :param tasks: the tasks of the run to check
         """
 
-    # What is said.
+    # Events and metrics.
 
     @abstractmethod
     def note(self, session: Session, notes: Iterable[TaskNote]) -> None:
-        """Add to the event logs of tasks."""
+        """Add entries to the event logs of tasks."""
 
     @abstractmethod
     def metrics(self) -> MetricsBackend:
-        """Where the metrics of the controller go."""
+        """Return the destination for the controller's metrics."""

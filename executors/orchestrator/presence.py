@@ -1,7 +1,7 @@
-"""The files by which processes that take the ends of jobs show each other that they live.
+"""Files by which processes that collect the results of jobs show each other that they are alive.
 
-Each holds a lock on a file of its own in the state folder, which the kernel lets go when the process ends, however it
-ends: all that share the folder see it at once.
+Each process holds a lock on its own file in the state folder. The kernel releases the lock when the process ends for
+any reason, so everyone who shares the folder sees that at once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from lading.hooks.files.safe_files import make_private, visible
 
-# Seconds of silence after which it has long been noticed otherwise, so that the file adds nothing.
+# After this many seconds of silence, the end of a process has long been detected in other ways, so its file is useless.
 SECONDS_UNTIL_FORGOTTEN = 86400
 
 
 class Presence:
-    """Shows others that this process lives, until ``end`` or the end of the process.
+    """Shows others that this process is alive, until ``end`` is called or the process ends.
 
-    :param folder: where the files are
-    :param number: of this process, such as that of the scheduler's Airflow job
+    :param folder: the folder of the files
+    :param number: identifies this process, for example the id of the scheduler's Airflow job
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -31,13 +31,13 @@ class Presence:
         self.path = folder / str(number)
         hidden = folder / f".{number}"
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Locked before it can be seen: a file without a lock means that its process has ended.
+        # Locked before it becomes visible, because a file without a lock means that its process has ended.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self.descriptor: int | None = descriptor
         os.rename(hidden, self.path)
 
     def end(self) -> None:
-        """Say that this process needs Lading no more. It may be said again."""
+        """Signal that this process no longer needs Lading. Can be called more than once."""
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
@@ -46,7 +46,7 @@ class Presence:
 
 
 def has_ended(path: Path) -> bool:
-    """Whether a process is known to have ended, by its file."""
+    """Whether the file of a process proves that it has ended."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -61,7 +61,6 @@ def has_ended(path: Path) -> bool:
 
 
 def forget_old(folder: Path) -> None:
-    """Delete the files of processes that ended long ago."""
     for path in visible(folder):
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < time.time() - SECONDS_UNTIL_FORGOTTEN and has_ended(path):

@@ -1,4 +1,4 @@
-"""What jobs need that depends on their inputs or on their earlier tries, found out beside the controller's loop.
+"""Resource requests that depend on a job's inputs or earlier tries, computed outside the controller's loop.
 
-It narrows where a job may run, but places none, and it asks no site.
+Sizing narrows where a job can run, but it places no jobs and contacts no site.
 """

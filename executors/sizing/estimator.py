@@ -1,11 +1,12 @@
-"""The estimator: threads in which it is found out what jobs ask for, beside the controller's ticks.
+"""The estimator: threads that compute the requests of jobs next to the controller's ticks.
 
-Inputs may be on file systems that are slow or hang. No Dag takes all threads, each takes its turn, and a thread that
-hangs is counted against its Dag alone. Where several hang, no thread looks until one of them goes on. A job without
-expressions, such as a plain retry, needs no look. The threads are daemons, so none of them keeps a stopped controller.
+Inputs may be on file systems that are slow or hang. No Dag occupies all threads, Dags take turns, and a hanging thread
+counts only against its own Dag. A place where several threads hang is not accessed until one of them continues. Jobs
+without expressions, such as plain retries, access no files. The threads are daemons, so none of them keeps a stopping
+controller alive.
 
-Jobs are noted in the store before a thread looks at them, and those over which a controller may have died or hung are
-looked at alone (see :mod:`lading.executors.store.strikes`).
+Jobs are marked in the store before a thread examines them, and jobs under which a controller may have died or hung are
+examined alone (see :mod:`lading.executors.store.strikes`).
 """
 
 from __future__ import annotations
@@ -38,30 +39,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Where so many threads hang, in a mount or a folder, jobs fail at once that would look there.
+# If this many threads hang in one mount or folder, jobs with inputs there fail at once.
 MOST_HANGING_THERE = 4
-# Threads that hang do no more work; of so many in all places none is begun that may hang, too.
+# Hanging threads do no work; if this many hang in all places together, none is started that might hang too.
 MOST_HANGING = 64
-# A thread goes on with the jobs of a task for so long, then it is another's turn, seconds.
+# How many seconds a thread works on the jobs of a task before it is another task's turn.
 SECONDS_PER_TURN = 10.0
-# A job that is looked at for so much longer than the limit says hangs in a file system, seconds.
+# A job that exceeds its limit by this many seconds is hanging in a file system.
 SECONDS_OF_GRACE = 5.0
-# A job of which nothing was found out, for the database failed, is looked at again after 1, 2, 4 ... seconds, at most
-# this.
+# A job that was not sized because the database failed is retried after 1, 2, 4 ... seconds, up to this maximum.
 LONGEST_REST = 15.0
 
 
 @dataclass(eq=False)
 class SizingWork:
-    """Some jobs of one task and run, which one thread looks at.
+    """Jobs of one task and run that one thread sizes.
 
-    :param largest: the most of everything that a location has which they can ever get; None: that is not known
-    :param most_preemptions: after how many of them a job goes on demand, by site
-    :param keeps_inputs: whether plugins ask for the values of inputs
-    :ivar behind: the jobs that wait for the end of an earlier try, each with its token
-    :param is_alone: whether it is one job beside which no other is looked at
-    :ivar left: the jobs that were not looked at, as the time was up
-    :ivar place: where it hangs
+    :param largest: the largest amounts that any location available to them can ever have; None: unknown
+    :param most_preemptions: by site, after how many preemptions a job goes to on-demand machines
+    :param is_alone: whether it is a single job that is examined while no others are
+    :param keeps_inputs: whether plugins need the values of inputs
+    :ivar behind: by token, the earlier try or input's job that a job has to wait for
+    :ivar left: the jobs that were not examined because the turn was over
+    :ivar place: where the thread hangs
     """
 
     jobs: Sequence[UnsizedJob]
@@ -89,18 +89,18 @@ class SizingWork:
         return frozenset(job.token for job in self.jobs)
 
     def hangs(self) -> Change | None:
-        """The end of the job whose inputs have been looked at for far too long; None: there is none."""
+        """Return the failure of the job whose inputs take far too long; None: none does."""
         if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
             return None
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
     def abandon(self) -> None:
-        """Expect nothing more of it."""
+        """Stop waiting for the thread."""
         self.is_abandoned = True
         self.place = place(at[1].address) if (at := self._at) is not None else None
 
     def run(self, ring: Callable[[], None]) -> None:
-        """What the thread does."""
+        """Run in the thread."""
         try:
             self._measure()
         except SQLAlchemyError as error:
@@ -133,9 +133,9 @@ class SizingWork:
             self.lessons += [*lessons, *more]
 
     def _questions(self, jobs: Sequence[UnsizedJob]) -> Sequence[SizingQuestion]:
-        """What is to be answered; where something is wrong with what the store has of one of them, it fails alone.
+        """Return the questions about the jobs; a job with invalid stored data fails alone.
 
-        :raises SQLAlchemyError: the database has failed
+        :raises SQLAlchemyError: the database failed
         """
         try:
             read = sizing.read(jobs)
@@ -156,13 +156,13 @@ class SizingWork:
 
 
 class Estimator:
-    """Finds out what jobs ask for.
+    """Computes what jobs request.
 
-    :param ring: called when something has been found out
-    :param largest: the most of everything that a location can ever have at a site, or at any (None)
+    :param ring: called when jobs have been sized
+    :param largest: returns the largest amounts that a location can ever have at a site, or at any (None)
     :param sites: by name
-    :param holder: by which the controller holds its lease
-    :param keeps_inputs: whether plugins ask for the values of inputs
+    :param holder: the holder of the controller's lease
+    :param keeps_inputs: whether plugins need the values of inputs
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Estimator:
         self.known = KnownSizes()
         self.under_way: list[SizingWork] = []
         self.beginning: list[SizingWork] = []
-        """What is under way and is to be started when its jobs' notes are committed."""
+        """The work that is started once the marks of its jobs are committed."""
         self.is_turn_of_struck = True
         self.hanging: list[SizingWork] = []
         self.resting: dict[str, Backoff] = {}
@@ -193,13 +193,13 @@ class Estimator:
         self.turns = DagTurns()
 
     def step(self, session: Session, *, any_wait: bool = True) -> tuple[list[Change], list[SizingNote]]:
-        """Collect what has been found out, and note the jobs that are next; call :meth:`start` after the commit.
+        """Collect results and mark the next jobs; call :meth:`start` after the commit.
 
-        :param any_wait: whether jobs wait of which it is not known what they ask for
+        :param any_wait: whether any jobs wait to be sized
         """
         changes: list[Change] = []
         lessons: list[SizingNote] = []
-        self.under_way = [work for work in self.under_way if work not in self.beginning]  # what was not committed
+        self.under_way = [work for work in self.under_way if work not in self.beginning]  # drop work never committed
         self.beginning = []
         for work in self._ended():
             changes += work.changes
@@ -216,18 +216,18 @@ class Estimator:
         return changes, lessons
 
     def start(self) -> None:
-        """Start the threads of what has been begun."""
+        """Start the threads of the work that :meth:`step` has prepared."""
         for work in self.beginning:
             threading.Thread(target=work.run, args=(self.ring,), name="sizing", daemon=True).start()
         self.beginning = []
 
     def close(self) -> None:
-        """Begin with nothing more; a thread that hangs is not waited for."""
+        """Start no more work; hanging threads are not waited for."""
         for work in self.under_way:
             work.is_abandoned = True
 
     def _ended(self) -> Iterator[SizingWork]:
-        """What is over, and what hangs and is abandoned, with the end of the job at which it hangs."""
+        """Yield the work that is finished, or abandoned because it hangs, with the failure of the hanging job."""
         for work in list(self.under_way):
             if work.is_over:
                 self._rest(work)
@@ -235,29 +235,27 @@ class Estimator:
                 work.abandon()
                 self.hanging.append(work)
                 work.changes = [*work.changes, end]
-                log.warning(
-                    "A look at the inputs of job %s hangs and is abandoned: %s", end.token, end.values["reason"]
-                )
+                log.warning("Reading the inputs of job %s hangs and was abandoned: %s", end.token, end.values["reason"])
             else:
                 continue
             self.under_way.remove(work)
             yield work
 
     def _rest(self, work: SizingWork) -> None:
-        """Let jobs of which nothing was found out rest before they are looked at again."""
+        """Make jobs that could not be sized wait before they are tried again."""
         self.behind.update(work.behind)
         found = {change.token for change in work.changes}
         for token in work.tokens:
             if token in found or token in work.left or token in work.behind:
                 self.resting.pop(token, None)
             else:
-                self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("nothing is known yet")
+                self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("it was not sized")
         self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -2 * LONGEST_REST}
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
-        """Begin with jobs of the Dags in turn, as far as there are threads.
+        """Start work on jobs of the Dags in turn, as far as threads are available.
 
-        One over which a controller may have died has its turn between those of the others, when they have ended.
+        A struck job has its turn between the other jobs, once those under way have finished.
         """
         if len(self.under_way) >= THREADS or any(work.is_alone for work in self.under_way):
             return
@@ -277,22 +275,22 @@ class Estimator:
             self.is_turn_of_struck = False
 
     def _taken(self) -> Counter[str]:
-        """How many threads each Dag has, also those that hang."""
-        # A place that is not looked at any more keeps no Dag from looking elsewhere.
+        """Count the threads of each Dag, including hanging ones."""
+        # Threads hanging in a place that is no longer accessed do not keep their Dag from other places.
         hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
         return Counter(work.dag_id for work in self.under_way) + hung
 
     def _may_hang(self, dag: str) -> bool:
-        """Whether a thread may look for a Dag where it might hang."""
+        """Whether a thread can be started for a Dag even though it might hang."""
         return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
 
     def _struck(self, session: Session, busy: Iterable[str]) -> UnsizedJob | None:
-        """The next job over which a controller may have died or hung; None: none can be looked at now."""
+        """Return the next struck job; None: none can be examined now."""
         found = sizing.unsized_jobs(session, busy, are_struck=True)
         return next((job for job in found if not job.measures_inputs or self._may_hang(job.task[0])), None)
 
     def _begin_together(self, session: Session, busy: Iterable[str], dags: list[str]) -> None:
-        """Begin with jobs that may be looked at beside each other."""
+        """Start work on jobs that can be examined side by side."""
         waiting: dict[str, list[list[UnsizedJob]]] = {}
         while dags and len(self.under_way) < THREADS:
             at_work = Counter(work.dag_id for work in self.under_way)
@@ -318,9 +316,7 @@ class Estimator:
 
 
 def take_next(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJob] | None:
-    """Take the next jobs out of those that wait, the next without a look at inputs where one may not hang; None: there
-    are none.
-    """
+    """Take the next waiting jobs, or the next that access no inputs if no thread may hang; None: there are none."""
     for number, jobs in enumerate(waiting):
         if may_hang or not any(job.measures_inputs for job in jobs):
             return waiting.pop(number)
@@ -328,7 +324,7 @@ def take_next(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJo
 
 
 def by_task(jobs: Iterable[UnsizedJob]) -> list[list[UnsizedJob]]:
-    """The jobs of each task and run that ask for the same, in their order."""
+    """Group jobs by task, run and stored request, keeping their order."""
     found: dict[tuple[sizing.TaskKey, str], list[UnsizedJob]] = {}
     for job in jobs:
         found.setdefault((job.task, job.text), []).append(job)

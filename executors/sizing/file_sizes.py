@@ -1,4 +1,4 @@
-"""How large the files among a job's inputs are."""
+"""The sizes of the files among a job's inputs."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from lading.scheduling.hints.expressions import ExpressionError
 
 SCHEMES = ("file", "s3")
 
-# For one job so many files and folders are looked at, and for so many seconds, at most.
+# For one job, at most this many files and folders are examined, for at most this many seconds.
 MOST_ENTRIES = 100_000
 MOST_SECONDS = 20.0
-# What has been found out about a folder, or about what is in an object store, holds for so long, seconds. A file of
-# this machine is looked at each time.
+# How many seconds the size of a folder, or of anything in an object store, is cached. A local file is examined each
+# time.
 SECONDS_KEPT = 60.0
 MOST_KEPT = 10_000
-# Policies get so many input files of a job.
+# How many input files of a job are passed to policies.
 MOST_INPUTS = 200
 
-DECLARE = 'give its size with it, as the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
+DECLARE = 'declare its size, as in the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
 
 
 def files(value: Any) -> Iterator[str | int]:
-    """The files in a value, however deep: their addresses, or their sizes where a CWL File says them.
+    """Yield the address of each file nested in a value, or its size if a CWL File gives it.
 
-    :raises ExpressionError: something in it may be a file, but only the task can know
+    :raises ExpressionError: part of the value may be a file, but only the task can tell
     """
     for address, size in named_files(value):
         yield address if size is None else size
 
 
 def named_files(value: Any, schemes: Collection[str] | None = SCHEMES) -> Iterator[tuple[str, int | None]]:
-    """The addresses of the files in a value, however deep, with their sizes where a CWL File says them.
+    """Yield the address of each file nested in a value, with its size if a CWL File gives it.
 
-    Text is a file when it is an absolute path, or an address that begins with ``file://`` or ``s3://``.
+    Text is a file if it is an absolute path, or an address that begins with ``file://`` or ``s3://``.
 
-    :param schemes: what addresses may begin with; None: anything
-    :raises ExpressionError: something in it may be a file, but only the task can know
+    :param schemes: the schemes of addresses; None: any
+    :raises ExpressionError: part of the value may be a file, but only the task can tell
     """
     if isinstance(value, str):
         scheme, separator, _ = value.partition("://")
@@ -65,18 +65,18 @@ def named_files(value: Any, schemes: Collection[str] | None = SCHEMES) -> Iterat
             yield from named_files(each, schemes)
     elif isinstance(value, Unknown):
         if value.may_be_file:
-            raise ExpressionError(f"the size of an input is not known: {value.why}")
+            raise ExpressionError(f"the size of an input is unknown: {value.why}")
     elif isinstance(address := getattr(value, "uri", None), str) or "://" in (address := str(value)):  # an asset
         yield from named_files(address, schemes)
 
 
 def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The files among inputs, as machines name them, with their bytes as far as the inputs say so, else 0."""
+    """Return the files among inputs, as machines name them, with the bytes that the inputs declare, or 0."""
     sizes_by_path: dict[str, int] = {}
     for value in (value for each in inputs for value in each.values()):
         try:
             named = list(named_files(value))
-        except ExpressionError:  # only the task can know what is in it
+        except ExpressionError:  # only the task can tell what is in it
             continue
         for address, size in named:
             if (path := normal_path(address)) is not None and len(sizes_by_path) < MOST_INPUTS:
@@ -86,9 +86,9 @@ def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is known of one address.
+    """The cached size of one address.
 
-    :param turn: held by the thread that finds it out; the others wait for that
+    :param turn: held by the thread that computes the size, while others wait for it
     """
 
     until: float = 0.0
@@ -97,20 +97,20 @@ class _Kept:
 
 
 class KnownSizes:
-    """Sizes of folders and objects, which may take long to find out, shared by all jobs for a while."""
+    """The sizes of folders and objects, which may be slow to compute, shared by all jobs for a while."""
 
     def __init__(self) -> None:
         self.hanging: frozenset[str] = frozenset()
-        """Where looks hang, see :func:`place`; what is there is not looked at."""
+        """The places where threads hang, see :func:`place`; nothing there is accessed."""
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
 
     def get(self, address: str, find: Callable[[], int], seconds: float, keep_errors: bool) -> int:
-        """The size, found out unless it is known; two threads never find out the same at the same time.
+        """Return a size, computing it unless it is cached; two threads never compute the same size at once.
 
-        :param seconds: how long another thread that finds it out is waited for
-        :param keep_errors: whether an error holds for other jobs, too
-        :raises ExpressionError: it cannot be found out
+        :param seconds: how long to wait for another thread that is computing it
+        :param keep_errors: whether an error is cached for other jobs, too
+        :raises ExpressionError: the size cannot be determined
         """
         with self._lock:
             self._make_room()
@@ -141,25 +141,25 @@ class KnownSizes:
 
 
 class FileSizes:
-    """The sizes of the files of one job, each looked up once, within the limits for a job.
+    """The sizes of the files of one job, each looked up once, within the limits per job.
 
-    :param roots: the folders and beginnings of addresses below which sizes are looked up; none: everywhere
-    :param known: what other jobs have found out
+    :param roots: the folders and address prefixes below which sizes are looked up; empty: everywhere
+    :param known: the cache shared with other jobs
     """
 
     def __init__(self, roots: Sequence[str] = (), known: KnownSizes | None = None) -> None:
         self.roots = roots
         self.known = known or KnownSizes()
         self.address = "the inputs"
-        """What is looked at now."""
+        """The address being examined."""
         self._sizes: dict[str, int] = {}
         self._entries = 0
         self._deadline = time.monotonic() + MOST_SECONDS
 
     def total_bytes(self, values: Any) -> int:
-        """Bytes of all files in a value; one that is named twice counts once.
+        """Return the bytes of all files in a value; a file named twice counts once.
 
-        :raises ExpressionError: one is missing or cannot be looked at
+        :raises ExpressionError: a file is missing or cannot be examined
         """
         found = list(files(values))
         addresses = {each for each in found if isinstance(each, str)}
@@ -178,11 +178,11 @@ class FileSizes:
                 raise
             except Exception as error:  # object stores have exceptions of their own
                 message = f"{type(error).__name__}: {error}"
-                raise ExpressionError(f"the size of {address} cannot be found out: {message}") from error
+                raise ExpressionError(f"the size of {address} cannot be determined: {message}") from error
         return self._sizes[address]
 
     def _path(self, address: str) -> int:
-        """Bytes of a file, or of all files in a folder."""
+        """Return the bytes of a file, or of all files in a folder."""
         path = unquote(urlsplit(address).path) if address.startswith("file://") else address
         path = self._allowed(path, address)
         self._count(address)
@@ -192,12 +192,12 @@ class FileSizes:
         return self._known(path, lambda: self._folder(path, address))
 
     def _known(self, address: str, find: Callable[[], int]) -> int:
-        """What has been found out about an address; errors of a job that has used up little of its limits are kept."""
+        """Look up a size in the cache. An error is cached only if the job had used little of its limits."""
         left = self._deadline - time.monotonic()
         return self.known.get(address, find, left, self._entries < MOST_ENTRIES / 10 and left > 0.9 * MOST_SECONDS)
 
     def _folder(self, root: str, address: str) -> int:
-        """Bytes of all files in a folder. Links to folders are not followed."""
+        """Return the bytes of all files in a folder, without following links to folders."""
         total = 0
         folders = [root]
         while folders:
@@ -214,7 +214,7 @@ class FileSizes:
         return total
 
     def _object(self, address: str) -> int:
-        """Bytes of an object, or of all objects below an address."""
+        """Return the bytes of an object, or of all objects below an address."""
         if self.roots:
             scheme, netloc, key = urlsplit(address)[:3]
             address = f"{scheme}://{netloc}{posixpath.normpath('/' + key.lstrip('/'))}"
@@ -223,9 +223,9 @@ class FileSizes:
         return self._known(address, lambda: _object_size(address, lambda: self._count(address)))
 
     def _allowed(self, path: str, address: str) -> str:
-        """The path without links and dots, where sizes are looked up only below some folders.
+        """Return the path to access: without links and dots if sizes are only looked up below some folders.
 
-        :raises ExpressionError: it leads elsewhere
+        :raises ExpressionError: the path leads elsewhere
         """
         if not self.roots:
             return path
@@ -242,14 +242,14 @@ class FileSizes:
             )
 
     def _count(self, address: str) -> None:
-        """One more is looked at.
+        """Count one more file or folder.
 
-        :raises ExpressionError: that is beyond what is looked at for one job
+        :raises ExpressionError: a limit per job is exceeded
         """
         self._entries += 1
         if self._entries > MOST_ENTRIES:
             raise ExpressionError(
-                f"the inputs are more than {MOST_ENTRIES} files and folders, the limit, many of them in {address}; "
+                f"the inputs exceed the limit of {MOST_ENTRIES} files and folders, many of them in {address}; "
                 f"{DECLARE.format(address)}"
             )
         if time.monotonic() > self._deadline:
@@ -257,17 +257,17 @@ class FileSizes:
 
 
 def too_slow(address: str) -> ExpressionError:
-    """What is said of a job whose inputs take too long to look at."""
+    """Return the error for a job whose inputs take too long to examine."""
     return ExpressionError(
-        f"the sizes of the inputs could not be found out in {MOST_SECONDS:g} s, the limit, the last one that of "
+        f"the sizes of the inputs could not be determined within {MOST_SECONDS:g} s, the limit; the last was that of "
         f"{address}; {DECLARE.format(address)}"
     )
 
 
 def place(address: str) -> str:
-    """What is likely to hang together with a file: its mount, or its folder where that is the machine's own; a bucket.
+    """Return what is likely to hang together with a file: its mount, its folder on the root file system, or its bucket.
 
-    That is found out without a look at the file.
+    The file itself is not accessed.
     """
     scheme, netloc, path = urlsplit(address)[:3]
     if scheme == "s3":
@@ -278,7 +278,7 @@ def place(address: str) -> str:
 
 
 def mount_points() -> list[str]:
-    """The mounts of this machine but for its root (proc_pid_mountinfo(5)); none where the kernel does not list them."""
+    """Return the mounts of this machine except its root (proc_pid_mountinfo(5)); empty if the kernel lists none."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             found = [line.split(" ")[4] for line in lines]
@@ -288,9 +288,7 @@ def mount_points() -> list[str]:
 
 
 def _object_size(address: str, count: Callable[[], None]) -> int:
-    """
-    :param count: called for each object
-    """
+    """:param count: called for each object"""
     from airflow.sdk import ObjectStoragePath
 
     path = ObjectStoragePath(address)

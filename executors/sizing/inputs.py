@@ -1,6 +1,6 @@
-"""The inputs of jobs, read from Airflow's database, for hints that depend on them.
+"""The inputs of jobs, read from Airflow's database for hints that depend on them.
 
-The database holds what tasks have written, so it is read as plain JSON and no class that it names is imported.
+Tasks wrote these values, so they are read as plain JSON, and no class that they name is imported.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
 from lading.scheduling.text.printable import json_beginning
 
-# The back ends that keep what tasks return as JSON in the database.
+# The XCom back ends that store what tasks return as JSON in the database.
 PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
 
 
-# Of what plugins see of a job's inputs: the longest value, and all of them, in characters of JSON.
+# Limits on the inputs passed to plugins: the longest value, and all values of a job, in characters of JSON.
 LONGEST_VALUE = 1000
 MOST_OF_A_JOB = 8000
 
 
 def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
-    """The values of inputs as JSON, for plugins; None: there are none.
+    """Return the values of inputs as JSON, for plugins; None: there are none.
 
-    What is not known, is no JSON, or is longer than :data:`LONGEST_VALUE` is left out, and so are the elements of a
-    chunk behind the first that have :data:`MOST_OF_A_JOB` together.
+    Values that are unknown, not JSON or longer than :data:`LONGEST_VALUE` are left out. Of a chunk, only the first
+    elements that fit into :data:`MOST_OF_A_JOB` are returned.
 
-    :param inputs: by name; of several jobs where it is a chunk of a scatter
+    :param inputs: by name, for each job of a chunk
     """
     elements_as_json: list[str] = []
     for values in inputs:
@@ -47,15 +47,15 @@ def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
 def _short_json(value: object) -> str | None:
     try:
         text = json_beginning(value, LONGEST_VALUE + 1)
-    except (TypeError, ValueError, RecursionError):  # what is not known is none of JSON's types
+    except (TypeError, ValueError, RecursionError):  # Unknown is not a JSON type
         return None
     return text if len(text) <= LONGEST_VALUE else None
 
 
 class Inputs:
-    """The inputs of the jobs of one task in one run; what tasks have returned is read once.
+    """The inputs of the jobs of one task in one run; the results of tasks are read only once.
 
-    :param sources: what the task policy noted, see ``lading.operators.scattering.input_sources``
+    :param sources: as recorded by the task policy, see ``lading.operators.scattering.input_sources``
     """
 
     def __init__(self, session: Session, dag_id: str, run_id: str, sources: Mapping[str, Any]) -> None:
@@ -67,14 +67,13 @@ class Inputs:
 
     @property
     def tasks(self) -> set[str]:
-        """The tasks of the run that inputs come from."""
         several = self.sources.get("fixed", {}), self.sources.get("mapped", {}), {"rows": self.sources.get("rows", {})}
         return {task for some in several for source in some.values() if (task := self._task(source))}
 
     def for_job(self, map_index: int) -> list[dict[str, Any]]:
-        """The inputs of a job by name; of several where it is a chunk of a scatter.
+        """Return the inputs of a task instance by name, for each job if it runs a chunk of a scatter.
 
-        :raises ExpressionError: they are not known
+        :raises ExpressionError: they are unknown
         """
         fixed = {name: self._value(source) for name, source in self.sources.get("fixed", {}).items()}
         if map_index < 0:
@@ -89,35 +88,37 @@ class Inputs:
         return found
 
     def count(self) -> int:
-        """How many jobs a mapped task has.
+        """Return the number of jobs of a mapped task.
 
-        :raises ExpressionError: that is not known
+        :raises ExpressionError: it is unknown
         """
         if "rows" not in self.sources:
             return len(self._jobs())
         rows = self._value(self.sources["rows"])
         if isinstance(rows, Unknown) or not isinstance(rows, Sequence):
-            raise ExpressionError(f"how many there are is not known: {getattr(rows, 'why', 'they are no list')}")
+            raise ExpressionError(f"the number of jobs is unknown: {getattr(rows, 'why', 'the inputs are not a list')}")
         return len(rows)
 
     def _row(self, map_index: int) -> Mapping[str, Any]:
         rows = self._value(self.sources["rows"])
         if isinstance(rows, Unknown):
-            raise ExpressionError(f"the inputs are not known: {rows.why}")
+            raise ExpressionError(f"the inputs are unknown: {rows.why}")
         if not isinstance(rows, Sequence) or isinstance(rows, str) or map_index >= len(rows):
             raise self._missing(map_index, len(rows) if isinstance(rows, Sequence) else 0)
         if not isinstance(row := rows[map_index], Mapping):
-            raise ExpressionError(f"the inputs of map index {map_index} are {row!r:.80}; valid: a dict, by name")
+            raise ExpressionError(
+                f"the inputs of map index {map_index} are {row!r:.80}; valid: a dict of inputs by name"
+            )
         return row
 
     def _missing(self, map_index: int, count: int) -> ExpressionError:
-        """What is said of a job for which there are no inputs, as its task was expanded over other ones."""
+        """Return the error for a job without inputs, whose task was expanded over other inputs."""
         sources = [self.sources["rows"]] if "rows" in self.sources else self.sources["mapped"].values()
         tasks = sorted({task for source in sources if (task := self._task(source))})
         where = f" from what {', '.join(tasks)} returned" if tasks else ""
         return ExpressionError(
-            f"there are no inputs for map index {map_index}{where}: {count} are there now; it was deleted or has "
-            "changed since the task was mapped, so clear the tasks that return it"
+            f"there are no inputs for map index {map_index}{where}: {count} are there now; they were deleted or "
+            "changed after the task was mapped, so clear the tasks that return them"
         )
 
     def _jobs(self) -> Sequence[dict[str, Any]]:
@@ -125,9 +126,9 @@ class Inputs:
         unknown = [f"{name}: {value.why}" for name, value in columns.items() if isinstance(value, Unknown)]
         for name, value in columns.items():
             if value is None and (task := self._task(self.sources["mapped"][name])):
-                unknown.append(f"input {name} is None: task {task} has returned nothing, or it was deleted")
+                unknown.append(f"input {name} is None: task {task} returned nothing, or its output was deleted")
         if unknown:
-            raise ExpressionError(f"the inputs are not known: {'; '.join(unknown)}")
+            raise ExpressionError(f"the inputs are unknown: {'; '.join(unknown)}")
         try:
             return expand(self.sources["method"], {name: elements(name, value) for name, value in columns.items()})
         except ScatterError as error:
@@ -135,7 +136,7 @@ class Inputs:
 
     @staticmethod
     def _task(source: Mapping[str, Any]) -> str:
-        """The task that an input comes from; empty: from none."""
+        """Return the task that an input comes from; empty: none."""
         return str((source.get("xcom") or source.get("outputs") or [""])[0])
 
     def _chunk_size(self) -> int:
@@ -145,7 +146,6 @@ class Inputs:
         return 1 if shape is None else int(shape["chunk_size"])
 
     def _value(self, source: Mapping[str, Any]) -> Any:
-        """An input, from where it is."""
         if "value" in source:
             return source["value"]
         if "xcom" in source:
@@ -155,7 +155,7 @@ class Inputs:
         return Unknown(source["unknown"])
 
     def _outputs(self, task_id: str, key: str) -> Any:
-        """The outputs of a scatter, in their shape."""
+        """Return the outputs of a scatter, in their shape."""
         from lading.operators.scattering.outputs import OutputsReference
 
         fields = self._pull(task_id, key, mapped=False)
@@ -165,7 +165,7 @@ class Inputs:
         return reference.open(self._pull(reference.task_id, "return_value", mapped=True))
 
     def _pull(self, task_id: str, key: str, *, mapped: bool) -> Any:
-        """What a task has pushed; of a mapped one a list of what its instances have."""
+        """Return what a task pushed; for a mapped task, a list with the value of each instance."""
         if (task_id, key, mapped) not in self._pulled:
             self._pulled[task_id, key, mapped] = self._read(task_id, key, mapped)
         return self._pulled[task_id, key, mapped]
@@ -176,7 +176,7 @@ class Inputs:
 
         if (backend := conf.get("core", "xcom_backend", fallback=PLAIN_BACKENDS[0])) not in PLAIN_BACKENDS:
             raise ExpressionError(
-                f"what task {task_id} has returned is kept by [core] xcom_backend {backend}, which only tasks read; "
+                f"the output of task {task_id} is stored by [core] xcom_backend {backend}, which only tasks can read; "
                 "use hints without inputs that come from tasks"
             )
         rows = self.session.execute(

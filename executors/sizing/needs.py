@@ -1,6 +1,6 @@
-"""What tasks need by what their tries have used, and what their waiting jobs ask for by it, brought up to date.
+"""What tasks need according to their earlier tries, and the resizing of their waiting jobs.
 
-So siblings of a mapped task that wait already ask for what the first of them have shown.
+Waiting instances of a mapped task request what the first instances have turned out to need.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 EVENT = "lading sizes the task"
-# What is known of a task is read again after so many seconds: another controller may have seen tries of it meanwhile.
+# The usage of a task is read again after this many seconds, because another controller may have seen tries of it.
 SECONDS_KNOWN = 3600.0
 MOST_TASKS = 2000
-# In one tick the jobs of tasks are brought up to date for so long, seconds, those first that were not for longest.
+# How many seconds a tick spends on resizing jobs, starting with the tasks that were resized longest ago.
 SECONDS_PER_TICK = 0.02
-# The jobs of all tasks are looked at again after so many seconds, for what machines there are changes; those of a task
-# of which some are new or have ended at once.
+# All tasks are resized after this many seconds, because the available machines change; a task with new or ended jobs is
+# resized at once.
 SECONDS_BETWEEN_LOOKS = 60.0
 WAITING = groups.CAN_BE_PLACED
 
 
 class SizedAlike(NamedTuple):
-    """What jobs have in common that are resized together."""
-
     dag_id: str
     task_id: str
     site_hint: str | None
@@ -53,9 +51,9 @@ class SizedAlike(NamedTuple):
 
 @dataclass(slots=True)
 class KnownTask:
-    """What is known of a task.
+    """What is known about a task.
 
-    :param read_at: on the monotonic clock; ``looked_at``: when its jobs were last brought up to date
+    :param read_at: on the monotonic clock; so is ``looked_at``: when its jobs were last resized
     """
 
     usage: Usage
@@ -65,9 +63,9 @@ class KnownTask:
 
 
 class Needs:
-    """Keeps what the tasks need of which jobs wait.
+    """Tracks what the tasks with waiting jobs need.
 
-    :param largest: the most of everything that a location can ever have at a site, or at any (None)
+    :param largest: returns the largest amounts that a location can ever have at a site, or at any (None)
     """
 
     def __init__(self, largest: Callable[[str | None], Resources | None]) -> None:
@@ -75,7 +73,7 @@ class Needs:
         self.known: dict[tuple[str, str], KnownTask] = {}
         self.due_at = -math.inf
         self.due: set[tuple[str, str]] = set()
-        """The tasks whose jobs are to be looked at."""
+        """The tasks whose jobs have to be resized."""
 
     def note_ends(self, session: Session, tokens: Iterable[str]) -> None:
         """Learn from jobs that have ended."""
@@ -92,9 +90,9 @@ class Needs:
                     self.due.add((job.dag_id, job.task_id))
 
     def resize(self, session: Session, queued: QueuedJobs | None = None) -> list[TaskNote]:
-        """Let jobs that wait ask for what is known now; returns what event logs say of those that ask for ``auto``.
+        """Update the requests of waiting jobs; return event log entries for jobs with ``auto``.
 
-        :param queued: the jobs that wait; None: they are read
+        :param queued: the waiting jobs; None: read them
         """
         queued = queued or QueuedJobs().read(session)
         begun = time.monotonic()
@@ -130,12 +128,12 @@ class Needs:
         return -math.inf if known is None else known.looked_at
 
     def _fitted(self, session: Session, task: tuple[str, str]) -> Sizes:
-        """What a task needs."""
+        """Return what a task needs, from its usage."""
         known, now = self.known.get(task), time.monotonic()
         if known is None or now - known.read_at > SECONDS_KNOWN:
             self.known.pop(task, None)
             if len(self.known) >= MOST_TASKS:
-                del self.known[next(iter(self.known))]  # the one that was read first
+                del self.known[next(iter(self.known))]  # the one read first
             known = self.known[task] = KnownTask(usage.of_task(session, *task), now, now)
         known.looked_at = now
         if known.fitted is None:
@@ -151,7 +149,7 @@ class Needs:
         largest: Resources | None,
         queued: QueuedJobs,
     ) -> list[TaskNote]:
-        """Resize jobs that are alike."""
+        """Resize jobs with equal requests."""
         left, asked = auto.from_text(row.chosen), Resources(row.cpus, row.memory)
         found = auto.resized(asked, left, fitted, largest, row.input_size)
         limit = row.memory_limit

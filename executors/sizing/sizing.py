@@ -1,6 +1,6 @@
-"""Sizing: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
+"""Sizing: the requests of jobs that depend on inputs, earlier tries or other runs.
 
-The controller does it before it places such a job, in threads of its own (see the module estimator).
+The controller sizes such a job before it places it, in separate threads (see the module estimator).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ LEAVES_SPOT = "lading leaves spot machines"
 
 @dataclass(frozen=True, slots=True)
 class UnsizedJob:
-    """A job whose resources are not known yet.
+    """A job that has not been sized yet.
 
-    :param hints: as its author gave them
+    :param hints: as given by the author
     :param sources: where its inputs come from, see ``lading.operators.scattering.input_sources``
     :param fault: why hints and sources cannot be read; None: they can
-    :param text: hints and sources as they are stored
-    :param team: that of its executor, whose options count; None: it is for all teams
-    :param chosen: what of its amounts its author leaves to Lading, as it is stored; None: nothing
+    :param text: hints and sources as stored
+    :param team: the team of its executor, whose options apply; None: the executor is for all teams
+    :param chosen: the amounts that the author leaves to Lading, as stored; None: none
     """
 
     token: str
@@ -75,24 +75,23 @@ class UnsizedJob:
 
     @property
     def measures_inputs(self) -> bool:
-        """Whether it takes a look at inputs to find out what it asks for, which may hang; what is wrong does not."""
+        """Whether sizing it accesses its inputs, which may hang. False if its hints are invalid."""
         try:
             hints = Hints.parse(self.hints)
             return bool(hints.expressions or (hints.auto and self.sources))
-        except Exception:  # the data is whatever was stored
+        except Exception:  # the stored data can be anything
             return False
 
 
 @dataclass(frozen=True, slots=True)
 class SizingNote:
-    """What was decided about a job by what is known of tries, for the event log."""
+    """A decision about a job that was based on tries, for the event log."""
 
     job: UnsizedJob
     event: str
     message: str
 
     def entry(self) -> TaskNote:
-        """What a task's event log says of it."""
         dag_id, run_id, task_id = self.job.task
         key = TaskTry(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
         return TaskNote(self.event, key, self.message)
@@ -100,7 +99,7 @@ class SizingNote:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What expressions ask of a job."""
+    """The values that expressions can use."""
 
     attempt: int
     map_index: int
@@ -108,11 +107,11 @@ class JobFacts:
     inputs: Mapping[str, Any]
     sizes: FileSizes
     measured: list[int] = field(default_factory=list)
-    """The size of all inputs, once an expression has asked for it."""
+    """The size of all inputs, once an expression has used it."""
 
     @property
     def input_size(self) -> int:
-        # A cached_property would not do: before Python 3.12 one that hangs holds up all others.
+        # Not a cached_property: before Python 3.12, one instance that hangs would block all others.
         if not self.measured:
             self.measured.append(self.sizes.total_bytes([self.value(name) for name in self.inputs]))
         return self.measured[0]
@@ -126,7 +125,7 @@ class JobFacts:
         if name not in self.inputs:
             raise ExpressionError(f"there is no input {name!r}; valid: {', '.join(self.inputs) or 'none'}")
         if isinstance(value := self.inputs[name], Unknown):
-            raise ExpressionError(f"input {name!r} is not known: {value.why}")
+            raise ExpressionError(f"input {name!r} is unknown: {value.why}")
         return value
 
     def size(self, name: str) -> int:
@@ -134,7 +133,7 @@ class JobFacts:
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
-    """The Dags that have jobs which wait for their sizing, and whether a controller may have died over one."""
+    """Return the Dags with jobs that wait to be sized, and for each whether one of its jobs is struck."""
     rows = session.execute(
         select(JobRow.dag_id, func.max(func.coalesce(JobRow.strikes, 0)))
         .where(JobRow.state == State.QUEUED, JobRow.sizing.is_not(None))
@@ -146,11 +145,11 @@ def waiting_dags(session: Session) -> dict[str, bool]:
 def unsized_jobs(
     session: Session, busy: Iterable[str], dag_id: str | None = None, *, are_struck: bool = False
 ) -> list[UnsizedJob]:
-    """Queued jobs that wait for their sizing, in the order in which they should start.
+    """Return queued jobs that wait to be sized, in the order in which they should start.
 
-    :param busy: the jobs that are being sized, or shall not be now
-    :param dag_id: of this Dag; None: of any
-    :param are_struck: those over which a controller may have died, or the others
+    :param busy: jobs to leave out
+    :param dag_id: only jobs of this Dag; None: of any
+    :param are_struck: whether to return struck jobs, or only the others
     """
     but = set(busy)
     query = select(
@@ -189,12 +188,11 @@ def unsized_jobs(
 
 @dataclass(frozen=True, slots=True)
 class SizingQuestion:
-    """A job with all that is known of it without a look at its files.
+    """A job with everything needed to size it except access to its files.
 
     :param tries: its earlier tries
-    :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known;
-        or why the job fails without a look at them
-    :param needs: what the tries of the task in all its runs need, where its author leaves an amount to Lading
+    :param inputs: its inputs by name, for each job of a chunk; or why they are unknown; or why the job fails unexamined
+    :param needs: what the task needed in all its runs, if its author leaves an amount to Lading
     """
 
     job: UnsizedJob
@@ -205,10 +203,10 @@ class SizingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """What the database knows of jobs of one task and run.
+    """What the database knows about jobs of one task and run.
 
-    :param behind: of the jobs whose earlier try, or whose input's task, has not quite ended, the token of that; about
-        them there is no question
+    :param behind: by token, the job that has to end first: an earlier try, or the job of a task that an input comes
+        from; there is no question for these jobs
     """
 
     questions: Sequence[SizingQuestion]
@@ -216,7 +214,6 @@ class StoredFacts:
 
 
 def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
-    """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with open_session() as session:
         is_chosen = any(job.chosen is not None for job in jobs)
@@ -241,16 +238,16 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
 
 
 def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
-    """The inputs of a job where it needs them; or why they are not known, which only the database's failure is not."""
+    """Return the inputs of a job if it needs them, or why they are unknown. Database errors are raised."""
     try:
         is_needed = bool((hints := Hints.parse(job.hints)).expressions or hints.matching or hints.stage)
-    except Exception as error:  # the data is whatever was stored
+    except Exception as error:  # the stored data can be anything
         return error
     try:
         return inputs.for_job(job.map_index) if is_needed or job.sources else ()
     except SQLAlchemyError:
         raise
-    except Exception as error:  # the data is whatever tasks have written
+    except Exception as error:  # tasks can write anything
         return error if is_needed else ()
 
 
@@ -262,9 +259,9 @@ def answer(
     *,
     keeps_inputs: bool = False,
 ) -> tuple[Change, list[SizingNote]]:
-    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
+    """Size a job; any error in it or its inputs fails this job alone.
 
-    :param keeps_inputs: whether plugins ask for the values of its inputs
+    :param keeps_inputs: whether plugins need the values of its inputs
     """
     job = question.job
     if isinstance(question.inputs, Reason):
@@ -277,7 +274,7 @@ def answer(
         )
     except (HintError, ExpressionError) as error:
         return refused(job.token, because("hint_error", text=str(error)), time.time()), []
-    except Exception as error:  # the data is whatever tasks have written
+    except Exception as error:  # tasks can write anything
         why = because("inputs_unknown", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time()), []
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
@@ -287,10 +284,10 @@ def answer(
 
 
 def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
-    """Store what was found out; a job fails of which no column takes it, and it alone.
+    """Store results; a job with values that no column can hold fails alone.
 
-    :returns: what was stored
-    :raises SQLAlchemyError: the database has failed
+    :returns: the changes that were stored
+    :raises SQLAlchemyError: the database failed
     """
     if not changes:
         return []
@@ -311,7 +308,7 @@ def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
 
 
 def is_of_database(error: Exception) -> bool:
-    """Whether an error is the database's own, and not one of what is stored there, or is to be."""
+    """Whether an error comes from the database itself, not from the data."""
     is_of_data = isinstance(error, DataError) or (
         isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     )
@@ -327,12 +324,12 @@ def size_job(
     largest: Resources | None,
     needs: Sizes = NOTHING_KNOWN,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """The columns of a job that say what it asks for, and as text what is ``auto`` and what it has learnt.
+    """Return the columns that size a job, and as text what ``auto`` chose and what was learnt from earlier tries.
 
-    :param largest: the most of everything that a location has where it may run; None: that is not known
-    :param needs: of the task in all its runs
-    :raises HintError: an expression cannot be evaluated, or its result is not valid
-    :raises ExpressionError: its inputs are not known
+    :param largest: the largest amounts of any location it can run at; None: unknown
+    :param needs: what the task needed in all its runs
+    :raises HintError: an expression cannot be evaluated, or its result is invalid
+    :raises ExpressionError: its inputs are unknown
     """
     settings = settings.for_team(job.team)
     hints = Hints.parse(job.hints)
@@ -344,7 +341,7 @@ def size_job(
     hints, message = auto.sized(hints, needs, largest, input_size)
     if hints.expressions:
         hints = largest_of([hints.evaluated(each) for each in facts])
-    # Sizes that neither an expression nor auto has asked for were not looked up, and are not for this.
+    # Sizes that neither an expression nor auto has used are not looked up just to store them.
     looked_up = [each for each in facts if each.measured]
     measured = {"input_size": size} if (size := _input_size(looked_up)) is not None else {}
     places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
@@ -367,7 +364,7 @@ def size_job(
     if lesson.resources.memory > asked.memory and (memory := left.get("memory")) is not None:
         left = {**left, "memory": replace(memory, least=lesson.resources.memory)}
     if "memory" in unsaid and not any(each.reason_code in OVER_LIMIT for each in tries):
-        limits["memory_limit"] = None  # no limit has ended it, and what it is packed by is none
+        limits["memory_limit"] = None  # no limit has killed it, and the amount used for packing is not one
     chosen = {"chosen": auto.as_text(left)} if left else {}
     soft = {}
     if lesson.least_memory is not None:
@@ -382,9 +379,7 @@ def size_job(
 
 
 def _input_size(facts: Sequence[JobFacts]) -> int | None:
-    """How large a job's inputs are, as :class:`lading.scheduling.insight.usage.Use` has it, of several jobs the most;
-    None: not known, and ``auto`` can do without.
-    """
+    """Return the largest input size, as in :class:`lading.scheduling.insight.usage.Use`; None: unknown."""
     try:
         largest = max((each.input_size for each in facts), default=None)
         return largest if largest is None or largest else -max(each.input_length for each in facts)
@@ -393,7 +388,7 @@ def _input_size(facts: Sequence[JobFacts]) -> int | None:
 
 
 def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:
-    """The tries of these jobs that the store knows, by map index."""
+    """Return the stored tries of these jobs by map index."""
     retried = sorted({job.map_index for job in jobs if job.try_number > 1})
     dag_id, run_id, task_id = jobs[0].task
     history: dict[int, list[JobRow]] = {}
@@ -412,34 +407,32 @@ def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, lis
 
 
 def as_try(job: JobRow) -> EarlierTry:
-    """An earlier try, as its successor looks at it."""
     memory = job.memory_limit or max(job.memory, job.peak_memory or 0)
     return EarlierTry(job.try_number, job.cause, memory, float(job.time_limit or seconds(job)))
 
 
 def seconds(job: JobRow) -> float:
-    """How long a try ran."""
     return (job.ended_at or 0.0) - job.started_at if job.started_at else 0.0
 
 
 def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns of a job with those of its targets alone that its inputs match.
+    """Return the targets column of a job, reduced to the targets that its inputs match.
 
-    :param inputs: by name; of several jobs where it is a chunk of a scatter, which all have to match
-    :raises HintError: they match none, or there are too many
-    :raises ExpressionError: one of them is not known
+    :param inputs: by name, for each job of a chunk, which all have to match
+    :raises HintError: they match no target, or there are too many searches
+    :raises ExpressionError: an input is unknown
     """
     if (number := len(inputs) * searches(hints.matching)) > MOST_SEARCHES:
         raise HintError(
-            f"hint matching: {searches(hints.matching)} patterns are to be sought in the inputs of {len(inputs)} jobs, "
-            f"which is {number:,} times; valid: at most {MOST_SEARCHES:,} times for a chunk: give the scatter smaller "
-            "chunks, or the task fewer patterns"
+            f"hint matching: {searches(hints.matching)} patterns in the inputs of {len(inputs)} jobs are {number:,} "
+            f"searches; valid: at most {MOST_SEARCHES:,} for a chunk: give the scatter smaller chunks, or the task "
+            "fewer patterns"
         )
     left, names = hints.targets, [name for name, _ in input_names(hints.matching)]
     for values in inputs:
         for name, each in values.items():
             if name in names and isinstance(each, Unknown):
-                raise ExpressionError(f"input {name!r}, which is to be matched, is not known: {each.why}")
+                raise ExpressionError(f"input {name!r}, which has to be matched, is unknown: {each.why}")
         left = matching_targets(left, hints.matching, values)
     if not left:
         missing = [name for name in dict.fromkeys(names) if any(name not in values for values in inputs)]
@@ -450,11 +443,11 @@ def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns of a job whose files are brought to where it runs: their addresses, and where they lie there.
+    """Return the stage column of a job: the addresses of the files to stage, to which staging adds their paths.
 
-    :param inputs: by name; of several jobs where it is a chunk of a scatter
-    :raises HintError: it has no such input, or too many files
-    :raises ExpressionError: one of them is not known
+    :param inputs: by name, for each job of a chunk
+    :raises HintError: there is no such input, or there are too many files
+    :raises ExpressionError: an input is unknown
     """
     stage: dict[str, None] = {}
     for values in inputs:
@@ -462,7 +455,7 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
             if name not in values:
                 raise HintError(f"hint stage: there is no input {name!r}; valid: {', '.join(values) or 'none'}")
             if isinstance(value := values[name], Unknown):
-                raise ExpressionError(f"input {name!r}, whose files are to be staged, is not known: {value.why}")
+                raise ExpressionError(f"input {name!r}, whose files are to be staged, is unknown: {value.why}")
             for address, _ in named_files(value, schemes=None):
                 stage[normal_path(address) or address] = None
     if len(stage) > MOST_INPUTS:
@@ -473,18 +466,18 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
 def after_preemptions(
     question: SizingQuestion, change: Change, limits: Mapping[str, int]
 ) -> tuple[Change, list[SizingNote]]:
-    """What was found out about a job, and what follows of its preemptions.
+    """Return the change of a sized job, moved to on-demand machines after too many preemptions.
 
-    A job whose author asked for spot stays on spot.
+    A job whose author requested spot stays on spot.
 
-    :param change: what it asks for
-    :param limits: after how many preemptions a job goes on demand, by site
+    :param change: the result of sizing
+    :param limits: by site, after how many preemptions a job goes to on-demand machines
     """
     losses = Counter(each.site for each in question.tries if each.cause == "preempted")
     beyond = [site for site, most in limits.items() if losses[site] >= most]
     if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
         return change, []
-    message = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
+    message = f"goes to an on-demand machine: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
     return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
         SizingNote(question.job, LEAVES_SPOT, message)
     ]

@@ -1,7 +1,7 @@
-"""What tasks have returned, read as plain JSON: nothing that the data names is imported.
+"""Results of tasks, read as plain JSON; no class that the data names is imported.
 
-Airflow writes what is no JSON as ``{"__classname__": ..., "__version__": ..., "__data__": ...}`` (see
-``airflow.sdk.serde``). Containers, assets and paths are understood; of anything else only its class is known.
+Airflow writes objects that are not JSON as ``{"__classname__": ..., "__version__": ..., "__data__": ...}`` (see
+``airflow.sdk.serde``). Containers, assets and paths are understood; of any other object only the class is known.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 CLASS, DATA = "__classname__", "__data__"
-# How Airflow 2 wrote it.
+# The keys that Airflow 2 used.
 OLD_CLASS, OLD_DATA = "__type", "__var"
 
 CONTAINERS = ("builtins.tuple", "builtins.set", "builtins.frozenset", "tuple", "set", "frozenset")
 NUMBERS = ("decimal.Decimal", "numpy.")
 ASSETS = ("airflow.sdk.definitions.asset.", "airflow.datasets.", "airflow.assets.")
 PATHS = ("airflow.sdk.io.path.ObjectStoragePath", "airflow.io.path.ObjectStoragePath")
-# What cannot hold the address of a file.
+# Classes that cannot contain the address of a file.
 NO_FILES = (
     "datetime.", "pendulum.", "zoneinfo.", "dateutil.", "uuid.", "airflow.sdk.definitions.asset.AssetAlias",
 )  # fmt: skip
@@ -26,10 +26,10 @@ NO_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An input, or a part of one, that only the task itself knows.
+    """An input, or a part of one, that only the task itself can read.
 
     :param why: as text
-    :param may_be_file: whether there may be a file in it
+    :param may_be_file: whether it may contain a file
     """
 
     why: str
@@ -37,7 +37,7 @@ class Unknown:
 
 
 def plain(value: Any) -> Any:
-    """A value as Airflow keeps it, in lists, dicts, text and numbers; :class:`Unknown` is what needs a class."""
+    """Convert a stored value to lists, dicts, text and numbers; objects that need a class become :class:`Unknown`."""
     if isinstance(value, list):
         return [plain(each) for each in value]
     if not isinstance(value, Mapping):

@@ -1,8 +1,8 @@
 """Lading's tables in Airflow's database, and the queries on them.
 
-It is the only thing that executors, controllers and commands share. All functions take the caller's session and never
-commit, so that the caller decides what is atomic: a job row is written in the very transaction in which the
-scheduler sets the task instance to QUEUED. What follows from the rows is decided elsewhere.
+The store is the only state that executors, controllers and commands share. Its functions use the caller's session and
+never commit, so the caller decides what is atomic: a job row, for example, is written in the transaction in which the
+scheduler sets the task instance to QUEUED. The store makes no decisions.
 """
 
 from __future__ import annotations

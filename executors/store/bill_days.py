@@ -1,7 +1,7 @@
-"""Bills that are kept by day: the sums of each day that is over, so that a bill of a year reads no jobs but today's.
+"""Bills summed up by day, so that the bill of a year reads the jobs of no day but today.
 
-A day is summed up when it is over, once more after :data:`SECONDS_UNTIL_SETTLED`, and whenever a job or a machine has
-changed that ended on it. Until then what reads a bill sums that day up itself, so a bill is never out of date.
+A day is summed up once it is over, again after :data:`SECONDS_UNTIL_SETTLED`, and whenever a job or machine that ended
+on it changes. Until then, reading a bill sums that day up from its jobs, so a bill is never out of date.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from lading.scheduling.insight.periods import SECONDS_PER_DAY, Period
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A day may be summed up when it has been over for so long, seconds: most of its ends are stored then.
+# A day is summed up once it has been over for this many seconds: by then most of its jobs' ends are stored.
 SECONDS_LATE = 600.0
-# When a job has begun, and what of a machine at hand idled, may be known later, where a site did not answer.
+# If a site did not answer, the start of a job or the idle time of a machine may become known this many seconds late.
 SECONDS_UNTIL_SETTLED = 2 * 86400.0
-# Clocks of several hosts differ by less, and so long a transaction lasts, seconds.
+# An upper bound, in seconds, for the difference between hosts' clocks and for the length of a transaction.
 SECONDS_APART = 60.0
-# A round sums up days for about so long, seconds, and one in any case.
+# A round sums up days for about this many seconds, but at least one day.
 SECONDS_OF_ROUND = 0.2
 
 Split = Literal["dag", "task", "run", "site", "team"]
 SPLITS: tuple[Split, ...] = ("dag", "task", "run", "site", "team")
-# All of a day; what no job was charged of machines; and since when there was no look at what has changed.
+# Special values of `split`: the whole day; machine time not charged to any job; the mark of the last check for changes.
 WHOLE, MACHINES, CHECKED = "whole", "machines", "checked"
 DAY, WEEK, MONTH = (each.value for each in Period)
 SUMS = (
@@ -60,20 +60,20 @@ SUMS = (
 
 
 class BillDayRow(Base):
-    """What was billed on a day, in a week or in a month, by what a bill is split by."""
+    """A sum of what was billed in a day, week or month, for one value of a split."""
 
     __tablename__ = "lading_bill"
 
     level: Mapped[str] = mapped_column(String(5), primary_key=True)
     split: Mapped[str] = mapped_column(String(8), primary_key=True)
-    # Since the epoch, in UTC; of a week or a month its first.
+    # Days since the epoch, in UTC; for a week or a month, its first day.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    # Empty: of none, or by none.
+    # Empty if the sum has no Dag or task, or is not split by it.
     dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     task_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
-    # Of a site, or a team.
+    # Of a run, a site or a team.
     name: Mapped[str] = mapped_column(StringID(), primary_key=True)
-    # In which the day is: weeks since the epoch that begin on Monday, and months since the year 0.
+    # The week and month that contain the day: weeks since the epoch, starting on Monday, and months since the year 0.
     week: Mapped[int] = mapped_column(Integer)
     month: Mapped[int] = mapped_column(Integer)
     jobs: Mapped[int] = mapped_column(Integer)
@@ -83,12 +83,12 @@ class BillDayRow(Base):
     unused: Mapped[float] = mapped_column(Double)
     idle: Mapped[float] = mapped_column(Double)
     boot: Mapped[float] = mapped_column(Double)
-    # None: nothing of it has a price.
+    # NULL if nothing in the sum has a price.
     usd_used: Mapped[float | None] = mapped_column(Double)
     usd_unused: Mapped[float | None] = mapped_column(Double)
     usd_idle: Mapped[float | None] = mapped_column(Double)
     usd_boot: Mapped[float | None] = mapped_column(Double)
-    # When it was summed up, epoch seconds; 0: it is out of date.
+    # When the sum was made, in epoch seconds; 0: it is out of date.
     at: Mapped[float] = mapped_column(Double)
 
     __table_args__ = (
@@ -99,10 +99,10 @@ class BillDayRow(Base):
 
 
 class SplitKey(NamedTuple):
-    """Whose a sum is; empty: of none, or by none.
+    """What a sum belongs to; an empty field means none, or that the sum is not split by it.
 
-    :param split: what it is split by; :data:`MACHINES`: no job was charged it
-    :param name: of a run, a site, or a team
+    :param split: how the bill is split; :data:`MACHINES` for machine time not charged to any job
+    :param name: the name of a run, a site or a team
     """
 
     split: str
@@ -112,7 +112,7 @@ class SplitKey(NamedTuple):
 
 
 def split_key(key: BillKey, split: Split) -> SplitKey:
-    """Whose a part of a bill is, by what it is split by."""
+    """Return the key under which a split sums up a part of a bill."""
     dag_id = key.dag_id or ""
     if split == "site":
         return SplitKey(split, dag_id, name=key.site or "")
@@ -124,25 +124,25 @@ def split_key(key: BillKey, split: Split) -> SplitKey:
 
 
 def month_of(day: int) -> int:
-    """The month in which a day is, in months since the year 0."""
+    """Return the month of a day, in months since the year 0."""
     date = datetime.fromtimestamp(day * SECONDS_PER_DAY, timezone.utc)
     return date.year * 12 + date.month - 1
 
 
 def week_of(day: int) -> int:
-    """The week in which a day is, in weeks since the epoch; the epoch was a Thursday."""
+    """Return the week of a day, in weeks since the epoch, which was a Thursday."""
     return (day + 3) // 7
 
 
 def number_of(day: int, period: Period) -> int:
-    """The period in which a day is."""
+    """Return the number of the day, week or month that contains a day."""
     return {Period.DAY: day, Period.WEEK: week_of(day), Period.MONTH: month_of(day)}[period]
 
 
 def first_day(number: int, period: Period) -> int:
-    """The first day of a period, in days since the epoch.
+    """Return the first day of a period, in days since the epoch.
 
-    :param number: see :func:`number_of`
+    :param number: as returned by :func:`number_of`
     """
     if period is Period.MONTH:
         first = datetime(number // 12, number % 12 + 1, 1, tzinfo=timezone.utc)
@@ -154,7 +154,7 @@ def first_day(number: int, period: Period) -> int:
 
 
 def sum_up(session: Session, now: float) -> bool:
-    """Sum up days that are over, the youngest first, for about :data:`SECONDS_OF_ROUND`; returns whether all are.
+    """Sum up days that are over, latest first, for about :data:`SECONDS_OF_ROUND`; return whether all are done.
 
     :param now: epoch seconds
     """
@@ -172,16 +172,16 @@ def sum_up(session: Session, now: float) -> bool:
 
 
 def is_due(day: int, at: float | None, now: float) -> bool:
-    """Whether a day that is over is to be summed up.
+    """Whether a day that is over has to be summed up.
 
-    :param at: when it was last; None, or 0: it is not
+    :param at: when it was last summed up; None or 0: never, or the sum is out of date
     """
     settled = (day + 1) * SECONDS_PER_DAY + SECONDS_UNTIL_SETTLED
     return not at or at < settled <= now
 
 
 def sum_up_day(session: Session, day: int, now: float) -> None:
-    """Sum up a day, in the place of what is kept of it, and its week and month."""
+    """Sum up a day, then its week and month, replacing the sums kept so far."""
     since = day * float(SECONDS_PER_DAY)
     found: dict[SplitKey, BillParts] = {SplitKey(WHOLE): BillParts()}
     for key, parts in bills.bill(session, since, since + SECONDS_PER_DAY).items():
@@ -197,7 +197,7 @@ def sum_up_day(session: Session, day: int, now: float) -> None:
 
 
 def sum_up_period(session: Session, day: int, period: Period, now: float) -> None:
-    """Sum up the days of the week or the month of a day, in the place of what is kept of it."""
+    """Sum up the days of the week or month that contains a day, replacing the sum kept so far."""
     table: Any = BillDayRow.__table__
     column, number = (table.c.week if period is Period.WEEK else table.c.month), number_of(day, period)
     session.execute(delete(table).where(table.c.level == period.value, column == number))
@@ -215,17 +215,16 @@ def sum_up_period(session: Session, day: int, period: Period, now: float) -> Non
 
 
 def columns_of(parts: BillParts) -> dict[str, Any]:
-    """The columns of a sum."""
     return {name: None if name.startswith("usd") and not parts.is_priced else getattr(parts, name) for name in SUMS}
 
 
 def note_changed(session: Session, known: dict[int, float], now: float) -> None:
-    """Note which of the days that are kept are out of date, and that this was looked at."""
+    """Mark the kept days that are out of date, and record that changes were checked until now."""
     checked = checked_at(session)
     mark = (BillDayRow.level == DAY, BillDayRow.split == CHECKED)
     stale: list[int] = []
     if checked is not None and session.scalar(select(BillDayRow.jobs).where(*mark)) != len(SPLITS):
-        stale = sorted(known)  # an earlier release has kept fewer splits
+        stale = sorted(known)  # an earlier release kept fewer splits
     elif known and checked is not None:
         stale = sorted(changed_days(session, checked, now) & known.keys())
     table: Any = BillDayRow.__table__
@@ -241,17 +240,19 @@ def note_changed(session: Session, known: dict[int, float], now: float) -> None:
 
 
 def checked_at(session: Session) -> float | None:
-    """Until when it was looked at what has changed, epoch seconds; None: never."""
+    """Return the time, in epoch seconds, up to which changes have been checked; None: never."""
     return session.scalar(select(BillDayRow.at).where(BillDayRow.level == DAY, BillDayRow.split == CHECKED))
 
 
 def changed_days(session: Session, since: float, now: float) -> set[int]:
-    """The days that are over on which jobs and machines have ended that were changed since a time, or machines on which
-    such jobs were: what is left of a machine is billed when that has ended.
+    """Return the past days on which jobs or machines ended that have changed since a time.
+
+    A changed job also affects the day on which its machine ended: the time not charged to any job is billed on that
+    day.
     """
     since, today = since - SECONDS_APART, now // SECONDS_PER_DAY * SECONDS_PER_DAY
     found: set[int] = set()
-    # By the day in the query SQLite and MariaDB would look through the index of ends.
+    # With the day computed in the query, SQLite and MariaDB would scan the index of ends.
     jobs = select(JobRow.ended_at).where(JobRow.changed_at >= since, func.coalesce(JobRow.ended_at, now) < today)
     machines = select(InstanceRow.ended_at).where(
         InstanceRow.state == InstanceState.ENDED, InstanceRow.changed_at >= since, InstanceRow.ended_at < today
@@ -267,10 +268,10 @@ def changed_days(session: Session, since: float, now: float) -> set[int]:
 
 
 def summed_up(session: Session, first: int | None = None, until: int | None = None) -> dict[int, float]:
-    """The days that are kept, each with when it was summed up.
+    """Return when each kept day was summed up.
 
-    :param first: the first that matters; None: any
-    :param until: the day behind the last
+    :param first: the first day wanted; None: no lower limit
+    :param until: the day after the last day wanted
     """
     conditions = [BillDayRow.level == DAY, BillDayRow.split == WHOLE]
     conditions += [] if first is None else [BillDayRow.day >= first]
@@ -280,21 +281,21 @@ def summed_up(session: Session, first: int | None = None, until: int | None = No
 
 
 def first_known(session: Session) -> int | None:
-    """The first day of which anything is kept; None: nothing is."""
+    """Return the first day with any data; None: the store is empty."""
     ended = [session.scalar(select(func.min(each))) for each in (JobRow.ended_at, InstanceRow.ended_at)]
     at_hand = session.scalar(select(func.min(Capacity.since)))
-    if at_hand is not None:  # what they idled before is kept with what is forgotten, and is deleted with that
+    if at_hand is not None:  # their earlier idle time is in the usage rows, and is deleted with those
         at_hand = max(at_hand, bills.kept_until(session))
     days = [int(at // SECONDS_PER_DAY) for at in (*ended, at_hand) if at is not None]
-    # A row that says only that nothing was kept is written of the day before which jobs are forgotten, however old the
-    # store is.
+    # A row that only marks a day without machines at hand is written even if the store is younger than that day, so it
+    # does not count as data.
     is_mark = and_(UsageRow.dag_id == "", UsageRow.size_class == bills.AT_HAND, UsageRow.site == "")
     kept = session.scalar(select(func.min(UsageRow.day)).where(~is_mark))
     return min([*days, *([] if kept is None else [kept])], default=None)
 
 
 def forget(session: Session, before: int) -> None:
-    """Delete the days before one, and their months."""
+    """Delete the sums of days before `before`, and of weeks and months that began before it."""
     table: Any = BillDayRow.__table__
     session.execute(delete(table).where(table.c.day < before, table.c.split != CHECKED))
 
@@ -303,10 +304,10 @@ def forget(session: Session, before: int) -> None:
 
 
 class KnownDays(NamedTuple):
-    """Of which days the sums are kept, and of which anything is known.
+    """The days whose sums are kept, and the first day with any data.
 
-    :param kept: those that are up to date
-    :param first: the first of which anything is known; None: of none
+    :param kept: the days whose sums are up to date
+    :param first: None: the store is empty
     """
 
     kept: frozenset[int]
@@ -314,7 +315,7 @@ class KnownDays(NamedTuple):
 
 
 def known_days(session: Session, since: float, until: float, now: float) -> KnownDays:
-    """The days between two times of which the sums are kept, and are up to date."""
+    """Return which days between two times have sums that are up to date."""
     kept = {day for day, at in summed_up(session, int(since // SECONDS_PER_DAY), day_behind(until)).items() if at}
     checked = checked_at(session)
     if kept and checked is not None:
@@ -323,12 +324,12 @@ def known_days(session: Session, since: float, until: float, now: float) -> Know
 
 
 def day_behind(until: float) -> int:
-    """The day behind the last of which a part is before a time."""
+    """Return the day after the last day that begins before a time."""
     return -int(-until // SECONDS_PER_DAY)
 
 
 def not_kept(known: KnownDays, since: float, until: float) -> Iterator[tuple[float, float]]:
-    """The parts of a time of which no sums are kept, oldest first."""
+    """Yield the parts of a time span that no kept sum covers, oldest first."""
     if known.first is None:
         return
     days = range(max(known.first, int(since // SECONDS_PER_DAY)), day_behind(until))
@@ -337,9 +338,9 @@ def not_kept(known: KnownDays, since: float, until: float) -> Iterator[tuple[flo
 
 
 def runs(days: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The days in portions that follow each other, each by its first and the one behind its last.
+    """Yield each run of consecutive days as its first day and the day after its last.
 
-    :param days: in their order
+    :param days: in ascending order
     """
     first = behind = None
     for day in days:
@@ -353,7 +354,7 @@ def runs(days: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def within(days: Collection[int]) -> ColumnElement[bool]:
-    """The condition for rows of these days."""
+    """Return the condition that selects the rows of these days."""
     return or_(*(and_(BillDayRow.day >= first, BillDayRow.day < behind) for first, behind in runs(sorted(days))))
 
 
@@ -362,7 +363,7 @@ def sums() -> list[Any]:
 
 
 def as_parts(values: Sequence[Any]) -> BillParts:
-    """A sum of the columns :data:`SUMS`."""
+    """Build the parts of a bill from the values of the columns :data:`SUMS`."""
     found = dict(zip(SUMS, values, strict=True))
     amounts = {name: float(value or 0.0) for name, value in found.items() if name not in ("jobs", "failed")}
     is_priced = found["usd_used"] is not None
@@ -370,7 +371,7 @@ def as_parts(values: Sequence[Any]) -> BillParts:
 
 
 def whole_days(session: Session, days: Collection[int]) -> dict[int, BillParts]:
-    """What was billed on each of these days."""
+    """Return what was billed on each of these days."""
     if not days:
         return {}
     columns = (BillDayRow.day, *(getattr(BillDayRow, name) for name in SUMS))
@@ -381,7 +382,7 @@ def whole_days(session: Session, days: Collection[int]) -> dict[int, BillParts]:
 def days_of_dags(
     session: Session, days: Collection[int], which: ColumnElement[bool]
 ) -> dict[int, tuple[BillParts, int]]:
-    """What was billed on each of these days of some Dags, and of how many of them jobs."""
+    """Return what was billed to some Dags on each of these days, and how many of the Dags had jobs on it."""
     if not days:
         return {}
     dags = func.count(case((BillDayRow.jobs > 0, BillDayRow.dag_id)).distinct())
@@ -390,36 +391,36 @@ def days_of_dags(
     return {day: (as_parts(values), number) for day, number, *values in rows}
 
 
-# Which columns make a row of a bill; a Dag beside them says who may see a part of it.
+# The columns that identify a row of a bill; a Dag next to them says who is allowed to see the amount.
 OF_ROW: dict[Split, tuple[str, ...]] = {
     "dag": ("dag_id",), "task": ("dag_id", "task_id"), "run": ("dag_id", "name"), "site": ("name",), "team": ("name",),
 }  # fmt: skip
 
 
 def row_key(key: BillKey, split: Split) -> SplitKey:
-    """The row of a bill to which a part of it belongs."""
+    """Return the row of a bill to which a part of it belongs."""
     found = split_key(key, split)
     return SplitKey(found.split, **{name: getattr(found, name) for name in OF_ROW[split]})
 
 
 def key_columns(split: Split) -> tuple[list[Any], list[Any]]:
-    """The columns of :func:`row_key`, and those of them by which rows are summed up."""
+    """Return the columns of :func:`row_key`, and those of them to group by."""
     others = SplitKey._fields[1:]
     columns = [getattr(BillDayRow, name) if name in OF_ROW[split] else literal("").label(name) for name in others]
     return [BillDayRow.split, *columns], [BillDayRow.split, *(getattr(BillDayRow, name) for name in OF_ROW[split])]
 
 
 def splits_of(split: Split) -> tuple[str, ...]:
-    """Which rows a split has."""
+    """Return the values of the column `split` that a bill with this split contains."""
     return (split,) if split == "site" else (split, MACHINES)
 
 
 def by_split(
     session: Session, days: Collection[int], split: Split, which: ColumnElement[bool]
 ) -> dict[SplitKey, BillParts]:
-    """What was billed on all of these days together, of some Dags, by row; whole months are read as such.
+    """Return what was billed to some Dags on all of these days together, by row, using the sums of whole months.
 
-    :param which: the condition for the Dags
+    :param which: the condition that selects the Dags
     """
     columns, grouped = key_columns(split)
     found: dict[SplitKey, BillParts] = {}
@@ -431,7 +432,7 @@ def by_split(
 
 
 def by_level(days: Collection[int], period: Period) -> Iterator[ColumnElement[bool]]:
-    """The conditions for rows of these days: those of the periods of which all days are, and of the other days."""
+    """Yield conditions for the rows of complete periods within these days, and for the rows of the remaining days."""
     numbers = Counter(number_of(day, period) for day in days)
     whole = {
         number for number, has in numbers.items() if has == first_day(number + 1, period) - first_day(number, period)
@@ -447,7 +448,7 @@ def by_level(days: Collection[int], period: Period) -> Iterator[ColumnElement[bo
 
 
 def rows_of(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Rows with the sums behind a key, each as the key and a sum."""
+    """Split each row into its key and the parts of the bill that follow it."""
     for row in rows:
         yield [*row[: -len(SUMS)], as_parts(row[-len(SUMS) :])]
 
@@ -455,7 +456,7 @@ def rows_of(rows: Iterable[Any]) -> Iterator[list[Any]]:
 class PeriodSum(NamedTuple):
     """What was billed in a period.
 
-    :param usd: None: nothing of it has a price
+    :param usd: None: nothing in it has a price
     """
 
     usd: float | None
@@ -470,9 +471,9 @@ def by_period(
     period: Period,
     which: ColumnElement[bool],
 ) -> Iterator[tuple[SplitKey, int, PeriodSum]]:
-    """What was billed on these days of some rows, by the day, the week (:func:`week_of`) or the month.
+    """Yield what was billed on these days for some rows of a bill, by day, week (:func:`week_of`) or month.
 
-    :param which: the condition for the Dags
+    :param which: the condition that selects the Dags
     """
     number = {Period.DAY: BillDayRow.day, Period.WEEK: BillDayRow.week, Period.MONTH: BillDayRow.month}[period]
     columns, grouped = key_columns(split)
@@ -486,7 +487,7 @@ def by_period(
 
 
 def whole(prefix: str) -> ColumnElement[float]:
-    """All four parts of a row; NULL: the first is."""
+    """Return the sum of the four parts of a bill, in SQL; NULL if they have no price."""
     first, *others = (getattr(BillDayRow, f"{prefix}{part}") for part in PARTS)
     for each in others:
         first = first + each
@@ -495,7 +496,7 @@ def whole(prefix: str) -> ColumnElement[float]:
 
 
 def conditions(keys: Iterable[SplitKey], split: Split) -> list[ColumnElement[bool]]:
-    """The conditions of which rows of the keys meet one, each of which an index finds."""
+    """Return conditions that together select the rows of the keys, and that an index can serve one by one."""
     found: list[ColumnElement[bool]] = []
     by_dag: dict[tuple[str, str], list[SplitKey]] = {}
     for key in keys:

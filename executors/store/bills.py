@@ -1,8 +1,8 @@
-"""Bills: what jobs and machines have cost within a time, by site, Dag, task, team and owner, in the parts of a bill.
+"""Bills: the cost of jobs and machines within a time span, by site, Dag, task, team and owner.
 
-A job counts when it has ended, with what it was charged. A machine that was launched counts when it has ended, with
-what of it no job was charged, which the jobs that were on it share by what those were charged. A machine that is at
-hand counts all the time. So what is billed of a machine is what it has cost.
+A job is billed when it ends, with its own charge. A machine that Lading launched is billed when it ends: the part of
+its cost not charged to any job is shared among the jobs that ran on it, in proportion to their charges. A machine that
+Lading did not launch is billed continuously. So the bill of a machine adds up to its cost.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 RAN = JobRow.ended_at - JobRow.started_at
-# Clocks differ, and none ran for less than nothing.
+# Clocks differ; a negative running time counts as zero.
 ASKED = case((JobRow.started_at.is_(None), 0.0), (RAN < 0, 0.0), else_=CPUS * RAN)
-# What belongs to no task has its kind.
+# A job without a task is listed under its kind.
 TASK = func.coalesce(JobRow.task_id, JobRow.kind)
-# What is not known to have been used, as of jobs whose machine has gone, counts as used.
+# If the CPU time of a job is unknown, for example because its machine has gone, all that it requested counts as used.
 USED = case((JobRow.cpu_seconds < ASKED, JobRow.cpu_seconds), else_=ASKED)
 
 
-# In the place of a size of inputs: what is kept of machines at hand, and of those that were launched for no job.
+# Stored in place of an input size class: unused time of machines at hand, and of launched machines without
+# jobs.
 AT_HAND, LAUNCHED = -2, -3
-# By the columns themselves SQLite would look at all jobs, in the order of an index that has some of them.
+# With the bare columns, SQLite would scan all jobs in the order of an index that covers some of the columns.
 BY = (
     func.coalesce(JobRow.site, ""),
     func.coalesce(JobRow.dag_id, ""),
@@ -48,14 +49,14 @@ BY = (
 
 
 class BillKey(NamedTuple):
-    """Whose a part of a bill is.
+    """What a part of a bill belongs to.
 
-    :param site: None: that is not known any more
-    :param dag_id: None: of no Dag
-    :param task_id: what belongs to no task has its kind; None: of machines that no job was charged
+    :param site: None: unknown by now
+    :param dag_id: None: no Dag
+    :param task_id: the kind of a job without a task; None: machine time not charged to any job
     :param team: Airflow's team of the Dag
-    :param owner: the owners of the Dag, with ", " between them
-    :param run_id: None: of no run, or of jobs that have been forgotten
+    :param owner: the owners of the Dag, separated by ", "
+    :param run_id: None: no run, or jobs whose rows have been deleted
     """
 
     site: str | None
@@ -67,12 +68,11 @@ class BillKey(NamedTuple):
 
 
 def as_key(values: Iterable[str | None]) -> BillKey:
-    """The key of a row, in which what is not known is empty."""
     return BillKey(*(value or None for value in values))
 
 
 class MachineCharge(NamedTuple):
-    """What jobs of one key were charged on a machine, USD, and the cpu-seconds that they had there."""
+    """What jobs with one key were charged on a machine, in USD, and the cpu-seconds they requested there."""
 
     key: BillKey
     usd: float
@@ -80,9 +80,11 @@ class MachineCharge(NamedTuple):
 
 
 def bill(session: Session, since: float, until: float) -> dict[BillKey, BillParts]:
-    """What was billed within a time: of what has ended, and of machines at hand until now at most.
+    """Return what was billed within a time span: jobs and machines that ended in it, and other machines up to now.
 
-    :param since: epoch seconds; so for ``until``; the beginnings of days in UTC, for what is kept for long is by day
+    :param since: epoch seconds; it and ``until`` have to be the beginnings of days in UTC, because old data is kept by
+        day
+    :param until: epoch seconds
     """
     found: dict[BillKey, BillParts] = {}
     for parts in (
@@ -97,7 +99,7 @@ def bill(session: Session, since: float, until: float) -> dict[BillKey, BillPart
 
 
 def bill_of_runs(session: Session, dag_id: str, run_ids: Sequence[str]) -> dict[str, BillParts]:
-    """What was billed of runs of a Dag: of their jobs and machines that have ended."""
+    """Return what was billed to runs of a Dag for their jobs and machines that have ended."""
     found = {run_id: BillParts() for run_id in run_ids}
     for chunk in chunks(run_ids):
         mine = (JobRow.dag_id == dag_id, JobRow.run_id.in_(chunk))
@@ -113,9 +115,9 @@ def bill_of_runs(session: Session, dag_id: str, run_ids: Sequence[str]) -> dict[
 
 
 def of_jobs(session: Session, *which: Any) -> list[tuple[BillKey, BillParts]]:
-    """The jobs that have ended.
+    """Return the charges of ended jobs.
 
-    :param which: conditions for them
+    :param which: conditions that select the jobs
     """
     share_used = case((ASKED > 0, USED / func.nullif(ASKED, 0)), else_=1.0)
     sums = (
@@ -145,7 +147,7 @@ def of_jobs(session: Session, *which: Any) -> list[tuple[BillKey, BillParts]]:
 
 
 def of_forgotten(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What is kept by day of jobs that were forgotten, and of machines."""
+    """Return what is kept by day of deleted jobs and of machines."""
     sums = (
         UsageRow.jobs, UsageRow.failed, UsageRow.cpu_seconds, UsageRow.cpu_seconds_unused, UsageRow.cpu_seconds_idle,
         UsageRow.cpu_seconds_boot, UsageRow.usd, UsageRow.usd_used, UsageRow.usd_idle, UsageRow.usd_boot,
@@ -174,21 +176,21 @@ def of_forgotten(session: Session, since: float, until: float) -> list[tuple[Bil
 
 
 def of_launched(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What no job was charged of machines and allocations that have ended, which the jobs on them share."""
+    """Return the uncharged cost of launched machines that ended within a time span, shared among their jobs."""
     ended = (InstanceRow.state == InstanceState.ENDED, InstanceRow.ended_at >= since, InstanceRow.ended_at < until)
     return shares_of(session, session.scalars(select(InstanceRow).where(*ended)).all())
 
 
 def shares_of(session: Session, rows: Sequence[InstanceRow]) -> list[tuple[BillKey, BillParts]]:
-    """What no job was charged of machines that have ended, which the jobs on them share."""
+    """Return the uncharged cost of ended machines, shared among the jobs on them."""
     charged = charges(session, [row.token for row in rows])
     return [part for row in rows for part in shared(row, charged.get(row.token, ()))]
 
 
 def shared(row: InstanceRow, charged: Sequence[MachineCharge]) -> list[tuple[BillKey, BillParts]]:
-    """What no job was charged of a machine that has ended, and is not kept with jobs that were forgotten.
+    """Share the uncharged cost of an ended machine among its jobs, without the part already kept with deleted jobs.
 
-    :param charged: what those jobs were charged that are still there
+    :param charged: the charges of its jobs that are still in the store
     """
     left = scaled(rest(row, charged, row.ended_at), 1 - (row.part_shared or 0.0))
     if not charged:
@@ -198,7 +200,7 @@ def shared(row: InstanceRow, charged: Sequence[MachineCharge]) -> list[tuple[Bil
 
 
 def part_of_each(charged: Sequence[MachineCharge]) -> list[float]:
-    """The part of each charge in all of them: of the money, or of the cpus where none was charged any."""
+    """Return the fraction of each charge in the total: of the money, or of the cpu-seconds if no money was charged."""
     by_usd = sum(each.usd for each in charged) > 0
     weights = [each.usd if by_usd else each.cpu_seconds for each in charged]
     whole = sum(weights)
@@ -206,7 +208,7 @@ def part_of_each(charged: Sequence[MachineCharge]) -> list[float]:
 
 
 def scaled(parts: BillParts, factor: float) -> BillParts:
-    """A part of what no job was charged."""
+    """Return a fraction of the uncharged cost of a machine."""
     return BillParts(
         idle=factor * parts.idle,
         boot=factor * parts.boot,
@@ -217,9 +219,9 @@ def scaled(parts: BillParts, factor: float) -> BillParts:
 
 
 def charges(session: Session, tokens: Sequence[str], now: float | None = None) -> dict[str, list[MachineCharge]]:
-    """What jobs on machines were charged, by the machine's name.
+    """Return what the jobs on each machine were charged, by the machine's name.
 
-    :param now: those that run are counted until now; None: they are not counted
+    :param now: count running jobs up to this time; None: leave them out
     """
     ran = ASKED if now is None else CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     usd = JobRow.usd if now is None else usd_until(now)
@@ -235,13 +237,13 @@ def charges(session: Session, tokens: Sequence[str], now: float | None = None) -
 
 
 def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None) -> BillParts:
-    """What of a machine no job was charged until a time.
+    """Return the part of a machine's cost that was not charged to any job up to a time.
 
-    :param charged: what the jobs were charged that are still there
-    :param until: when it ended, or now
+    :param charged: the charges of its jobs that are still in the store
+    :param until: when the machine ended, or now
     """
     is_bought = row.capacity_type is not None
-    # What waits in the queue of a batch system is not paid for.
+    # Waiting in the queue of a batch system costs nothing.
     if until is None or (began := row.launched_at if is_bought else row.ready_at) is None:
         return BillParts()
     usd = (row.usd_gone or 0.0) + sum(each.usd for each in charged)
@@ -260,10 +262,10 @@ def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None
 
 
 def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, tuple[int, BillParts]]:
-    """The parts of jobs that are about to be forgotten in what no job was charged of their machines, by token, each
-    with the day on which the machine ended, of whose bill it is; it is noted at those what is kept with them.
+    """Give jobs that are about to be deleted their shares of uncharged machine cost, and record these on the machines.
 
-    :param jobs: with their columns, see :data:`lading.executors.store.usage.COLUMNS`
+    :param jobs: rows with the columns :data:`lading.executors.store.usage.COLUMNS`
+    :returns: by token, the share of a job and the day on which its machine ended, to whose bill it belongs
     """
     there: dict[str, list[Any]] = {}
     for job in jobs:
@@ -290,7 +292,7 @@ def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, tup
                     row.part_shared = (row.part_shared or 0.0) + (1 - parted) * weight
             row.usd_gone = (row.usd_gone or 0.0) + sum(each.usd for each in leaving)
             row.cpu_seconds_gone = (row.cpu_seconds_gone or 0.0) + sum(each.cpu_seconds for each in leaving)
-            # The bill of its day stays what it was.
+            # Keep `changed_at`, as the bill of that day does not change.
             flag_modified(row, "changed_at")
     return found
 
@@ -300,19 +302,19 @@ def cpus_of(job: Any) -> float:
 
 
 def of_machines_at_hand(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What no job has used of machines that Lading has not launched, but for days of which that is kept."""
+    """Return the unused time of machines that Lading did not launch, from the last day already kept on."""
     return unused_at_hand(session, max(since, kept_until(session)), until)
 
 
 def kept_until(session: Session) -> float:
-    """The end of the last day of which it is kept what no job has used of machines at hand, epoch seconds."""
+    """Return the end of the last day whose unused time of machines at hand is kept, in epoch seconds."""
     query = select(func.max(UsageRow.day)).where(UsageRow.dag_id == "", UsageRow.size_class == AT_HAND)
     day = session.scalar(query)
     return 0.0 if day is None else (day + 1) * float(SECONDS_PER_DAY)
 
 
 def unused_at_hand(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
-    """What no job has used of machines that Lading has not launched, by site."""
+    """Return the unused time of machines that Lading did not launch, by site."""
     rows = session.scalars(select(Capacity).where(*capacity.between(since, until))).all() if since < until else []
     up: dict[str, list[float]] = {}
     priced = set()
@@ -342,9 +344,9 @@ def unused_at_hand(session: Session, since: float, until: float) -> list[tuple[B
 def used_within(
     session: Session, sites: Sequence[str], there: set[tuple[str, str]], since: float, until: float
 ) -> dict[str, tuple[float, float]]:
-    """The cpu-seconds that jobs had of machines at hand within a time, and what they were charged for that, by site.
+    """Return the cpu-seconds requested by jobs on machines at hand within a time span, and their charges, by site.
 
-    :param there: the machines, each with its site
+    :param there: the site and name of each machine
     """
     end = case((JobRow.ended_at < until, JobRow.ended_at), else_=until)
     begin = case((JobRow.started_at > since, JobRow.started_at), else_=since)
@@ -366,9 +368,9 @@ def used_within(
 
 
 def running(session: Session, now: float) -> dict[BillKey, BillParts]:
-    """What jobs that run, and machines that were launched and are up, have cost so far: no bill has it yet.
+    """Return the cost so far of running jobs and of launched machines that have not ended, which no bill contains yet.
 
-    What jobs have been charged already that have ended on such a machine is not in what it has cost.
+    Charges of jobs that have already ended on such a machine are left out, because they are billed.
     """
     seconds = CPUS * (now - JobRow.started_at)
     query: Any = select(*BY, func.count(), func.sum(seconds), func.sum(usd_until(now)))
@@ -385,7 +387,7 @@ def running(session: Session, now: float) -> dict[BillKey, BillParts]:
 
 
 def oldest(session: Session) -> float | None:
-    """When the first of what is kept ended, epoch seconds; None: nothing is."""
+    """Return when the first job in the store ended, in epoch seconds; None: there is none."""
     day: Any = session.scalar(select(func.min(UsageRow.day)).where(UsageRow.jobs > 0))
     ended = session.scalar(select(func.min(JobRow.ended_at)))
     known = [each for each in (None if day is None else day * float(SECONDS_PER_DAY), ended) if each is not None]

@@ -1,4 +1,4 @@
-"""Capacity in the store: what machines of a site had, from when to when, and what those really have that it buys."""
+"""The capacity of machines over time, and the measured sizes of the machines that a site launches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_TYPE, MOST_IMAGE = 64, 250
 
 
 def save(session: Session, site: str, machines: Iterable[Capacity], now: float) -> None:
-    """Note what the machines of a site have now; what is as it was goes on.
+    """Record what the machines of a site have now; the row of an unchanged machine stays open.
 
-    :param machines: all that it has, each as a row that is not in the session
+    :param machines: all machines of the site, as rows that are not in the session
     """
     wanted = {each.name: each for each in machines}
     for row in session.scalars(select(Capacity).where(Capacity.site == site, Capacity.until.is_(None))):
@@ -32,13 +32,12 @@ def save(session: Session, site: str, machines: Iterable[Capacity], now: float) 
 
 
 def is_same(one: Capacity, other: Capacity) -> bool:
-    """Whether two rows say the same of a machine."""
     names = ("cpus", "memory", "gpus", "usd_per_hour")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def end_other_sites(session: Session, sites: Iterable[str], now: float) -> None:
-    """End what sites had that are none any more."""
+    """Close the rows of sites that are no longer in the sites file."""
     session.execute(
         update(Capacity).where(Capacity.site.not_in(list(sites)), Capacity.until.is_(None)).values(until=now),
         execution_options={"synchronize_session": False},
@@ -46,17 +45,17 @@ def end_other_sites(session: Session, sites: Iterable[str], now: float) -> None:
 
 
 def forget(session: Session, before: float) -> None:
-    """Delete what ended before a time, seconds since the epoch."""
+    """Delete rows that ended before a time, in epoch seconds."""
     session.execute(delete(Capacity).where(Capacity.until < before))
 
 
 def between(since: float, until: float) -> list[ColumnElement[bool]]:
-    """The conditions for rows of which a part lies in a window."""
+    """Return the conditions for rows that overlap a time span."""
     return [Capacity.since < until, or_(Capacity.until.is_(None), Capacity.until > since)]
 
 
 class SizeRow(Base):
-    """What jobs have of machines that a site buys, as one of the type has said that booted last from the image."""
+    """The resources for jobs on an instance type, as reported by the last machine that booted it from the image."""
 
     __tablename__ = "lading_size"
 
@@ -71,13 +70,13 @@ class SizeRow(Base):
 
 
 def sizes(session: Session, site: str) -> dict[tuple[str, str], Resources]:
-    """What jobs have of the machines that a site buys, by instance type and image."""
+    """Return the resources for jobs on the machines a site launches, by instance type and image."""
     rows = session.scalars(select(SizeRow).where(SizeRow.site == site))
     return {(row.instance_type, row.image): Resources(row.cpus, row.memory, row.disk, row.gpus) for row in rows}
 
 
 def keep_sizes(session: Session, site: str, found: Mapping[tuple[str, str], Resources], now: float) -> None:
-    """Keep what was seen of machines; names that are too long for the table are seen anew after each start."""
+    """Store measured sizes. Names too long for the table are skipped, and so measured again after each restart."""
     for (instance_type, image), size in found.items():
         if len(instance_type) <= MOST_TYPE and len(image) <= MOST_IMAGE:
             amounts = {"cpus": size.cpus, "memory": size.memory, "disk": size.disk, "gpus": size.gpus}

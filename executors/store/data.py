@@ -1,4 +1,4 @@
-"""Where files are, and which of them waiting jobs read: what ``lading_data`` has, for policies."""
+"""Where files are, and which of them waiting jobs read: the table ``lading_data``, used by policies."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from lading.scheduling.text.printable import storable
 
 
 class Data(Base):
-    """A file that a job has left at a location, which its result or its outlets name."""
+    """A file that a job left at a location and named in its result or its outlets."""
 
     __tablename__ = "lading_data"
 
-    # The SHA-1 of the URI, which may be longer than what databases find by.
+    # The SHA-1 of the URI, which can be longer than a database can index.
     key: Mapped[str] = mapped_column(String(40), primary_key=True)
     site: Mapped[str] = mapped_column(String(64), primary_key=True)
     location: Mapped[str] = mapped_column(String(250), primary_key=True)
     uri: Mapped[str] = mapped_column(Text)
     bytes: Mapped[int] = mapped_column(BigInteger)
-    # Of the Dag run whose job has left it.
+    # The Dag run of the job that left the file.
     dag_id: Mapped[str | None] = mapped_column(StringID())
     run_id: Mapped[str | None] = mapped_column(StringID())
-    # When it was measured last, seconds since the epoch.
+    # When its size was last measured, in epoch seconds.
     at: Mapped[float] = mapped_column(Double)
 
     __table_args__ = (Index("lading_data_at", "at"),)
 
 
 def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
-    """Store which files jobs have left, as their ends report it.
+    """Store which files jobs have left, as reported when they ended.
 
-    :param site: at which they ran
+    :param site: where the jobs ran
     """
     outputs = {each["token"]: each["outputs"] for each in events if each.get("outputs")}
     left: dict[tuple[str, str | None], Data] = {}
@@ -52,18 +52,18 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
         for token, location, dag_id, run_id in session.execute(query.where(JobRow.location.is_not(None))):
             for uri, size in outputs[token].items():
                 if storable(uri) != uri:
-                    continue  # no database takes its name
+                    continue  # databases cannot store such a URI
                 run = {"dag_id": dag_id, "run_id": run_id}
                 where = {"key": key(uri), "site": site, "location": location}
                 left[key(uri), location] = Data(**where, **run, uri=uri, bytes=size, at=time.time())
-    for each in left.values():  # one for each file: what is not written yet would be added once more
+    for each in left.values():  # one per file: merging an unflushed row twice would insert it twice
         session.merge(each)
 
 
 def read(session: Session, tokens: Sequence[str]) -> Files:
-    """What is known of the inputs of waiting jobs.
+    """Return the sizes and places of the input files of waiting jobs.
 
-    :param tokens: theirs
+    :param tokens: the tokens of the jobs
     """
     inputs: dict[str, dict[str, int]] = {}
     for chunk in store.chunks(tokens):
@@ -80,13 +80,13 @@ def read(session: Session, tokens: Sequence[str]) -> Files:
             uri = keys[row.key]
             holders.setdefault(uri, set()).add((row.site, row.location))
             sizes[uri] = max(row.bytes, sizes.get(uri, 0))
-    # What the agent has measured is what is there; what a Dag says of it may be older.
+    # A size measured by the agent is preferred to the one the Dag declares, which may be older.
     weighed = {token: {uri: sizes.get(uri, size) for uri, size in each.items()} for token, each in inputs.items()}
     return Files(weighed, {uri: frozenset(places) for uri, places in holders.items()})
 
 
 def needed(session: Session, site: str) -> dict[str, int]:
-    """By location of a site, the bytes of files that runs have left there which have jobs that have not ended."""
+    """Return how many bytes each location of a site holds for runs that still have live jobs."""
     live = select(JobRow.dag_id, JobRow.run_id).where(JobRow.state.in_(LIVE)).distinct().subquery()
     same_run = (Data.dag_id == live.c.dag_id) & (Data.run_id == live.c.run_id)
     query = select(Data.location, func.sum(Data.bytes)).join(live, same_run).where(Data.site == site)
@@ -94,5 +94,5 @@ def needed(session: Session, site: str) -> dict[str, int]:
 
 
 def forget(session: Session, before: float) -> None:
-    """Forget files that were measured before, seconds since the epoch."""
+    """Delete files last measured before a time, in epoch seconds."""
     session.execute(delete(Data).where(Data.at < before))

@@ -1,4 +1,4 @@
-"""How long jobs will run, and wait in queues, by what the store has of those that did."""
+"""Predictions of how long jobs run, and wait in queues, from the jobs in the store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# How many of the jobs that ended last are considered, and the seconds until they are read again.
+# How many of the latest jobs are considered, and for how many seconds before they are read again.
 MOST = 5_000
 SECONDS_UNTIL_STALE = 60.0
-# The end of a job may be stored after one that ended later, by so much, seconds.
+# The end of a job can be stored this many seconds after that of a job which ended later.
 SECONDS_LATE = 10.0
 COLUMNS = (
     JobRow.dag_id,
@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 class Durations:
-    """Predicts from the jobs that have ended last and well, which are read from time to time."""
+    """Predicts running times from the latest jobs that succeeded, which it rereads from time to time."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -46,7 +46,7 @@ class Durations:
         self._newest = -math.inf
 
     def read(self, session: Session) -> Durations:
-        """Read them, if that was long ago; returns itself."""
+        """Reread the jobs if the last read is too old; return self."""
         now = time.monotonic()
         if now < self.stale_at:
             return self
@@ -56,7 +56,7 @@ class Durations:
         return self
 
     def learn(self, session: Session) -> set[str | None]:
-        """Read those, too, that have ended since; returns the Dags of which some have."""
+        """Also read the jobs that have ended since the last read; return their Dags."""
         self.read(session)
         since = [JobRow.ended_at >= self._newest - SECONDS_LATE] if self._known else []
         return self._add(session, *since)
@@ -75,21 +75,21 @@ class Durations:
         return dags
 
     def known(self, row: Any) -> float | None:
-        """Seconds that the job of a row will run: by what has ended of its task, else its limit; None: neither is
-        known."""
+        """Return the predicted running time of a row's job or else its time limit, in seconds, or None."""
         return self.predict(row).seconds if self.history.knows(levels(row)) else row.time_limit
 
     def predict(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:
-        """How long the job of a row will run, which has the :data:`COLUMNS`.
+        """Predict how long a row's job will run.
 
-        :param enough: of so many jobs that are like it a level of the history must know
+        :param row: has the :data:`COLUMNS`
+        :param enough: how many similar jobs a level of the history needs before it is used
         :param weight: see :meth:`lading.scheduling.prediction.History.predict`
         """
         return self.history.predict(levels(row), row.time_limit, enough, weight)
 
 
 def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
-    """What a job belongs to, the narrowest first, each with its name as text."""
+    """Return the groups of similar jobs to which a job belongs, narrowest first, each with a description."""
     if row.task_id is None:
         return ()
     task, name = (row.dag_id, row.task_id), f"{row.dag_id}.{row.task_id}"
@@ -98,9 +98,9 @@ def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
 
 
 class PastWaits:
-    """For how long jobs have waited in the queues of batch systems, and what was launched has taken until it was up.
+    """How long jobs have waited in the queues of batch systems, and how long launched machines took until they were up.
 
-    They are read from time to time.
+    Both are reread from time to time.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class PastWaits:
         self.stale_at = -math.inf
 
     def read(self, session: Session) -> QueueWaits:
-        """Those of the jobs that have begun last."""
+        """Return the queue waits of the jobs that started last."""
         now = time.monotonic()
         if now < self.stale_at:
             return self.known

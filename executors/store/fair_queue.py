@@ -1,4 +1,4 @@
-"""Which of the jobs that wait are looked at where shares go in turn: the first of each, as many as it gets next."""
+"""Selects the waiting jobs to consider when shares take turns: the first jobs of each share."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from lading.scheduling.shares.who import Tenant, Who
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Between the turns of two jobs of one tick: those of a later tick come after all of them.
+# Between the turns of two jobs in one tick; small enough that the turns of a later tick come after all of them.
 STEP = 1e-5
-# Jobs that are alike are compared so many at a time where only their number is asked, in as many blocks at most.
+# When only the number of similar jobs matters, they are compared in blocks of this size, in at most this many blocks.
 BLOCK, MOST_BLOCKS = 8, 64
-# Which jobs come first is found out anew after so many times as long as that takes, and after so many seconds at most.
+# The first jobs are searched for again after this many times the duration of the last search, at most after so many
+# seconds.
 PAUSE_BETWEEN_LOOKS, LONGEST_PAUSE = 50.0, 5.0
-# Which others are looked at for their shapes is found out anew after that, if too few are left of a shape, and after so
-# many seconds in any case.
+# The jobs behind them that represent other shapes are searched for again after that pause if too few of a shape are
+# left, and after this many seconds in any case.
 LONGEST_PAUSE_OF_SHAPES = 30.0
-# So many times as many jobs as a tick looks at are kept as the first ones.
+# How many times the number of jobs considered per tick is kept as first jobs.
 MARGIN = 1.1
 TenantColumns = tuple[str | None, str | None, str | None, str | None]
 
 
 class TenantTerms(NamedTuple):
-    """What the jobs of a tenant go by.
+    """The rules for the jobs of a tenant.
 
-    :param budgets: what launches for them are bounded by
-    :param held: why those that wait may not start; None: they may
-    :param hour_budgets: what their starts are bounded by
-    :param withdrawn: why those are withdrawn that have not started; None: they are not
+    :param budgets: limit the launches for them
+    :param held: why waiting jobs cannot start; None: they can
+    :param hour_budgets: limit their starts
+    :param withdrawn: why jobs that have not started are withdrawn; None: they are not
     """
 
     share: str
@@ -53,12 +54,12 @@ class TenantTerms(NamedTuple):
 
 
 class GangTurn(NamedTuple):
-    """A gang as it takes its turn among the jobs of its share: as one job as large as its largest member.
+    """A gang taking its turn among the jobs of its share, as one job as large as its largest member.
 
-    As one that needs what all of them do it would never have its turn in a share of little weight: half of a job counts
-    before it starts. What they take counts when they have it.
+    If it counted with the resources of all members, a share of little weight would never get its turn, because half of
+    a job counts before it starts. The resources of its members count once they are allocated.
 
-    :param site: the only one that it may go to; None: any
+    :param site: the only site it can go to; None: any
     """
 
     token: str
@@ -72,11 +73,11 @@ class GangTurn(NamedTuple):
 
 @dataclass(slots=True)
 class FoundJobs:
-    """Some jobs, as they were found last: where many wait that takes long, and is not done in each tick.
+    """The result of a search for jobs, kept for several ticks because searching a long queue is slow.
 
-    :param tokens: those that could be placed; None: they were not sought yet
-    :param due_at: when they are sought anew, on the monotonic clock
-    :param ends_at: until when they hold, if there is no reason to seek others
+    :param tokens: the jobs found; None: there was no search yet
+    :param due_at: when to search again, on the monotonic clock
+    :param ends_at: when the result expires even if there is no reason to search again, on the monotonic clock
     """
 
     tokens: Sequence[str] | None = None
@@ -84,10 +85,10 @@ class FoundJobs:
     ends_at: float = -math.inf
 
     def note(self, tokens: Sequence[str], begun: float, longest: float = LONGEST_PAUSE) -> None:
-        """They were found, by a search that has begun at a time of the monotonic clock: the longer that has taken the
-        longer they hold.
+        """Keep the result of a search; the longer the search took, the longer it is kept.
 
-        :param longest: for so many seconds at most
+        :param begun: when the search began, on the monotonic clock
+        :param longest: how long the result is kept at most, in seconds
         """
         now = time.monotonic()
         self.tokens, self.ends_at = tokens, now + longest
@@ -96,10 +97,10 @@ class FoundJobs:
 
 @dataclass(slots=True)
 class FirstJobs:
-    """Which jobs are looked at in a tick, as it was found out last.
+    """The jobs to consider in a tick, as last searched for.
 
-    :param first: as many as a tick looks at, or somewhat more
-    :param others: those that are looked at behind them for their shapes
+    :param first: as many as a tick considers, or slightly more
+    :param others: jobs behind them, considered for the sake of their shapes
     """
 
     first: FoundJobs = field(default_factory=FoundJobs)
@@ -108,18 +109,17 @@ class FirstJobs:
 
 @dataclass(slots=True)
 class FairTurns:
-    """How shares go in turn in one tick.
+    """How shares take turns in one tick.
 
-    :param shares: all of them
-    :param standing: what they have
-    :param now: epoch seconds, from which turns are counted: jobs that are placed later come behind
-    :param apart: of the jobs that found no place last: what is alike of them, by their tokens
-    :param largest: what the largest machine has: cpus, MiB and GPUs
-    :param budgets: what they allow a tenant's jobs, besides the budgets of their runs
-    :param seconds: that the job of a row will run, as far as that is known
-    :param first: which jobs come first, from tick to tick
-    :param gangs: those that wait for their turn
-    :ivar turns: those of the jobs that were put in order, and of the gangs, by their tokens
+    :param now: epoch seconds, from which turns are counted, so that jobs of later ticks come after those of earlier
+        ones
+    :param apart: by token, the group of similar jobs to which a job belongs that found no room last time
+    :param largest: the cpus, MiB and GPUs of the largest machine
+    :param budgets: the limits for a tenant's jobs, in addition to the budgets of their runs
+    :param seconds: predicts how long a row's job runs; None if that is unknown
+    :param first: the first jobs, kept from tick to tick
+    :param gangs: those waiting for their turn
+    :ivar turns: the turns of the ordered jobs and gangs, by token
     """
 
     shares: Shares
@@ -136,11 +136,10 @@ class FairTurns:
 
     @property
     def by_level(self) -> bool:
-        """Whether Airflow's priority counts before all shares: where there are not several declared."""
+        """Whether Airflow's priority counts before shares do: no share is declared, or a single one for everybody."""
         return not self.shares.table or (len(self.shares.table) == 1 and self.shares.table[0].who == Who())
 
     def terms(self, row: Any) -> TenantTerms:
-        """What a row's job goes by."""
         key = row.team, row.dag_id, row.dag_owner, row.dag_tags
         if (known := self._terms.get(key)) is None:
             tenant = Tenant.from_columns(*key)
@@ -148,13 +147,13 @@ class FairTurns:
         return known
 
     def hours(self, row: Any) -> float:
-        """The cpu-hours that a row's job will use once it begins, where it has a budget of such."""
+        """Return the cpu-hours a row's job is predicted to use, or 0 if no budget limits its hours."""
         return foreseen_hours(_need(row)[0], self.seconds(row)) if self.terms(row).hour_budgets else 0.0
 
     def explain_held(self, session: Session, queued: QueuedJobs, before: float) -> None:
-        """Store that reason for the jobs that may not start.
+        """Store why jobs held by a budget cannot start.
 
-        :param before: those that were queued before, seconds since the epoch
+        :param before: only for jobs queued before this time, in epoch seconds
         """
         for lane in queued.lanes.values():
             if (held := self.terms(lane.key).held) is not None:
@@ -166,16 +165,16 @@ class FairTurns:
                     queued.explain(session, held, [row.token])
 
     def turn(self, token: str) -> float:
-        """The turn of a job; one that was not among those that were put in order comes behind them."""
+        """Return the turn of a job; a job that was not ordered comes after all that were."""
         return self.turns.get(token, self.now + len(self.turns) * STEP)
 
     def priority(self, row: Any) -> int:
-        """The priority of a row's job between shares."""
+        """Return the priority of a row's job across shares."""
         return int(row.priority) if self.by_level else 0
 
     def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
-        """Give rows their turns; returns those whose jobs may start, in that order."""
-        # A thousand of them in each tick: what is asked of a row is asked once.
+        """Assign turns to rows; return those whose jobs can start, in the order of their turns."""
+        # Each tick orders about a thousand rows, so each row is evaluated only once.
         known: list[Any] = [
             (-row.priority, -rests.get(token, 0.0) if rests else 0.0, row.queued_at, token, terms.share, row)
             for row in rows
@@ -196,7 +195,7 @@ class FairTurns:
 
 
 def _need(row: Any) -> Need:
-    """What a row's job takes: its cpus, MiB and GPUs on all of its nodes."""
+    """Return the cpus, MiB and GPUs of a row's job on all its nodes."""
     nodes = row.nodes or 1
     return row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
 
@@ -204,10 +203,10 @@ def _need(row: Any) -> Need:
 def first(
     queued: QueuedJobs, most: int, fair: FairTurns, rests: Mapping[str, float]
 ) -> tuple[list[QueueColumns], bool]:
-    """The first jobs of those without a limit, some more than that, in no order; and whether there are others.
+    """Return the first jobs without a limit, unordered and slightly more than wanted, and whether there are more.
 
-    :param most: so many are wanted
-    :param rests: of their runs, by token, seconds
+    :param most: how many are wanted
+    :param rests: the longest remaining path of each job's run, by token, in seconds
     """
     known = fair.first.first
     begun = time.monotonic()
@@ -217,7 +216,7 @@ def first(
             return rows, True
     rows, are_more = _first(queued, most, fair, rests)
     if are_more:
-        # As their shares get more or less the order changes, so some more than are wanted may be among the first.
+        # The order shifts as shares get more or less, so a margin of jobs is kept.
         rows = fair.put_in_order(rows, rests)[: int(MARGIN * most)]
         known.note([row.token for row in rows], begun)
     else:
@@ -228,7 +227,7 @@ def first(
 def _first(
     queued: QueuedJobs, most: int, fair: FairTurns, rests: Mapping[str, float]
 ) -> tuple[list[QueueColumns], bool]:
-    """The same, found out now."""
+    """Search the queue for the first jobs."""
     if sum(len(lane.ranks) for lane in queued.lanes.values()) <= most:
         return queued.unlimited(), False
     if rests:
@@ -239,7 +238,7 @@ def _first(
 
 
 def _wanted(queued: QueuedJobs, most: int, fair: FairTurns) -> Mapping[str | None, int]:
-    """How many jobs of each Dag are among the first, as far as that can be said without a look at each of them."""
+    """Estimate how many jobs of each Dag are among the first, without looking at each job."""
     jobs, blocks = [], []
     alike = by(queued.lanes.values(), lambda key: (*key[:4], key.priority))
     for some in sorted(alike.values(), key=lambda some: min(lane.ranks[0] for lane in some)):

@@ -1,4 +1,4 @@
-"""Figures: what runs, waits and is up now, and what it costs by the hour; the page and the metrics show the same."""
+"""Figures for the page and the metrics: what runs, waits and is up now, and its cost per hour."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 UP = (InstanceState.UP, InstanceState.DRAINING)
-# Site, cpus, and USD per hour, of something that is up.
+# The site, cpus and USD per hour of something that is up.
 Up = tuple[str, float, float | None]
 
 
 class LiveJobs(NamedTuple):
-    """Jobs that have not ended.
+    """A count of unfinished jobs.
 
-    :param site: theirs; a job that waits has that which it names; None: it names none
-    :param is_batch: whether each is a batch job of its own, on a node that is not Lading's to count
+    :param site: of a waiting job, the site it names; None: it names none
+    :param is_batch: whether each is a batch job of its own, on a node that Lading does not count
     """
 
     site: str | None
@@ -38,7 +38,7 @@ class LiveJobs(NamedTuple):
 
 
 class LiveKey(NamedTuple):
-    """By what jobs are counted that have not ended."""
+    """What unfinished jobs are counted by."""
 
     site: str | None
     state: str
@@ -47,7 +47,7 @@ class LiveKey(NamedTuple):
 
 
 def count_live(session: Session, queued: QueuedJobs) -> Counter[LiveKey]:
-    """How many jobs have not ended; those of the queue are not read."""
+    """Count the unfinished jobs; those in the queue come from `queued` instead of the database."""
     columns = JobRow.site, JobRow.state, JobRow.team, JobRow.reason
     at_sites = [state for state in LIVE if state != State.QUEUED]
     rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(at_sites)).group_by(*columns))
@@ -58,9 +58,9 @@ def count_live(session: Session, queued: QueuedJobs) -> Counter[LiveKey]:
 
 
 def live_jobs(session: Session, states: Collection[State] = LIVE) -> list[LiveJobs]:
-    """How many jobs are in these states, and their cpus, by site, state, and whether they are on what is up."""
+    """Count the jobs in these states and their cpus by site and state, apart for batch jobs of their own."""
     site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
-    # A queue is a location of the name of its site, as a machine may be.
+    # A queue is a location with the name of its site, but so may be a machine.
     as_site = (JobRow.location == JobRow.site).label("as_site")
     query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(states))
     rows = session.execute(query.group_by(site, JobRow.state, as_site)).all()
@@ -72,20 +72,20 @@ def live_jobs(session: Session, states: Collection[State] = LIVE) -> list[LiveJo
 
 
 def named_as_site(session: Session) -> set[str]:
-    """The sites that have a machine of their own name."""
+    """Return the sites that have a machine with the name of the site."""
     query = select(Capacity.site).where(Capacity.name == Capacity.site, Capacity.until.is_(None))
     return set(session.scalars(query))
 
 
 class CpusInUse(NamedTuple):
-    """The cpus of jobs that run: on the machines that are up, and in batch jobs of their own."""
+    """The cpus of running jobs: on machines that are up, and in batch jobs of their own."""
 
     used: float = 0.0
     batch: float = 0.0
 
 
 def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
-    """The cpus of jobs that run, by site."""
+    """Return the cpus of running jobs by site."""
     by_site: dict[str, CpusInUse] = {}
     for jobs in live:
         if jobs.state == State.RUNNING and jobs.site is not None:
@@ -97,8 +97,10 @@ def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
 
 
 def waiting(session: Session) -> Sequence[Any]:
-    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site, and the columns
-    that follow from the reason.
+    """Count the waiting jobs by reason, Dag and site.
+
+    The rows have these three columns, the number of jobs, their cpus, the time the first was queued, and the code and
+    limit of the reason.
     """
     columns = JobRow.reason, JobRow.dag_id, JobRow.site
     said = JobRow.reason_code, JobRow.reason_limit
@@ -110,20 +112,20 @@ def waiting(session: Session) -> Sequence[Any]:
 
 
 class MemoryInUse(NamedTuple):
-    """The memory of the machines of a site that are up, and what of it is promised to jobs that run there, MiB."""
+    """The memory of a site's machines that are up, and the part requested by jobs running there, in MiB."""
 
     promised: int = 0
     up: int = 0
 
 
 def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
-    """The memory of what is up, by site."""
+    """Return the memory in use by site."""
     fixed = select(Capacity.site, Capacity.name, Capacity.memory).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.token, InstanceRow.memory).where(InstanceRow.state.in_(UP))
     machines = {(site, name): memory for query in (fixed, launched) for site, name, memory in session.execute(query)}
     columns = JobRow.site, JobRow.location
     running = select(*columns, func.sum(JobRow.memory)).where(JobRow.state == State.RUNNING).group_by(*columns)
-    # What is in a queue of a batch system is on nodes that are not Lading's to count.
+    # Jobs in the queue of a batch system run on nodes that Lading does not count.
     promised = {(site, name): int(memory) for site, name, memory in session.execute(running)}
     found: dict[str, MemoryInUse] = {}
     for (site, name), memory in machines.items():
@@ -133,9 +135,9 @@ def memory_in_use(session: Session) -> dict[str, MemoryInUse]:
 
 
 class TeamFigures(NamedTuple):
-    """What a team of Airflow's has now.
+    """What one of Airflow's teams uses now.
 
-    :param cpus: of its jobs that run
+    :param cpus: of its running jobs
     """
 
     team: str
@@ -145,7 +147,7 @@ class TeamFigures(NamedTuple):
 
 
 def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigures]:
-    """What each team has that has jobs in these states now, by its name."""
+    """Return the figures of each team that has jobs in these states, sorted by name."""
     live = JobRow.state.in_(states), JobRow.team.is_not(None)
     columns = JobRow.team, JobRow.state
     found: dict[str, TeamFigures] = {}
@@ -161,14 +163,13 @@ def teams(session: Session, states: Collection[State] = LIVE) -> list[TeamFigure
 
 
 def what_is_up(session: Session) -> list[Up]:
-    """The machines and instances that are up."""
     fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))
     launched = select(InstanceRow.site, InstanceRow.cpus, InstanceRow.usd_per_hour).where(InstanceRow.state.in_(UP))
     return [(site, cpus, usd) for query in (fixed, launched) for site, cpus, usd in session.execute(query)]
 
 
 def queues(session: Session) -> dict[str, float | None]:
-    """What an hour of a cpu costs at the sites that have a location of their own name, as queues have, by site."""
+    """Return the cost of a cpu-hour at each site that has a location with its own name, as queues have."""
     rows = session.execute(
         select(LocationRow.site, LocationRow.usd_per_cpu_hour, LocationRow.kind).where(
             LocationRow.name == LocationRow.site
@@ -179,10 +180,10 @@ def queues(session: Session) -> dict[str, float | None]:
 
 
 def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: float) -> float | None:
-    """What a site costs now: its machines, and the batch jobs in its queue.
+    """Return the cost of a site per hour: its machines, and the batch jobs in its queue.
 
-    :param prices: of all that is up there
-    :param rate: of a cpu in its queue; None: it has none, or no price
+    :param prices: of everything that is up at the site, in USD per hour
+    :param rate: the price of a cpu-hour in its queue; None: there is no queue, or no price
     :param batch: cpus of its batch jobs, see :class:`CpusInUse`
     """
     in_queue = rate is not None and (batch > 0 or not prices)
@@ -190,6 +191,6 @@ def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: floa
 
 
 def total(amounts: Sequence[float | None]) -> float | None:
-    """The sum of what is known; None: nothing is."""
+    """Sum up the amounts that are known; None: there is none."""
     known = [each for each in amounts if each is not None]
     return sum(known) if known else None

@@ -1,7 +1,7 @@
-"""Groups in the store: which jobs of those with ``max_jobs`` may start, and why the others wait.
+"""Groups in the store: which jobs with ``max_jobs`` can start, and why the others wait.
 
-Those with ``max_instances`` are looked at apart from the others as well: where they may go, and why they wait, is
-decided with all that is placed (:mod:`lading.scheduling.placing.placement`).
+Jobs with ``max_instances`` are read here too, but where they can go and why they wait is decided during placement
+(:mod:`lading.scheduling.placing.placement`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIMITS = (JobRow.max_jobs, JobRow.run_max_jobs, JobRow.max_instances, JobRow.run_max_instances, JobRow.max_usd)
 LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
 OF_MACHINES = or_(JobRow.max_instances.is_not(None), JobRow.run_max_instances.is_not(None))
-# What these jobs ask for is known, and they start alone.
+# The requests of these jobs are final, and they do not belong to a gang.
 CAN_BE_PLACED = (
     JobRow.state == State.QUEUED,
     JobRow.sizing.is_(None),
@@ -35,7 +35,7 @@ ORDER = (JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
 
 
 def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
-    """How many jobs with a limit are placed or running, by run and task."""
+    """Count the placed or running jobs with a limit, by run and task."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for chunk in store.chunks([run_id for _, run_id in runs]):
         rows = session.execute(
@@ -49,7 +49,7 @@ def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str
 
 
 def costs(session: Session, runs: Iterable[tuple[str, str]], now: float) -> dict[tuple[str, str], tuple[float, float]]:
-    """What runs have cost until now, USD, and what those of their jobs at work cost per hour."""
+    """Return what each run has cost so far, in USD, and what its placed and running jobs cost per hour."""
     runs = {*runs}
     rate = store.cpu_hour() * JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     at_work = case((JobRow.state.in_(AT_WORK), rate))
@@ -65,10 +65,11 @@ def costs(session: Session, runs: Iterable[tuple[str, str]], now: float) -> dict
 
 
 def may_start(session: Session, queued: QueuedJobs, most: int, rests: Mapping[str, float]) -> list[QueueColumns]:
-    """The waiting jobs of groups with a limit that may start now.
+    """Return the waiting jobs of groups with a limit that can start now.
 
-    :param most: how many of one group are looked at, and of all groups whose jobs are not counted
-    :param rests: of their runs, by token, seconds: by which groups of one priority go; the jobs of one by arrival
+    :param most: how many jobs of one group are considered, and of all groups without a limit on jobs together
+    :param rests: the longest remaining path of each job's run, by token, in seconds; orders groups of equal priority,
+        while jobs of one group go by arrival
     """
     groups = queued.groups.values()
     live = at_work(session, sorted({group.key.run for group in groups}))
@@ -77,7 +78,7 @@ def may_start(session: Session, queued: QueuedJobs, most: int, rests: Mapping[st
     for group in groups:
         room = group.key.room(live)
         if room != 0:
-            # How many of these have a place is not known here; all such groups together share ``most``.
+            # How many of these fit is unknown here, so all such groups share ``most``.
             number = max(1, most // uncounted) if room is None else min(room, most)
             candidates |= {row.token: (row, group.key) for row in queued.first([group], number)}
 
@@ -90,9 +91,9 @@ def may_start(session: Session, queued: QueuedJobs, most: int, rests: Mapping[st
 
 
 def explain(session: Session, queued: QueuedJobs, before: float) -> None:
-    """Store that reason for the jobs that their group's limit keeps from starting.
+    """Store why jobs wait that their group's limit keeps from starting.
 
-    :param before: those that were queued before, seconds since the epoch
+    :param before: only for jobs queued before this time, in epoch seconds
     """
     live = at_work(session, sorted({group.run for group in queued.groups}))
     for group in queued.groups.values():
@@ -102,5 +103,5 @@ def explain(session: Session, queued: QueuedJobs, before: float) -> None:
 
 
 def equals_or_null(column: Any, value: int | str | None) -> Any:
-    """The condition that a column has a value, or none."""
+    """Return the condition that a column equals a value, or is NULL for None."""
     return column.is_(None) if value is None else column == value

@@ -1,6 +1,6 @@
-"""Instances in the store: what was ordered, launched and released, each with its token; an order is a row at first.
+"""Instances in the store: everything ordered, launched and released. An order is stored before the launch.
 
-What was bought is billed by the second, and when it has ended that is shared among the jobs that were on it.
+Purchased instances are billed by the second. When one has ended, its cost is shared among the jobs that ran on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# An outside clock may say so much too early when a machine was launched, seconds.
+# An outside clock may report the launch of a machine this many seconds too early.
 SECONDS_OF_DOUBT = 5.0
-# By so many of the last boots it is known how long they take.
+# Boot times are predicted from this many of the latest boots.
 MOST_BOOTS = 40
 
 
 def living(session: Session, site: str | None = None) -> Sequence[InstanceRow]:
-    """Those of a site that have not ended, oldest first.
+    """Return the instances of a site that have not ended, oldest first.
 
     :param site: None: of all sites
     """
@@ -40,7 +40,7 @@ def living(session: Session, site: str | None = None) -> Sequence[InstanceRow]:
 
 
 def ended(session: Session) -> Sequence[InstanceRow]:
-    """Those that have ended and are still kept, youngest end first."""
+    """Return the ended instances that are still stored, latest first."""
     return session.scalars(
         select(InstanceRow)
         .where(InstanceRow.state == InstanceState.ENDED)
@@ -49,7 +49,7 @@ def ended(session: Session) -> Sequence[InstanceRow]:
 
 
 def count_living(session: Session) -> int:
-    """How many have not ended, at all sites."""
+    """Count the instances that have not ended, at all sites."""
     query = select(func.count()).select_from(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)
     return session.scalar(query) or 0
 
@@ -57,7 +57,7 @@ def count_living(session: Session) -> int:
 def change(session: Session, site: str, values: Mapping[str, Mapping[str, Any]]) -> None:
     """Set columns of instances of a site that have not ended.
 
-    :param values: by token
+    :param values: the columns, by token
     """
     living = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state != InstanceState.ENDED)
     for token, columns in values.items():
@@ -67,7 +67,7 @@ def change(session: Session, site: str, values: Mapping[str, Mapping[str, Any]])
 
 
 def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
-    """Take back the end of instances of a site: they are there all the same."""
+    """Reopen instances of a site that were recorded as ended but still exist."""
     values = {"state": InstanceState.ORDERED, "ended_at": None, "cause": None, "reason": None, "idle_since": None}
     ended = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state == InstanceState.ENDED)
     for chunk in chunks(tokens):
@@ -77,9 +77,9 @@ def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 
 def end_at_other_sites(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
-    """End those of sites at which nothing is launched (any more): no event will ever report their end.
+    """End the instances of sites that no longer launch anything, since no event will ever report these ends.
 
-    :param launching: the other sites
+    :param launching: the sites that do launch machines
     """
     values = {"state": InstanceState.ENDED, "ended_at": now, "cause": "lost", "reason": reason}
     session.execute(
@@ -91,17 +91,16 @@ def end_at_other_sites(session: Session, launching: Iterable[str], reason: Reaso
 
 
 def boots(session: Session, tokens: Iterable[str]) -> dict[str, tuple[float, float | None]]:
-    """When those of these tokens that are instances were ordered, and when they came up; None: they have not."""
+    """Return when those of the tokens that are instances were ordered, and when they came up; None: not yet."""
     wanted = set(tokens)
     query = select(InstanceRow.token, InstanceRow.ordered_at, InstanceRow.ready_at).where(InstanceRow.token.in_(wanted))
     return {token: (ordered, ready) for token, ordered, ready in session.execute(query)} if wanted else {}
 
 
 def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
-    """Instance types and seconds from the order until it was up, of those of a site that came up last, by our own
-    clock.
+    """Return the instance type and boot time of a site's latest instances, in seconds from the order, by our own clock.
 
-    Those are left out that were found: when they were ordered is not known.
+    Instances that were found instead of launched are left out, because their time of order is unknown.
     """
     query = (
         select(InstanceRow.kind, InstanceRow.ready_at - InstanceRow.ordered_at)
@@ -114,7 +113,7 @@ def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
 
 
 def known(session: Session, tokens: Iterable[str]) -> set[str]:
-    """Those of these tokens that are instances."""
+    """Return those of the tokens that are instances."""
     return {
         token
         for chunk in chunks(sorted({*tokens}))
@@ -123,12 +122,12 @@ def known(session: Session, tokens: Iterable[str]) -> set[str]:
 
 
 def forget_ended(session: Session, before: float) -> None:
-    """Delete those that ended before a time, seconds since the epoch."""
+    """Delete instances that ended before a time, in epoch seconds."""
     session.execute(delete(InstanceRow).where(InstanceRow.ended_at < before))
 
 
 def accrued(instance: InstanceRow, until: float) -> float | None:
-    """What an instance has cost until a time, USD; None: it has no price, or was never there."""
+    """Return what an instance has cost up to a time, in USD; None: it has no price, or was never launched."""
     if instance.usd_per_hour is None or instance.launched_at is None:
         return None
     since = instance.launched_at if instance.usd_since is None else instance.usd_since
@@ -136,7 +135,7 @@ def accrued(instance: InstanceRow, until: float) -> float | None:
 
 
 def of_which(instance: InstanceRow, until: float) -> dict[str, float]:
-    """What of its cost until a time is not the machine itself, USD by name: volumes, a public address."""
+    """Return the surcharges in an instance's cost up to a time, such as volumes or a public address, in USD by name."""
     if instance.surcharges is None or instance.launched_at is None:
         return {}
     if instance.ended_at is not None:
@@ -146,12 +145,12 @@ def of_which(instance: InstanceRow, until: float) -> dict[str, float]:
 
 
 def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[str, float]]:
-    """What jobs have beside their own cost of the machines on which they were.
+    """Return the shares of jobs in the unused time and the surcharges of their machines, in USD.
 
-    Of the time in which no job used a machine, each job that was on it has the part that it has of what was used.
+    The cost of time in which no job used a machine is shared in proportion to the jobs' charges there.
 
-    :param charged: what these jobs were charged on each machine, USD by its name
-    :returns: their part of what no job used, and what of all that is not the machines themselves by name, USD
+    :param charged: what the jobs were charged on each machine, in USD by its name
+    :returns: their share of the unused time, and their shares of the surcharges by name
     """
     idle, parts = 0.0, Counter[str]()
     for chunk in chunks(sorted(charged)):
@@ -167,9 +166,9 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
 
 
 def tenants(session: Session, site: str) -> dict[str, tuple[str | None, str | None]]:
-    """Whose all jobs are that each instance of a site has ever had which has not ended: their team and their Dag.
+    """Return the team and the Dag that used each live instance of a site.
 
-    Of those that have several it is :data:`lading.scheduling.insight.chargeback.SHARED`.
+    Where jobs of several have run, it is :data:`lading.scheduling.insight.chargeback.SHARED`.
     """
     query = (
         select(JobRow.location, JobRow.team, JobRow.dag_id)
@@ -184,7 +183,7 @@ def tenants(session: Session, site: str) -> dict[str, tuple[str | None, str | No
 
 
 def at_new_price(instance: InstanceRow, usd_per_hour: float, since: float) -> dict[str, Any]:
-    """The columns of an instance that costs something else since a time; what is billed already stays so."""
+    """Return the columns of an instance whose price changes at a time; what is already billed stays unchanged."""
     if instance.launched_at is None:
         return {"usd_per_hour": usd_per_hour}
     since = max(since, instance.launched_at if instance.usd_since is None else instance.usd_since)
@@ -192,7 +191,7 @@ def at_new_price(instance: InstanceRow, usd_per_hour: float, since: float) -> di
 
 
 def bill(session: Session, site: str, bills: Mapping[str, float]) -> None:
-    """Store what instances of a site that have ended have cost, USD by token: their seller knows better than we."""
+    """Store the final cost of ended instances of a site, in USD by token: the seller's bill overrides ours."""
     ended = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state == InstanceState.ENDED)
     for token, usd in bills.items():
         session.execute(
@@ -202,9 +201,9 @@ def bill(session: Session, site: str, bills: Mapping[str, float]) -> None:
 
 
 def settle(session: Session, site: str, tokens: Collection[str]) -> None:
-    """Bill the instances of a site that have ended: what each has cost, what each job on it, and what was not used.
+    """Bill the ended instances of a site: the cost of each, of each job on it, and of its unused time.
 
-    Instances without a capacity type are none that were bought: they are left as they are.
+    Instances without a capacity type were not purchased, so they are left unchanged.
     """
     for chunk in chunks(sorted(tokens)):
         rows = session.scalars(
@@ -217,7 +216,7 @@ def settle(session: Session, site: str, tokens: Collection[str]) -> None:
         ).all()
         for row in rows:
             _settle(session, row)
-    session.flush()  # a caller that expires what it has read must not lose this
+    session.flush()  # a caller may expire what it has read, which must not lose these changes
 
 
 def _settle(session: Session, row: InstanceRow) -> None:

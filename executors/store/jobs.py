@@ -1,4 +1,4 @@
-"""The queries on jobs and on locations. Sessions are the caller's, and nothing is committed here."""
+"""Queries on jobs and locations. They use the caller's session and never commit."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from lading.scheduling.reasons import Reason
 
-# When a job was queued by the clock of the controller, which dates all else of it: the database dates that.
+# When a job was queued, by the controller's clock, which dates everything else about it; queued_at is by the
+# database's.
 QUEUED = JobRow.queued_at - AHEAD
-# Databases limit how many values one statement may carry; SQLite's oldest limit is 999.
+# Databases limit the number of values in a statement; the lowest limit is that of old SQLite versions, 999.
 CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the controller learnt about one job.
+    """A change to one job that the controller wants to record.
 
-    :param token: the job
     :param values: column values to set
-    :param report: whether the executor has to report it to Airflow
-    :param only_if: column values that the job must have; where it has others nothing is changed
+    :param report: whether the executor has to report the change to Airflow
+    :param only_if: column values that the job must have; otherwise nothing is changed
     """
 
     token: str
@@ -42,20 +42,19 @@ class Change:
     only_if: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
-        """The values, and those that the job must have: parameters of the statement of its :class:`StatementKind`."""
+        """Return the parameters for the statement of its :class:`StatementKind`: the new values, and those required."""
         new = {f"new_{name}": value for name, value in self.values.items() if value is not None}
         return {**new, **{f"old_{name}": value for name, value in self.only_if.items()}}
 
 
 def knows(session: Session, token: str) -> bool:
-    """Whether there is a job of this token."""
     return session.scalar(select(JobRow.token).where(JobRow.token == token)) is not None
 
 
 def live(session: Session, tokens: Iterable[str], site: str | None = None) -> set[str]:
-    """Those of these jobs that have not ended.
+    """Return those of the jobs that have not ended.
 
-    :param site: that has been given them; None: any, or none yet
+    :param site: only jobs given to this site; None: any
     """
     query = select(JobRow.token).where(JobRow.state.in_(LIVE), *([] if site is None else [JobRow.site == site]))
     return {
@@ -64,17 +63,16 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
 
 def add_job(session: Session, **columns: Any) -> None:
-    """Add one job, see :func:`add_jobs`."""
     add_jobs(session, [columns])
 
 
 def add_jobs(session: Session, jobs: Iterable[Mapping[str, Any]]) -> None:
-    """Add jobs; a token that is there already is left as it is (the same try was queued twice).
+    """Add jobs; a job whose token is already stored is left unchanged (the same try was queued twice).
 
-    They are queued now and in this order, by the database's clock, unless ``queued_at`` is given: those of several
+    Unless ``queued_at`` is given, jobs are queued now and in this order, by the database's clock, because the clocks of
     schedulers may differ.
 
-    :param jobs: the columns of each
+    :param jobs: the columns of each job
     """
     by_token = {job["token"]: job for job in jobs}
     known = find(session, list(by_token))
@@ -87,20 +85,20 @@ def add_jobs(session: Session, jobs: Iterable[Mapping[str, Any]]) -> None:
         alike.setdefault(frozenset(columns), []).append(columns)
     for names, some in alike.items():
         when = {"queued_at": DatabaseNow() + bindparam("later")} if "later" in names else {}
-        session.execute(insert(JobRow.__table__).values(**when), some)  # many at a time: without the ORM
+        session.execute(insert(JobRow.__table__).values(**when), some)  # in bulk, without the ORM
     tell(session, [token for token in by_token if token not in known])
 
 
 def tell(session: Session, tokens: Sequence[str]) -> None:
-    """Tell the controller that acts that these jobs wait, or have changed while they did: it reads no others."""
+    """Tell the acting controller to read these jobs, which were queued or changed while waiting; it reads no others."""
     if tokens:
         session.execute(insert(UnseenRow.__table__), [{"token": token} for token in tokens])
 
 
 def unreported(session: Session, owner: int | None, limit: int, team: str | None = None) -> Sequence[JobRow]:
-    """Jobs of a scheduler with news that Airflow has not got yet, at most ``limit``; ended ones come first.
+    """Return up to ``limit`` jobs of a scheduler with news that Airflow has not received, ended jobs first.
 
-    :param team: of its executor of this team, which alone reports them; None: of that for all teams
+    :param team: only jobs reported by the executor of this team; None: by the one for all teams
     """
     return session.scalars(
         select(JobRow)
@@ -111,7 +109,7 @@ def unreported(session: Session, owner: int | None, limit: int, team: str | None
 
 
 def mark_reported(session: Session, jobs: Iterable[JobRow]) -> None:
-    """Remember that news were reported to Airflow; a job with more news since then stays unreported."""
+    """Record that news was reported to Airflow; a job with more news since then stays unreported."""
     by_news: dict[int, list[str]] = {}
     for job in jobs:
         by_news.setdefault(job.news, []).append(job.token)
@@ -126,7 +124,7 @@ def mark_reported(session: Session, jobs: Iterable[JobRow]) -> None:
 
 
 def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
-    """The state of each of these jobs that the store knows, by token."""
+    """Return the states of those jobs that are stored, by token."""
     found: dict[str, str] = {}
     for chunk in chunks(tokens):
         rows = session.execute(select(JobRow.token, JobRow.state).where(JobRow.token.in_(chunk)))
@@ -135,7 +133,7 @@ def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
 
 
 def locations(session: Session, tokens: Collection[str]) -> dict[str, str]:
-    """Where these jobs have been, by token, as far as they have been anywhere."""
+    """Return the location of each job that has one, by token."""
     return {
         token: location
         for chunk in chunks([*tokens])
@@ -145,9 +143,9 @@ def locations(session: Session, tokens: Collection[str]) -> dict[str, str]:
 
 
 def adopt(session: Session, tokens: Sequence[str], owner: int | None, team: str | None = None) -> None:
-    """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner.
+    """Make a scheduler the owner of jobs; ended jobs are reported (again) to the new owner.
 
-    :param team: whose executor reports them; None: that for all teams
+    :param team: the team whose executor reports them; None: the executor for all teams
     """
     for chunk in chunks(tokens):
         session.execute(
@@ -166,10 +164,10 @@ def adopt_from(
     *,
     but: Sequence[str | None] | None = (),
 ) -> dict[str, str]:
-    """Take over the jobs of a dead scheduler that are live or unreported; returns the state of each by token.
+    """Take over the live or unreported jobs of a dead scheduler; return their states by token.
 
-    :param team: whose executor reports them from now on; None: that for all teams
-    :param but: the teams whose jobs are left to others; None: only those of the executor's own team are taken
+    :param team: the team whose executor reports them from now on; None: the executor for all teams
+    :param but: the teams whose jobs are left to other executors; None: take only those of the executor's own team
     """
     unfinished = or_(JobRow.state.in_(LIVE), JobRow.unreported.is_(True))
     its = JobRow.executor_team.is_not_distinct_from
@@ -182,14 +180,14 @@ def adopt_from(
             update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner, executor_team=team),
             execution_options={"synchronize_session": False},
         )
-        # Another scheduler may have been faster with some of them.
+        # Another scheduler may have taken some of them first.
         ours = session.scalars(select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.owner == owner))
         taken.update((token, known[token]) for token in ours)
     return taken
 
 
 def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
-    """The other schedulers that own a job which is live or unreported."""
+    """Return the other schedulers that own a live or unreported job."""
     return session.scalars(
         select(JobRow.owner)
         .where(
@@ -200,8 +198,11 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
 
 
 def explained(reason: Reason) -> list[tuple[Any, Any]]:
-    """The columns of jobs that are given a reason for their waiting, in the order in which they are set: MySQL looks at
-    those that are new already. Another code or limit is reported to Airflow, another number is not."""
+    """Return the columns to set when waiting jobs are given a reason, in the order to set them.
+
+    The order matters because MySQL evaluates later assignments with the values set by earlier ones. A changed code or
+    limit is reported to Airflow; a changed amount is not.
+    """
     same = JobRow.reason_code.is_not_distinct_from(reason.code) & JobRow.reason_limit.is_not_distinct_from(reason.limit)
     values = {
         "unreported": case((same, JobRow.unreported), else_=True),
@@ -212,7 +213,7 @@ def explained(reason: Reason) -> list[tuple[Any, Any]]:
 
 
 def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseNow) -> None:
-    """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
+    """Give a reason to the waiting jobs that have none and were queued before a time, in epoch seconds."""
     session.execute(
         update(JobRow)
         .where(JobRow.state == State.QUEUED, JobRow.reason.is_(None), JobRow.queued_at < before, JobRow.gang.is_(None))
@@ -222,7 +223,7 @@ def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseN
 
 
 def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
-    """Give jobs that wait a reason for it."""
+    """Store why jobs wait."""
     for chunk in chunks(tokens):
         session.execute(
             update(JobRow)
@@ -233,7 +234,7 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
 
 
 def forget_reasons(session: Session, code: str) -> None:
-    """Take back the reasons of waiting jobs that have a code."""
+    """Remove the reasons of waiting jobs that have this code."""
     which = JobRow.state == State.QUEUED, JobRow.reason_code == code
     session.execute(insert(UnseenRow.__table__).from_select(["token"], select(JobRow.token).where(*which)))
     session.execute(
@@ -243,13 +244,13 @@ def forget_reasons(session: Session, code: str) -> None:
 
 
 def apply(session: Session, changes: Iterable[Change], site: str | None = None) -> list[Change]:
-    """Record changes, those of one kind together. An ended job stays as it is: events may be reported twice.
+    """Record changes, grouped by kind. Ended jobs stay unchanged, because events may be reported twice.
 
-    :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
-    :returns: those that have changed something
+    :param site: the site whose events cause the changes: only its own jobs are changed; None: Lading's own decisions
+    :returns: the changes that took effect
     """
     changes = [with_reason(each) for each in restored(session, list(changes))]
-    # The second change of a job comes after the first of each.
+    # The second change of a job is made after the first changes of all jobs.
     rounds: dict[int, dict[StatementKind, dict[str, int]]] = {}
     seen: Counter[str] = Counter()
     for number, change in enumerate(changes):
@@ -269,30 +270,29 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
 
 
 def with_reason(change: Change) -> Change:
-    """A change with all columns of the reason that it sets."""
+    """Return the change with all columns that its reason sets."""
     if "reason" not in change.values:
         return change
     return replace(change, values={**change.values, **reason_values(change.values["reason"])})
 
 
 def _apply(session: Session, statement: Any, changes: Sequence[Change], stamp: float) -> Iterable[str]:
-    """Make changes of one kind; returns the tokens of the jobs that were changed.
+    """Make changes of one kind; return the tokens of the jobs that changed.
 
-    :param stamp: their ``changed_at``, which no other job has
+    :param stamp: their new ``changed_at``, which no other job has
     """
     parameters = [{"token_": each.token, "stamp": stamp, **each.parameters()} for each in changes]
     done = session.execute(statement, parameters)
     tokens = [each.token for each in changes]
     if done.rowcount == len(tokens):  # type: ignore[attr-defined]
         return tokens
-    # No driver says which they were, and some do not even say how many.
+    # No driver tells which rows matched, and some do not even tell how many.
     query = select(JobRow.token).where(JobRow.changed_at == stamp)
     return [token for chunk in chunks(tokens) for token in session.scalars(query.where(JobRow.token.in_(chunk)))]
 
 
 def restored(session: Session, changes: list[Change]) -> list[Change]:
-    """The changes, where a job comes back with its columns as they were before a rule has changed them: it wishes for
-    all again."""
+    """Make jobs that go back to the queue request again what they requested before a rule relaxed it."""
     back = [each.token for each in changes if each.values.get("state") == State.QUEUED]
     query = select(JobRow.token, JobRow.asked)
     asked = {
@@ -308,12 +308,12 @@ def restored(session: Session, changes: list[Change]) -> list[Change]:
 
 
 class StatementKind(NamedTuple):
-    """What changes have in common that one statement makes.
+    """What changes have in common that one statement can make.
 
-    :param columns: that get a value
-    :param nulls: those that get none
-    :param only_if: those whose values it looks at
-    :param report: whether the executor has to report it to Airflow
+    :param columns: the columns that are set to a value
+    :param nulls: the columns that are set to NULL
+    :param only_if: the columns whose values are checked
+    :param report: whether the executor has to report the change to Airflow
     """
 
     columns: tuple[str, ...]
@@ -328,11 +328,11 @@ class StatementKind(NamedTuple):
         return cls(tuple(sorted(columns)), tuple(sorted(nulls)), tuple(sorted(change.only_if)), change.report)
 
     def statement(self, site: str | None) -> Any:
-        """The statement, with the parameters of :meth:`Change.parameters`.
+        """Return the statement, with the parameters of :meth:`Change.parameters`.
 
-        Not the ORM's: that takes many rows by their keys alone.
+        It is a Core statement, because the ORM updates many rows only by primary key.
 
-        :param site: where the jobs must be; None: anywhere
+        :param site: only jobs at this site; None: at any
         """
         values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in self.columns}
         values |= dict.fromkeys(self.nulls)
@@ -341,54 +341,54 @@ class StatementKind(NamedTuple):
             values |= {"unreported": True, "news": JobRow.news + 1}
         asked = [getattr(JobRow, name).is_not_distinct_from(bindparam(f"old_{name}")) for name in self.only_if]
         here = [] if site is None else [JobRow.site == site]
-        is_live = or_(*(JobRow.state == each for each in LIVE))  # IN is not for many rows
+        is_live = or_(*(JobRow.state == each for each in LIVE))  # IN does not work with executemany
         which = (JobRow.token == bindparam("token_"), is_live, *here, *asked)
         return update(JobRow.__table__).where(*which).values(**values)
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that follow from others which are set."""
+        """Return the columns that follow from those set."""
         return {**self._granted(values), **self._billed(values)}
 
     def _granted(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """How many nodes a job has that has begun: a batch system grants none more than it was asked for."""
+        """Return the nodes of a job that has started: a batch system never grants more than were requested."""
         if not {"nodes", "started_at"} <= {*self.columns}:
             return {}
         return {"nodes": case((JobRow.nodes > values["nodes"], values["nodes"]), else_=JobRow.nodes)}
 
     def _billed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What an end has cost, and since when a batch job is submitted."""
+        """Return what a finished job has cost, or when a batch job was submitted."""
         if "ended_at" in self.columns:
             started = values.get("started_at", JobRow.started_at)
             hours = None if started is None else (values["ended_at"] - started) / 3600
             usd = None if hours is None else cpu_hour() * JobRow.cpus * func.coalesce(JobRow.nodes, 1) * hours
-            # Of a machine that has gone the bill has been shared already.
+            # If its machine has gone, the bill has already been shared.
             return {"usd": None if usd is None else func.coalesce(usd, JobRow.usd)}
         if "native_id" in self.columns and "started_at" not in values:
-            # The batch job in which a job starts may be an allocation, which was not submitted for it.
+            # The batch job in which a job starts may be an allocation that was not submitted for it.
             return {"submitted_at": func.coalesce(JobRow.submitted_at, time.time())}
         return {}
 
 
 def cpu_hour() -> Any:
-    """What an hour of a cpu costs where a job is, USD: at its location, or where that is gone at its site."""
+    """Return the price of a cpu-hour where a job is, in USD: at its location, or if that has gone, at its site."""
     rate = select(LocationRow.usd_per_cpu_hour).where(LocationRow.site == JobRow.site)
     here, anywhere = (rate.where(LocationRow.name == name).scalar_subquery() for name in (JobRow.location, JobRow.site))
     return func.coalesce(here, anywhere)
 
 
 def usd_until(now: float) -> Any:
-    """What a job has cost, USD: one that runs has cost until now what that takes where it is; None: it has no price."""
+    """Return what a job has cost in USD, including the time up to now if it runs; NULL if it has no price."""
     ran = JobRow.cpus * func.coalesce(JobRow.nodes, 1) * (now - JobRow.started_at) / 3600
     return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
 
 
 def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:
-    """Replace what is known of a site's locations; of one that stays in its state it is kept since when it is."""
+    """Replace the locations of a site; `seen_at` of a location that stays in its state is kept."""
     kept = list(locations)
     session.execute(
         delete(LocationRow).where(LocationRow.site == site, LocationRow.name.not_in([row.name for row in kept]))
     )
-    # All at once: a merge asks for each row that is not there yet.
+    # Read all at once, because a merge queries each row that is not loaded yet.
     known = {row.name: row for row in session.scalars(select(LocationRow).where(LocationRow.site == site))}
     for row in kept:
         if (before := known.get(row.name)) is not None:
@@ -399,10 +399,10 @@ def save_locations(session: Session, site: str, locations: Iterable[LocationRow]
 
 
 def forget_other_sites(session: Session, sites: Iterable[str]) -> None:
-    """Delete the locations of sites that are none any more."""
+    """Delete the locations of sites that are no longer in the sites file."""
     session.execute(delete(LocationRow).where(LocationRow.site.not_in(list(sites))))
 
 
 def chunks(tokens: Sequence[str]) -> Iterable[Sequence[str]]:
-    """The tokens in portions that every database takes in one statement."""
+    """Split tokens into portions that every database accepts in one statement."""
     return (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))

@@ -1,4 +1,4 @@
-"""Lanes: where on its machine a job is drawn, settled once when it starts so that no picture of it ever jumps."""
+"""Lanes: the vertical position of a job in the picture of its machine, fixed when it starts so that it never jumps."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COLUMNS = (
     JobRow.token, JobRow.location, JobRow.node, JobRow.cpus, JobRow.lane, JobRow.started_at, JobRow.ended_at,
 )  # fmt: skip
 
-# From when to when, and from which cpu to which.
+# Start and end of a job in time, lowest and highest cpu of its lane.
 Span = tuple[float, float, float, float]
 
 
 def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
-    """Give jobs of a site that have started their lanes: each one that is free on its machine all the time.
+    """Give started jobs of a site their lanes, each free on its machine for the whole time.
 
-    :param tokens: those that have started, and perhaps ended
+    :param tokens: jobs that have started, and may have ended
     """
     new = [row for chunk in chunks(tokens) for row in session.execute(select(*COLUMNS).where(JobRow.token.in_(chunk)))]
     new = sorted((row for row in new if row.started_at is not None and row.lane is None), key=by_start)
@@ -36,7 +36,7 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
         select(*COLUMNS).where(
             JobRow.site == site,
             JobRow.lane.is_not(None),
-            JobRow.started_at.is_not(None),  # it has a lane and no start where Airflow has refused its task in the end
+            JobRow.started_at.is_not(None),  # Airflow may have refused the task of a job that already had a lane
             or_(JobRow.state == State.RUNNING, JobRow.ended_at > new[0].started_at),
         )
     )
@@ -58,12 +58,11 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 
 def machine(site: str, row: Any) -> str | None:
-    """What a job is on: of a batch system, which is one location, the node."""
+    """Return the machine that runs a job; in a batch system, which is one location, that is the node."""
     return machine_named(site, row.location, row.node)
 
 
 def machine_named(site: str, location: str | None, node: str | None) -> str | None:
-    """The same by the names of its location and its node."""
     return node if location == site and node is not None else location
 
 
@@ -72,18 +71,17 @@ def by_start(row: Any) -> tuple[float, str]:
 
 
 def span(row: Any, lane: float) -> Span:
-    """What a job takes."""
     return row.started_at, row.ended_at if row.ended_at is not None else float("inf"), lane, lane + row.cpus
 
 
 def lowest(row: Any, others: Iterable[Span], room: float | None) -> float:
-    """A lane that no other job takes while this one runs.
+    """Return a lane that no other job uses while this one runs.
 
-    Where its machine's cpus are known it is a multiple of the job's own, in the smallest gap that has one, as the buddy
-    system deals out memory (Knowlton, A fast storage allocator, 1965): what stays free is in one piece. Else it is the
-    lowest.
+    If the cpus of its machine are known, the lane is a multiple of the job's cpus in the smallest gap that fits, as in
+    the buddy system for memory (Knowlton, A fast storage allocator, 1965), so that free cpus stay contiguous. Otherwise
+    it is the lowest.
 
-    :param room: the cpus of its machine; None: they are not known
+    :param room: the cpus of its machine; None: unknown
     """
     begin, end, _, cpus = span(row, 0.0)
     taken = sorted((low, high) for start, stop, low, high in others if start < end and stop > begin)
@@ -97,7 +95,7 @@ def lowest(row: Any, others: Iterable[Span], room: float | None) -> float:
 
 
 def gaps(taken: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """What is free between and above what is taken, lowest first."""
+    """Yield the free ranges between and above those taken, lowest first."""
     low = 0.0
     for begin, end in taken:
         if begin > low + TOLERANCE:
@@ -107,5 +105,5 @@ def gaps(taken: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
 
 
 def aligned(low: float, cpus: float) -> float:
-    """The first multiple of so many cpus that is not below."""
+    """Return the first multiple of `cpus` that is not below `low`."""
     return math.ceil(low / cpus - TOLERANCE) * cpus

@@ -1,7 +1,6 @@
-"""The lease of the controller that acts: of several one has it, and another takes it when it runs out.
+"""The lease of the acting controller: one of several controllers holds it, and another takes it once it expires.
 
-Controllers of several machines share it, so it is dated and judged by the one clock that all of them share: that of the
-database.
+The controllers may run on several hosts, so the lease is dated by the one clock they share: the database's.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseNow(FunctionElement[float]):
-    """What the database's clock says, seconds since the epoch, at any moment of a transaction."""
+    """The time of the database's clock when it is evaluated, in epoch seconds; it advances within a transaction."""
 
     type = Double()
     name = "lading_now"
@@ -45,10 +44,10 @@ def _of_mysql(element: DatabaseNow, compiler: Any, **options: Any) -> str:
 
 
 class Lease(Base):
-    """Which controller acts. There is one row at most.
+    """The record of which controller acts; there is at most one row.
 
     :ivar expires_at: by the database's clock
-    :ivar left: seconds for which it still held when it was read; below 0: it has run out
+    :ivar left: seconds until it expires, at the time of reading; negative if it has expired
     """
 
     __tablename__ = "lading_lease"
@@ -59,7 +58,7 @@ class Lease(Base):
     pid: Mapped[int] = mapped_column(Integer)
     managed: Mapped[bool] = mapped_column(Boolean)
     expires_at: Mapped[float] = mapped_column(Double)
-    # Seconds by which the database's clock is ahead of its holder's, as that measured it last; None: it has not.
+    # Seconds by which the database's clock is ahead of the holder's, as last measured; None: not yet measured.
     database_ahead: Mapped[float | None] = mapped_column(Double)
     left: Mapped[float] = column_property(expires_at - DatabaseNow())
 
@@ -74,10 +73,10 @@ def take_lease(
     dead: str | None,
     database_ahead: float = 0.0,
 ) -> bool:
-    """Become or stay the controller that acts.
+    """Become or stay the acting controller.
 
-    :param seconds: for which it is held from now on
-    :param dead: a holder that is known not to live any more, whose lease need not run out first
+    :param seconds: how long the lease lasts from now on
+    :param dead: a holder that is known to be dead, so its lease does not have to expire first
     :param database_ahead: seconds by which the database's clock is ahead of the holder's
     :returns: whether the lease is held now
     """
@@ -103,28 +102,29 @@ def take_lease(
 
 
 def lease(session: Session) -> Lease | None:
-    """The lease of the controller that acts; None: none does."""
+    """Return the lease of the acting controller; None: no controller acts."""
     return session.scalars(select(Lease).execution_options(populate_existing=True)).first()
 
 
 def drop_lease(session: Session, holder: str) -> None:
-    """Let another controller act at once."""
+    """Release the lease, so that another controller can act at once."""
     session.execute(delete(Lease).where(Lease.holder == holder))
 
 
-# The same in a query: by so much the times at which jobs were queued, which the database dates, are later than all
-# others, which the controller dates.
+# Database_ahead as an SQL expression: the time of queueing is by the database's clock, all other times by the
+# controller's.
 AHEAD = func.coalesce(select(func.max(Lease.database_ahead)).scalar_subquery(), 0.0)
 
 
 def database_ahead(session: Session) -> float:
-    """Seconds by which the database's clock is ahead of that of the controller that acts, as far as that is known."""
+    """Return by how many seconds the database's clock is ahead of the acting controller's; 0 if unknown."""
     return float(session.scalar(select(AHEAD)) or 0.0)
 
 
 def controller_now(session: Session) -> float:
-    """What time it is by the clock of the controller that acts, which dates what happens to jobs: of several hosts'
-    clocks none is right. Without a controller it is that of this host.
+    """Return the time by the acting controller's clock, which dates what happens to jobs; hosts' clocks may differ.
+
+    Without a controller, this is the time of this host.
     """
     found = session.execute(select(DatabaseNow(), Lease.database_ahead)).first()
     return time.time() if found is None or found[1] is None else float(found[0] - found[1])

@@ -1,4 +1,4 @@
-"""The queue: the jobs that wait, and those that sites have been given, as placement and dispatch need them."""
+"""The queue as placement and dispatch need it: the waiting jobs, and those given to sites."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# How many waiting jobs one tick considers in the order in which they should start, and as many again of those
-# behind them: some of each shape, so that none hides another.
+# How many waiting jobs one tick considers in their order, and how many more behind those, some of each shape, so that
+# no shape hides another.
 MOST_JOBS_PER_TICK = 1000
 NO_FEATURES: frozenset[str] = frozenset()
 NO_RESTS: Mapping[str, float] = MappingProxyType({})
@@ -39,10 +39,10 @@ NO_RESTS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class GivenJob:
-    """A job that a site has been given and that has not ended.
+    """A job that was given to a site and has not ended.
 
-    :param terms: what it goes by; None: that was not asked
-    :param hours: the cpu-hours that it will still use, where it has a budget of such
+    :param terms: the rules of its tenant; None: not needed
+    :param hours: the cpu-hours it is predicted to use from now on, if a budget limits them
     :param gang: the name of its gang; None: it starts alone
     """
 
@@ -73,15 +73,17 @@ def waiting(
     fair: FairTurns | None = None,
     queued: QueuedJobs | None = None,
 ) -> list[WaitingJob]:
-    """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
+    """Return the jobs to place, in the order in which they should start; of a limited group, only as many as can start.
 
-    :param turn: of more shapes than can be looked at together each turn has others
-    :param by_dag: whether some site does not take every Dag
-    :param durations: predict how long they run; None: nothing depends on that
-    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
-    :param fair: how shares go in turn; None: they do not
-    :param queued: the jobs that wait; None: they are read
+    :param turn: selects the shapes to consider if there are too many for one tick
+    :param by_dag: whether some site accepts only certain Dags
+    :param durations: predicts how long jobs run; None: no decision depends on that
+    :param database_ahead: seconds by which the database's clock, which dates the queueing of jobs, is ahead of this
+        host's
+    :param rests: the longest remaining path of each job's run, which orders jobs of equal priority; by token, in
+        seconds; empty: they are ordered by arrival
+    :param fair: how shares take turns; None: they do not
+    :param queued: the waiting jobs; None: read them
     """
     queued = queued or QueuedJobs().read(session)
     build = partial(
@@ -99,7 +101,7 @@ def waiting(
     else:
         jobs = [build(row) for row in first_by_rest(queued, rests)]
     limited = with_budgets(with_limit, build, session)
-    # Of those that were the first lately some have a place by now, so they may be fewer.
+    # Some of the jobs found first have been placed since then, so there may be fewer.
     if len(jobs) == MOST_JOBS_PER_TICK or (are_more and jobs):
         end = jobs[-1].rank
         jobs = with_all_shapes(queued, jobs, turn, by_dag, build, fair)
@@ -108,7 +110,7 @@ def waiting(
 
 
 def first_by_rest(queued: QueuedJobs, rests: Mapping[str, float]) -> list[QueueColumns]:
-    """The first jobs of those without a limit, in their order by the rests of their runs."""
+    """Return the first jobs without a limit, ordered by priority and the longest remaining path of their run."""
     lanes = queued.lanes.values()
     if not rests:
         return queued.first(lanes, MOST_JOBS_PER_TICK)
@@ -118,7 +120,7 @@ def first_by_rest(queued: QueuedJobs, rests: Mapping[str, float]) -> list[QueueC
 
 
 def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
-    """Jobs with what their runs may cost."""
+    """Build jobs with the budgets of their runs."""
     if all(row.max_usd is None for row in rows):
         return [build(row) for row in rows]
     runs = ((str(row.dag_id), str(row.run_id)) for row in rows if row.max_usd is not None)
@@ -140,7 +142,7 @@ def with_all_shapes(
     build: Callable[..., WaitingJob],
     fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
-    """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
+    """Return the first waiting jobs and some of each shape behind them, with marks where jobs were left out."""
     totals, seen = shapes.totals(queued, by_dag), Counter(job.shape for job in first)
     most = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
     wanted = {shape: min(total, most) for shape, total in totals.items()}
@@ -175,10 +177,10 @@ def with_all_shapes(
 
 
 def as_many_of_each(jobs: Iterable[WaitingJob], seen: Mapping[Any, int], most: int) -> list[WaitingJob]:
-    """The first of these jobs, by which as many of each shape are looked at.
+    """Return the first of the jobs, up to a number for each shape.
 
-    :param seen: how many of each shape are looked at without them
-    :param most: how many are to be
+    :param seen: how many jobs of each shape are considered already
+    :param most: how many of each shape are to be considered
     """
     counts, found = Counter(seen), []
     for job in jobs:
@@ -197,14 +199,15 @@ def as_waiting(
     fair: FairTurns | None = None,
     may_overtake: bool = False,
 ) -> WaitingJob:
-    """A row of the query for jobs that can be placed.
+    """Build a waiting job from a row of the query for jobs that can be placed.
 
-    :param by_dag: whether some site does not take every Dag
-    :param durations: predict how long it runs; None: nothing depends on that
-    :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
-    :param rests: by which those of one priority go, by token, seconds
-    :param fair: how shares go in turn; None: they do not
-    :param may_overtake: whether jobs that should start before it may not have been looked at
+    :param by_dag: whether some site accepts only certain Dags
+    :param durations: predicts how long the job runs; None: no decision depends on that
+    :param database_ahead: seconds by which the database's clock, which dates the queueing of jobs, is ahead of this
+        host's
+    :param rests: the longest remaining path of each job's run, by token, in seconds
+    :param fair: how shares take turns; None: they do not
+    :param may_overtake: whether jobs that should start before this one may have been left out
     """
     queue = row.queue or row.queue_hint
     terms = None if fair is None else fair.terms(row)
@@ -252,7 +255,7 @@ def as_waiting(
 
 
 def _gang(terms: str | None) -> str | None:
-    """The name of a job's gang; None: it starts alone, or its row cannot be read, as is said where gangs are formed."""
+    """Return the name of a job's gang; None: it starts alone, or its terms are invalid, which is reported elsewhere."""
     try:
         name: str | None = json.loads(terms or "{}").get("name")
     except (ValueError, AttributeError):
@@ -268,12 +271,13 @@ def given(
     terms: Callable[[Any], TenantTerms] | None = None,
     hours: Callable[[Any], float] = lambda row: 0.0,
 ) -> list[GivenJob]:
-    """The jobs that a site has been given and that have not ended.
+    """Return the jobs that were given to a site and have not ended.
 
-    :param durations: predict how long they run; None: nothing depends on that
-    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param terms: says what a row's job goes by; None: that is not asked
-    :param hours: says how many cpu-hours it will still use
+    :param durations: predicts how long jobs run; None: no decision depends on that
+    :param database_ahead: seconds by which the database's clock, which dates the queueing of jobs, is ahead of this
+        host's
+    :param terms: returns the rules of a row's tenant; None: they are not needed
+    :param hours: returns the cpu-hours that a row's job is predicted to use from now on
     """
     columns = JobRow.state, JobRow.location, JobRow.placed_at, JobRow.expires_at, JobRow.cancel, JobRow.started_at
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
@@ -295,7 +299,7 @@ def given(
 
 
 def cancellations(session: Session) -> dict[str, dict[str, dict[str, Reason]]]:
-    """Why jobs that sites have been given are asked to end, by site, location and token."""
+    """Return why jobs given to sites are being cancelled, by site, location and token."""
     asked = JobRow.state.in_(groups.AT_WORK), JobRow.cancel.is_not(None)
     found: dict[str, dict[str, dict[str, Reason]]] = {}
     for site, location, token, reason in session.execute(
@@ -307,9 +311,9 @@ def cancellations(session: Session) -> dict[str, dict[str, dict[str, Reason]]]:
 
 
 def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[WaitingJob, str, str]]:
-    """The jobs that sites have been given of groups whose machines are limited and of which jobs wait.
+    """Return the jobs given to sites whose group has a limit on machines and has waiting jobs.
 
-    :returns: each with its site and its location
+    :returns: each job with its site and location
     """
     runs = {job.run_id for job in waiting if job.task is not None or job.run is not None}
     found = []
@@ -321,13 +325,13 @@ def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[W
 
 
 def busy(session: Session, site: str) -> set[str]:
-    """The locations of a site that have jobs."""
+    """Return the locations of a site that have jobs."""
     query = select(JobRow.location).where(JobRow.site == site, JobRow.state.in_(groups.AT_WORK)).distinct()
     return {name for name in session.scalars(query) if name is not None}
 
 
 def to_send(session: Session, tokens: Sequence[str]) -> list[JobRow]:
-    """The rows of placed jobs; one that ended meanwhile is not among them."""
+    """Return the rows of placed jobs; those that have ended meanwhile are left out."""
     return [
         job
         for chunk in store.chunks(tokens)
@@ -336,7 +340,6 @@ def to_send(session: Session, tokens: Sequence[str]) -> list[JobRow]:
 
 
 def by_location(jobs: Iterable[GivenJob]) -> dict[str | None, list[GivenJob]]:
-    """The jobs of each location, by its name."""
     found: dict[str | None, list[GivenJob]] = {}
     for job in jobs:
         found.setdefault(job.location, []).append(job)
@@ -349,11 +352,11 @@ def loaded(
     prefetchable: int,
     need: Callable[[WaitingJob], Planned] = lambda job: job,
 ) -> Location:
-    """A location with what is on it, whatever its site reports.
+    """Return a location with the jobs that were given to it, regardless of what its site reports.
 
-    :param here: the jobs that it has been given
-    :param prefetchable: how many jobs may be prefetched to it, since its jobs are short
-    :param need: what a job takes there
+    :param here: the jobs given to it
+    :param prefetchable: how many jobs can be prefetched to it because its jobs are short
+    :param need: returns the resources that a job takes there
     """
     is_queue = location.max_jobs is not None
     jobs, prefetchable = (len(here), 0) if is_queue else (0, prefetchable)
@@ -374,7 +377,7 @@ def loaded(
         return location
     begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
     running = [job.resources for _, job in begun]
-    # Where durations count, what runs has one.
+    # If durations matter, every running job has a predicted one.
     known = tuple(AssignedJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
     prefetched = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())

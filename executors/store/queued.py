@@ -1,9 +1,9 @@
-"""The queue of the controller that acts: the jobs that wait, read once from the store, and what has changed since.
+"""The acting controller's copy of the queue: the waiting jobs, read once from the store and then kept up to date.
 
-Others than that controller tell it what they queue or change: in the same transaction, by a row of
-:class:`~lading.executors.store.tables.UnseenRow` with a token. It reads those jobs and deletes these rows, in each
-tick. So it does not matter when a transaction is committed: its rows are seen then. A controller that takes the lease
-reads the whole queue after that, and one that has lost it deletes no row any more.
+Every other process that queues or changes a waiting job adds a row with its token to
+:class:`~lading.executors.store.tables.UnseenRow`, in the same transaction. In each tick the controller reads those jobs
+and deletes the rows, so it does not matter when a transaction commits. A controller reads the whole queue after it
+takes the lease, and deletes no more rows once it has lost it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lading.scheduling.reasons import Reason
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many are taken in at a time; the rest waits for the next tick.
+# How many changes are read at a time; the rest waits for the next tick.
 MOST_UNSEEN = 10_000
 READ_AT_ONCE = 5_000
-# All that decides which sites and locations can run a job, and what it takes of them.
+# Everything that decides which sites and locations can run a job, and how much of them it takes.
 shape = attrgetter(
     "cpus", "memory", "disk", "gpus", "memory_limit", "time_limit", "site_hint", "instance_type", "arch", "os",
     "features", "capacity_type", "queue_hint", "native_hint", "targets", "soft", "nodes",
@@ -43,9 +43,9 @@ MORE = (
 
 
 class QueueColumns(NamedTuple):
-    """The columns of a job as the queue reads them.
+    """The columns of a job that the queue needs for every decision.
 
-    A field of this is found in a tenth of the time that one of SQLAlchemy's rows takes.
+    Attribute access is about ten times faster than on SQLAlchemy's rows.
     """
 
     token: str
@@ -87,7 +87,7 @@ COLUMNS = tuple(getattr(JobRow, name) for name in QueueColumns._fields)
 
 
 class MoreColumns(NamedTuple):
-    """What else the queue reads of a job."""
+    """The other columns of a job that the queue reads."""
 
     max_jobs: int | None
     run_max_jobs: int | None
@@ -99,8 +99,6 @@ class MoreColumns(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """The order in which jobs should start."""
-
     level: int
     queued_at: float
     token: str
@@ -108,10 +106,10 @@ class Rank(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Jobs that wait and are looked at together, in the order in which they should start.
+    """Waiting jobs that are considered together, in the order in which they should start.
 
-    :param key: what they have in common
-    :ivar said: the reason that all of them have; None: that is not known
+    :param key: what the jobs have in common
+    :ivar said: the reason that all of them have; None: unknown
     """
 
     key: Any
@@ -130,7 +128,7 @@ class Lane:
 
 
 class LaneKey(NamedTuple):
-    """What the jobs of a lane have in common: whose they are, their priority and their shape."""
+    """What the jobs of a lane have in common: team, Dag, priority and shape."""
 
     team: str | None
     dag_id: str | None
@@ -142,9 +140,9 @@ class LaneKey(NamedTuple):
 
 @dataclass(slots=True)
 class QueueEntry:
-    """A job of the queue.
+    """A job in the queue.
 
-    :param place: with which others it is looked at; None: it cannot be placed yet, or starts with a gang
+    :param place: the lane it belongs to; None: it cannot be placed yet, or it starts with a gang
     """
 
     row: QueueColumns
@@ -161,14 +159,14 @@ class QueueEntry:
 
 
 class QueuedJobs:
-    """The jobs that wait.
+    """The waiting jobs.
 
-    :param holder: by which the lease is held; None: they are only read
-    :ivar jobs: all of them, by token
-    :ivar lanes: those that can be placed, but for those of groups with a limit, in ``groups``
-    :ivar unsized: of which it is not known yet what they ask for; ``ganged``: that start with others
-    :ivar chosen: by task, those of which Lading chooses an amount; ``new_chosen``: the tasks of which some are new
-    :ivar counts: how many there are, by their reason and their team
+    :param holder: the holder of the lease; None: rows are only read, never deleted
+    :ivar jobs: all waiting jobs, by token
+    :ivar lanes: those that can be placed, except for jobs of groups with a limit, which are in ``groups``
+    :ivar unsized: those whose request is not final yet; ``ganged``: those that start with others
+    :ivar chosen: by task, those for which Lading chooses an amount; ``new_chosen``: tasks with new ones among them
+    :ivar counts: how many jobs there are, by reason and team
     """
 
     def __init__(self, holder: str | None = None) -> None:
@@ -176,7 +174,7 @@ class QueuedJobs:
         self.forget()
 
     def forget(self) -> None:
-        """Read all of them anew the next time."""
+        """Discard everything; the next read reads the whole queue."""
         self.is_read = False
         self.jobs: dict[str, QueueEntry] = {}
         self.lanes: dict[LaneKey, Lane] = {}
@@ -191,11 +189,11 @@ class QueuedJobs:
         self._texts: dict[Any, Any] = {}
 
     def note(self, tokens: Iterable[str]) -> None:
-        """The controller itself has changed these jobs: they are read anew the next time."""
+        """Reread these jobs next time, because the controller itself has changed them."""
         self._stale.update(tokens)
 
     def read(self, session: Session) -> QueuedJobs:
-        """Take in what has changed; returns itself."""
+        """Read what has changed; return self."""
         unseen = session.execute(select(UnseenRow.id, UnseenRow.token).limit(MOST_UNSEEN)).all()
         waiting = select(*COLUMNS, *MORE).where(JobRow.state == State.QUEUED)
         if not self.is_read:
@@ -220,14 +218,14 @@ class QueuedJobs:
         return self
 
     def missed(self, session: Session) -> set[str]:
-        """Jobs that were queued or have changed although nobody has told so; they are read anew the next time."""
+        """Return jobs that were queued or changed without notice; they are reread next time."""
         self.read(session)
         waiting = JobRow.state == State.QUEUED
         there, told = (
             select(func.count()).select_from(what).scalar_subquery()
             for what in (select(JobRow.token).where(waiting).subquery(), UnseenRow)
         )
-        # In one statement: what is told comes with what it is about.
+        # One statement, so that a job is counted if and only if its notice is.
         number, unseen = session.execute(select(there, told)).one()
         if unseen or number == len(self.jobs):
             return set()
@@ -261,7 +259,7 @@ class QueuedJobs:
                 self.new_chosen.add(job.task)
 
     def _shared(self, value: Any) -> Any:
-        """The one text, or the one of these tuples, that is kept of those which are the same."""
+        """Return one shared object for equal texts or tuples, to save memory."""
         return self._texts.setdefault(value, value) if isinstance(value, (str, MoreColumns)) else value
 
     def _place(self, row: QueueColumns, max_jobs: int | None, run_max_jobs: int | None) -> Lane:
@@ -297,20 +295,20 @@ class QueuedJobs:
             del self.counts[row.reason, row.team]
 
     def rows(self, tokens: Iterable[str]) -> list[QueueColumns]:
-        """Those of these jobs that can be placed."""
+        """Return those of the jobs that can be placed."""
         found = (self.jobs.get(token) for token in tokens)
         return [job.row for job in found if job is not None and job.place is not None]
 
     def first(self, alike: Iterable[Lane], most: int | None = None) -> list[QueueColumns]:
-        """The first jobs of those that are alike, in the order in which they should start."""
+        """Return the first jobs of some lanes, in the order in which they should start."""
         return self.rows(rank.token for rank in islice(in_order(alike), most))
 
     def unlimited(self) -> list[QueueColumns]:
-        """Those that can be placed, but for those of groups with a limit."""
+        """Return the jobs that can be placed, without those of groups with a limit."""
         return self.first(self.lanes.values())
 
     def others(self, alike: Lane, reason: Reason, before: float) -> list[str]:
-        """Those of some jobs that are alike which were queued before and have another reason, or none."""
+        """Return the jobs of a lane that were queued before a time and do not have this reason."""
         if alike.said == reason:
             return []
         old = [self.jobs[rank.token] for rank in alike.ranks if rank.queued_at < before]
@@ -319,9 +317,10 @@ class QueuedJobs:
         return [job.row.token for job in old if job.row.reason != reason]
 
     def without_reason(self, before: float, *, are_unsized: bool) -> list[str]:
-        """Those that were queued before and have no reason.
+        """Return the jobs without a reason that were queued before a time.
 
-        :param are_unsized: of which it is not known what they ask for; else all that start alone
+        :param are_unsized: whether to return those whose request is not final; otherwise all that do not belong to a
+            gang
         """
         jobs = [(token, self.jobs[token]) for token in self.unexplained]
         which = (job.more.is_unsized if are_unsized else job.more.gang is None for _, job in jobs)
@@ -330,7 +329,7 @@ class QueuedJobs:
         ]
 
     def explain(self, session: Session, reason: Reason, tokens: Sequence[str]) -> None:
-        """Give jobs a reason for their waiting."""
+        """Store why jobs wait."""
         explain(session, reason, tokens)
         for token in tokens:
             if (job := self.jobs.get(token)) is not None:
@@ -343,13 +342,13 @@ class QueuedJobs:
 
 
 def in_order(alike: Iterable[Lane]) -> Iterator[Rank]:
-    """The jobs of all of these, in the order in which they should start."""
+    """Yield the jobs of all the lanes in the order in which they should start."""
     lists = [each.ranks for each in alike]
     return iter(lists[0]) if len(lists) == 1 else heapq.merge(*lists)
 
 
 def by(alike: Iterable[Lane], key: Callable[[LaneKey], Hashable]) -> dict[Any, list[Lane]]:
-    """Lanes by what they have in common."""
+    """Group lanes by what they have in common."""
     found: dict[Any, list[Lane]] = {}
     for each in alike:
         found.setdefault(key(each.key), []).append(each)

@@ -1,4 +1,4 @@
-"""Requests in the store: what people ask of sites on the page, and what came of it."""
+"""Users' requests in the store, and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class RequestKind(str, Enum):
-    """What can be asked."""
+    """What a user can request."""
 
     PAUSE = "pause"
-    """Of a site: it is given no more jobs."""
+    """Give a site no more jobs."""
     RESUME = "resume"
     DRAIN = "drain"
-    """Of an instance: it takes no more jobs, and ends when those there have ended."""
+    """Give an instance no more jobs, and release it once its jobs have finished."""
     TERMINATE = "terminate"
-    """Of an instance: it ends, and the jobs there with it."""
+    """Terminate an instance together with its jobs."""
     WAKE = "wake"
-    """Of a job that sleeps until its next attempt, and of its gang: it is tried now."""
+    """Try a sleeping job and its gang now instead of at their next attempt."""
     LIFT = "lift"
-    """Of a budget: it does not hold until its next period."""
+    """Suspend a budget until its next period."""
     RESTORE = "restore"
-    """Of a budget that was lifted: it holds again."""
+    """Enforce a lifted budget again."""
 
 
 OF_BUDGETS = (RequestKind.LIFT, RequestKind.RESTORE)
@@ -41,13 +41,13 @@ OF_SITES = (RequestKind.PAUSE, RequestKind.RESUME)
 
 
 def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow:
-    """Note what a user asks for, dated by the database's clock: the asking process and the controller may have others.
+    """Store a user's request, dated by the database's clock because the clocks of the processes involved may differ.
 
-    :param target: a site, or site/instance, or the token of a job, or the name of a budget
-    :raises LookupError: there is no such target
+    :param target: a site, site/instance, the token of a job, or the name of a budget
+    :raises LookupError: the target does not exist or is in the wrong state
     """
-    if not target.isprintable():  # PostgreSQL takes no NUL, and no database half of a surrogate pair
-        raise LookupError(f"{shortened(target)} is no name; valid: characters that can be printed")
+    if not target.isprintable():  # PostgreSQL rejects NUL, and every database rejects lone surrogates
+        raise LookupError(f"{shortened(target)} is not a valid name; use printable characters only")
     site, _, instance = target.partition("/")
     if kind in OF_SITES and session.get(SiteRow, target) is None:
         raise LookupError(
@@ -57,9 +57,9 @@ def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow
         share_rows.named(session, target)
     elif kind is RequestKind.WAKE:
         if session.scalar(select(JobRow.token).where(JobRow.token == target, JobRow.state == State.ATTEMPTED)) is None:
-            raise LookupError(f"{target[:100]!r} is no job that sleeps until its next attempt; valid: the id of one")
+            raise LookupError(f"no job {target[:100]!r} sleeps until its next attempt; valid: the id of one that does")
     elif kind not in OF_SITES and living(session, site, instance) is None:
-        raise LookupError(f"{target[:100]!r} is nothing that was launched and has not ended; valid: site/instance")
+        raise LookupError(f"{target[:100]!r} is not a live instance; valid: site/instance, as in the list of instances")
     request = RequestRow(kind=kind.value, target=target, by=by[:250], at=DatabaseNow())
     session.add(request)
     session.flush()
@@ -67,34 +67,34 @@ def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow
 
 
 def living(session: Session, site: str, name: str) -> InstanceRow | None:
-    """An instance that has not ended; None: there is none of this name."""
+    """Return the instance of this name if it has not ended."""
     found = session.get(InstanceRow, name)
     return found if found is not None and found.site == site and found.state != InstanceState.ENDED else None
 
 
 def to_do(session: Session) -> Sequence[RequestRow]:
-    """What is not done yet, in the order in which it was asked."""
+    """Return the open requests, oldest first."""
     return session.scalars(select(RequestRow).where(RequestRow.done_at.is_(None)).order_by(RequestRow.id)).all()
 
 
 def overdue(session: Session, seconds: float) -> frozenset[int]:
-    """Of what is not done yet, what was asked longer ago than that."""
+    """Return the open requests made longer ago than this."""
     query = select(RequestRow.id).where(RequestRow.done_at.is_(None), RequestRow.at < DatabaseNow() - seconds)
     return frozenset(session.scalars(query))
 
 
 def latest(session: Session, since: float, limit: int) -> Sequence[RequestRow]:
-    """What is not done yet, or was asked since a time, latest first."""
+    """Return requests that are open or were made since a time, latest first."""
     query = select(RequestRow).where(or_(RequestRow.done_at.is_(None), RequestRow.at >= since))
     return session.scalars(query.order_by(RequestRow.id.desc()).limit(limit)).all()
 
 
 def paused(session: Session) -> dict[str, str]:
-    """Who has paused sites that are paused, by site."""
+    """Return who paused each paused site."""
     rows = session.execute(select(SiteRow.name, SiteRow.paused_by).where(SiteRow.paused_by.is_not(None)))
     return {name: str(by) for name, by in rows}
 
 
 def forget(session: Session, before: float) -> None:
-    """Delete what was done before a time, seconds since the epoch."""
+    """Delete requests completed before a time, in epoch seconds."""
     session.execute(delete(RequestRow).where(RequestRow.done_at < before))

@@ -1,4 +1,4 @@
-"""What users request of a live run, and what is forecast of it: two tables, and the queries on them."""
+"""Users' requests for live runs, and the forecasts of those runs: two tables, and the queries on them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lading.scheduling.text.units import format_moment
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What is forecast is stored anew where it differs by so many seconds, and by this part of what is left.
+# A forecast is stored again if it differs by this many seconds and by this part of the remaining time.
 SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
-# When a forecast was made that is of before what is asked of its run now.
+# The `at` of a forecast that was made before the current request for its run.
 OUTDATED = -1.0
-# A Dag and one of its runs, by their ids.
+# The ids of a Dag and of one of its runs.
 RunKey = tuple[str, str]
 
 
 class RunRequestRow(Base):
-    """How one live run is hurried, in the place of what its Dag and its sites say; written where it is requested."""
+    """A user's request to hurry one live run, which overrides its Dag and its sites."""
 
     __tablename__ = "lading_run_request"
 
     dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     run_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
-    # What the end of the run is worth; None: what its Dag says.
+    # How much finishing early is worth; NULL: as its Dag says.
     hurry: Mapped[float | None] = mapped_column(Double)
-    # When it shall have ended, as text (see lading.scheduling.hints.finish_by); None: when its Dag says.
+    # The deadline as text (see lading.scheduling.hints.finish_by); NULL: as its Dag says.
     finish_by: Mapped[str | None] = mapped_column(String(40))
     by: Mapped[str] = mapped_column(String(250))
     # Seconds since the epoch, by the database's clock.
@@ -41,24 +41,24 @@ class RunRequestRow(Base):
 
 
 class RunForecastRow(Base):
-    """What the controller goes by for a live run, and what it expects. Times are seconds since the epoch."""
+    """The terms that the controller applies to a live run, and its forecast. Times are epoch seconds."""
 
     __tablename__ = "lading_run_forecast"
 
     dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     run_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
-    # None: what each site says.
+    # NULL: as each site says.
     hurry: Mapped[float | None] = mapped_column(Double)
-    # When it shall have ended; None: at any time.
+    # The deadline; NULL: none.
     finish_by: Mapped[float | None] = mapped_column(Double)
-    # When it is planned to end; None: no plan says it.
+    # When it is planned to finish; NULL: no plan covers it.
     ends_at: Mapped[float | None] = mapped_column(Double)
-    # When it was made; OUTDATED: before what is asked of the run now, so that nothing of it holds any more.
+    # When the forecast was made; OUTDATED: before the current request, so all other columns are invalid.
     at: Mapped[float] = mapped_column(Double)
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not end when it shall; None: it does, as far as is known."""
+        """Return why the run misses its deadline; None: it does not, or that is unknown."""
         if self.finish_by is None or self.ends_at is None or self.ends_at <= self.finish_by:
             return None
         earliest = format_moment(self.ends_at)
@@ -66,21 +66,21 @@ class RunForecastRow(Base):
 
 
 class RunRequest(NamedTuple):
-    """What is asked of a run; None: what its Dag says."""
+    """A user's request for a run; None: as its Dag says."""
 
     hurry: float | None = None
     finish_by: FinishBy | None = None
 
 
 class RunForecast(NamedTuple):
-    """What is forecast of a run, see :class:`RunForecastRow`."""
+    """The forecast of a run, see :class:`RunForecastRow`."""
 
     hurry: float | None = None
     finish_by: float | None = None
     ends_at: float | None = None
 
     def differs(self, other: RunForecast, now: float) -> bool:
-        """Whether it is something else than what was stored, and not only a moment later."""
+        """Whether the difference to the stored forecast is large enough to store it again."""
         if self[:2] != other[:2] or self.ends_at is None or other.ends_at is None:
             return self != other
         is_late = [None not in each[1:] and each.ends_at > each.finish_by for each in (self, other)]  # type: ignore[operator]
@@ -89,10 +89,10 @@ class RunForecast(NamedTuple):
 
 
 class RunTerms(NamedTuple):
-    """What a live run goes by.
+    """The request and the forecast of a live run.
 
-    :param request: what is asked of it; None: nothing
-    :param forecast: what is forecast of it; None: no site buys machines for it by a forecast, or none was made yet
+    :param request: None: there is none
+    :param forecast: None: no site plans its machines by forecast, or no forecast was made yet
     """
 
     request: RunRequestRow | None
@@ -100,7 +100,7 @@ class RunTerms(NamedTuple):
 
     @property
     def is_unheard(self) -> bool:
-        """Whether the forecast is of before the request."""
+        """Whether the forecast was made before the request."""
         request, forecast = self.request, self.forecast
         if forecast is not None and forecast.at == OUTDATED:
             return True
@@ -110,29 +110,31 @@ class RunTerms(NamedTuple):
         return is_of_other_hurry or (request.finish_by is not None and forecast.finish_by is None)
 
     def lines(self) -> Iterator[str]:
-        """The same as text, a line for each of them."""
+        """Yield a description, line by line."""
         request, forecast = self.request, self.forecast
-        by = "" if request is None else f", as {request.by} has asked"
+        by = "" if request is None else f", requested by {request.by}"
         hurry = None if request is None else request.hurry
         if hurry is not None:
             yield f"hurry {hurry:g}{by}"
         elif forecast is not None and forecast.at != OUTDATED:
-            yield "hurry of the site" if forecast.hurry is None else f"hurry {forecast.hurry:g}, as its Dag says"
+            yield (
+                "hurry as set for each site" if forecast.hurry is None else f"hurry {forecast.hurry:g}, as its Dag says"
+            )
         if request is not None and request.finish_by is not None:
             yield f"finish_by {request.finish_by}{by}"
         if forecast is None:
-            yield "nothing is planned for it: only sites that buy machines by a forecast go by that"
+            yield 'no plan covers it: only sites with policy = "forecast" plan ahead'
         elif self.is_unheard and request is None:
-            yield "what was asked is withdrawn: it is planned without that within seconds"
+            yield "the request was withdrawn: a plan without it is made within seconds"
         elif self.is_unheard:
-            yield "it is planned by that within seconds"
+            yield "a plan that follows the request is made within seconds"
         elif forecast.trouble is not None:
             yield forecast.trouble
         elif forecast.ends_at is not None:
-            until = "" if forecast.finish_by is None else f", and shall by {format_moment(forecast.finish_by)}"
-            yield f"planned to end at about {format_moment(forecast.ends_at)}{until}"
+            until = "" if forecast.finish_by is None else f", due by {format_moment(forecast.finish_by)}"
+            yield f"planned to finish at about {format_moment(forecast.ends_at)}{until}"
         elif forecast.finish_by is not None:
-            yield f"shall end by {format_moment(forecast.finish_by)}; when it will is not known"
+            yield f"due by {format_moment(forecast.finish_by)}; no plan says yet when it will finish"
 
 
 def as_request(row: RunRequestRow) -> RunRequest:
@@ -141,14 +143,14 @@ def as_request(row: RunRequestRow) -> RunRequest:
 
 
 def outdate(session: Session, run: RunKey) -> None:
-    """Forget what is forecast of a run of which something else is asked now, until it is forecast anew."""
+    """Invalidate the forecast of a run whose request has changed, until the next one is made."""
     nothing = {"hurry": None, "finish_by": None, "ends_at": None, "at": OUTDATED}
     mine = RunForecastRow.dag_id == run[0], RunForecastRow.run_id == run[1]
     session.execute(update(RunForecastRow).where(*mine).values(**nothing))
 
 
 def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
-    """Store what is forecast of the live runs, where it has changed, and forget it of all others."""
+    """Store the forecasts of live runs that have changed, and delete those of all other runs."""
     now = time.time()
     rows = {(row.dag_id, row.run_id): row for row in session.scalars(select(RunForecastRow))}
     for run, row in rows.items():
@@ -165,7 +167,7 @@ def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
 
 
 def forget(session: Session, before: float) -> None:
-    """Delete what was asked before a time of runs of which no job is known any more, seconds since the epoch."""
+    """Delete requests made before a time (epoch seconds) for runs without stored jobs."""
     its_jobs: Any = (JobRow.dag_id == RunRequestRow.dag_id) & (JobRow.run_id == RunRequestRow.run_id)
     session.execute(
         delete(RunRequestRow).where(RunRequestRow.at < before, ~exists().where(its_jobs)),

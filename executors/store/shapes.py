@@ -1,7 +1,7 @@
-"""The shapes of waiting jobs: so that a thousand of one shape hide no other.
+"""The shapes of waiting jobs, which ensure that a thousand jobs of one shape do not hide another.
 
-A shape is all that decides which sites and locations can run a job, and what it takes of them; where some site does not
-take every Dag, the Dag and its team are part of it.
+A shape is everything that decides which sites and locations can run a job and how much of them it takes. If some site
+accepts only certain Dags, the Dag and its team are part of the shape.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from lading.executors.store.queued import LaneKey, QueueColumns, QueuedJobs, by
 
 
 def of_lane(by_dag: bool) -> Callable[[LaneKey], tuple[Hashable, ...]]:
-    """What says the shape of the jobs of a lane: Dag and team come first, or None."""
+    """Return a function that gives the shape of a lane's jobs: its Dag and team come first, or None for both."""
     return lambda key: (*((key.dag_id, key.team) if by_dag else (None, None)), *key.shape)
 
 
 def totals(queued: QueuedJobs, by_dag: bool) -> dict[tuple[Any, ...], int]:
-    """How many jobs of each shape wait, but for those of groups with a limit."""
+    """Count the waiting jobs of each shape, without those of groups with a limit."""
     lanes = by(queued.lanes.values(), of_lane(by_dag))
     return {shape: sum(len(lane.ranks) for lane in some) for shape, some in lanes.items()}
 
 
 def of_each(queued: QueuedJobs, by_dag: bool, count: int, most: int, page: int) -> list[QueueColumns]:
-    """The first ``count`` jobs of each shape, in the order in which they should start.
+    """Return the first ``count`` jobs of each shape, in the order in which they should start.
 
-    :param most: how many are returned at most
-    :param page: so many times ``most`` are passed over
+    :param most: the size of a page
+    :param page: which page of the result to return, from 0
     """
     lanes = by(queued.lanes.values(), of_lane(by_dag)).values()
     rows = [row for some in lanes for row in queued.first(some, count)]

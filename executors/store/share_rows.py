@@ -1,4 +1,4 @@
-"""What shares have used lately, and how budgets stand: two tables, and the queries on them."""
+"""The recent use of shares, and the state of budgets: two tables, and the queries on them."""
 
 from __future__ import annotations
 
@@ -19,62 +19,63 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 SECONDS_PER_DAY = 86400
-# Clocks of several hosts differ by less, and so long a transaction lasts, seconds.
+# An upper bound, in seconds, for the difference between hosts' clocks and for the length of a transaction.
 SECONDS_APART = 60.0
-# At work, and of the others those that may have cost something.
 AT_WORK = (State.PLACED, State.RUNNING)
 TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 
 
 class ShareUseRow(Base):
-    """What a share has used lately (see :class:`lading.scheduling.shares.usage.Mean`)."""
+    """The recent use of a share (see :class:`lading.scheduling.shares.usage.Mean`)."""
 
     __tablename__ = "lading_share"
 
     name: Mapped[str] = mapped_column(String(LONGEST_NAME), primary_key=True)
     used: Mapped[float] = mapped_column(Double)
     weight: Mapped[float] = mapped_column(Double)
-    # Seconds since the epoch.
+    # In epoch seconds.
     at: Mapped[float] = mapped_column(Double)
 
 
 class BudgetRow(Base):
-    """How a budget stands. Times are seconds since the epoch."""
+    """The state of a budget. Times are epoch seconds."""
 
     __tablename__ = "lading_budget"
 
     name: Mapped[str] = mapped_column(String(LONGEST_NAME), primary_key=True)
-    # As the sites file has it: whose jobs count, how much in which period, in USD or cpu-hours.
+    # As declared in the sites file: whose jobs count, the amount and its unit (USD or cpu-hours), and the period.
     who: Mapped[str] = mapped_column(String(LONGEST_NAME))
     most: Mapped[float] = mapped_column(Double)
     unit: Mapped[str] = mapped_column(String(12))
     per: Mapped[str] = mapped_column(String(12))
-    # In this period, and what those at work add in an hour.
+    # The amount spent in this period, and what the jobs at work add per hour.
     spent: Mapped[float] = mapped_column(Double)
     per_hour: Mapped[float] = mapped_column(Double)
     since: Mapped[float] = mapped_column(Double)
     until: Mapped[float] = mapped_column(Double)
     at: Mapped[float] = mapped_column(Double)
-    # The period of which was warned, and that for which it was lifted, each by when it begins; None: of none.
+    # The periods for which a warning was given and for which it was lifted, each by its start; NULL: none.
     warned: Mapped[float | None] = mapped_column(Double)
     lifted: Mapped[float | None] = mapped_column(Double)
     lifted_by: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
 
     @property
     def is_lifted(self) -> bool:
-        """Whether it is lifted for the period that it stands in."""
+        """Whether it is lifted for the current period."""
         return self.lifted is not None and self.lifted == self.since
 
 
 def means(session: Session) -> tuple[dict[str, Mean], float | None]:
-    """What shares have used lately, and when that was stored; None: nothing is."""
+    """Return the recent use of shares, and when it was stored; None: nothing is stored."""
     rows = session.scalars(select(ShareUseRow)).all()
     return {row.name: Mean(row.used, row.weight) for row in rows}, max((row.at for row in rows), default=None)
 
 
 def excess(session: Session, tokens: Sequence[str]) -> list[Any]:
-    """Those of some jobs that have ended which have used more cpu time than they had asked for: the columns that say
-    whose they are, and the cpu-seconds beyond that."""
+    """Return those of the ended jobs that used more cpu time than requested.
+
+    The rows have the columns that identify the tenant, and the excess in cpu-seconds.
+    """
     cpus = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     beyond = JobRow.cpu_seconds - cpus * (JobRow.ended_at - JobRow.started_at)
     query = select(*TENANT, beyond.label("seconds")).where(beyond > 0)
@@ -82,7 +83,7 @@ def excess(session: Session, tokens: Sequence[str]) -> list[Any]:
 
 
 def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
-    """Store what shares have used lately, in the place of what was stored before."""
+    """Store the recent use of shares, replacing what was stored before."""
     known = {row.name: row for row in session.scalars(select(ShareUseRow))}
     for name in known.keys() - means.keys():
         session.delete(known[name])
@@ -96,9 +97,9 @@ def save_means(session: Session, means: Mapping[str, Mean], at: float) -> None:
 
 
 class TenantCosts(NamedTuple):
-    """What jobs of a tenant have cost.
+    """The cost of a tenant's jobs.
 
-    :param usd_per_hour: of those at work; ``cpus``: theirs
+    :param usd_per_hour: of its jobs at work; ``cpus``: of these, too
     """
 
     tenant: Tenant
@@ -109,17 +110,16 @@ class TenantCosts(NamedTuple):
 
 
 class EndedCosts:
-    """What jobs that have ended have cost, by the day on which they did: only those days are summed up again of which
-    anything may have changed."""
+    """The cost of ended jobs by day; only days that may have changed are summed up again."""
 
     def __init__(self) -> None:
         self._days: dict[tuple[float, int], list[TenantCosts]] = {}
         self._checked_at: float | None = None
 
     def read(self, session: Session, since: Collection[float], now: float) -> dict[float, list[TenantCosts]]:
-        """The costs of each period.
+        """Return the costs in each period, by its start.
 
-        :param since: when the periods begin, epoch seconds
+        :param since: the starts of the periods, in epoch seconds
         """
         if not since:
             return {}
@@ -141,21 +141,22 @@ class EndedCosts:
         return found
 
     def _changed(self, session: Session, since: float, now: float) -> StaleDays:
-        """The days of which something may have changed."""
+        """Return the days that may have changed."""
         if self._checked_at is None:
             return StaleDays(frozenset(), -1)
         changed = JobRow.changed_at >= self._checked_at - SECONDS_APART, JobRow.ended_at >= since
         days = {int(at // SECONDS_PER_DAY) for at in session.scalars(select(JobRow.ended_at).where(*changed)) if at}
-        # Not the day of the oldest job that is left: it may have been reported only after younger ones were forgotten.
+        # The day of the oldest stored job would be wrong: it may have been reported only after younger jobs were
+        # deleted.
         of_jobs = UsageRow.jobs > 0, UsageRow.day >= int(since // SECONDS_PER_DAY)
         forgotten = session.scalar(select(func.max(UsageRow.day)).where(*of_jobs))
         return StaleDays(frozenset(days | {int(now // SECONDS_PER_DAY)}), -1 if forgotten is None else forgotten)
 
 
 class StaleDays(NamedTuple):
-    """Days that are summed up again.
+    """The days that have to be summed up again.
 
-    :param forgotten: the last one of which jobs are forgotten, and may have been since
+    :param forgotten: the last day with deleted jobs; it and all days before it are summed up again
     """
 
     days: frozenset[int]
@@ -169,14 +170,14 @@ def spending(
     tags: Callable[[str], str | None],
     ended: EndedCosts | None = None,
 ) -> list[BudgetUse]:
-    """How budgets stand: what their jobs have cost in this period.
+    """Return the state of budgets: what their jobs have cost in the current period.
 
-    What a job has cost that began before the period counts by the part of its time that is in it. Jobs that were
-    forgotten count by the day on which they ended.
+    A job that started before the period counts with the part of its running time within the period. A deleted job
+    counts on the day on which it ended.
 
     :param now: epoch seconds
-    :param tags: says which tags a Dag has now, as JSON
-    :param ended: what is known of earlier days since the last time; None: nothing is
+    :param tags: returns the current tags of a Dag, as JSON
+    :param ended: the sums of earlier days from the last call; None: sum up all days
     """
     budgets = list(budgets)
     periods = {budget.name: budget.period(now) for budget in budgets}
@@ -205,13 +206,13 @@ def spending(
 
 
 def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[TenantCosts]:
-    """What jobs have cost since a time, by whose they are."""
+    """Yield the cost of jobs since a time, by tenant."""
     cpus = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     end = func.coalesce(JobRow.ended_at, now)
     begun = case((JobRow.started_at < since, since), else_=JobRow.started_at)
     seconds = case((end > begun, end - begun), else_=0.0)
     whole = case((end > JobRow.started_at, end - JobRow.started_at), else_=1.0)
-    # Cpus cannot be exceeded as memory can, so who asks for less than it takes is charged for that.
+    # Unlike memory, cpus can be used beyond the request, so a job is charged for the larger of the two.
     asked, used = cpus * seconds, func.coalesce(JobRow.cpu_seconds, 0.0) * seconds / whole
     at_work = JobRow.state.in_(AT_WORK)
     usd = case((JobRow.state == State.RUNNING, cpu_hour() * cpus * seconds / 3600), else_=JobRow.usd * seconds / whole)
@@ -227,7 +228,7 @@ def _costs(session: Session, since: float, now: float, *which: Any) -> Iterable[
 
 
 def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | None]) -> Iterable[TenantCosts]:
-    """The same of jobs that were deleted; their Dags have the tags that they have now."""
+    """Yield the cost of deleted jobs by tenant, with the current tags of their Dags."""
     asked, used = UsageRow.cpu_seconds, UsageRow.cpu_seconds_used
     cpu_seconds = func.sum(case((used > asked, used), else_=asked))
     query = select(UsageRow.team, UsageRow.dag_id, UsageRow.dag_owner, func.sum(UsageRow.usd), cpu_seconds).where(
@@ -240,10 +241,10 @@ def _of_forgotten(session: Session, since: float, tags: Callable[[str], str | No
 
 
 def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> list[BudgetUse]:
-    """Store how budgets stand; those that are none any more are forgotten.
+    """Store the state of budgets, and delete those no longer declared.
 
-    :returns: those of which is to be warned now: so much is spent, and in this period nothing was said of it since its
-        amount is the present one
+    :returns: the budgets for which a warning is due: they are nearly spent, and there was no warning in this period for
+        the present amount
     """
     names = [each.budget.name for each in found]
     session.execute(delete(BudgetRow).where(BudgetRow.name.not_in(names)))
@@ -268,7 +269,7 @@ def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> li
             session.add(row)
         else:
             if (row.most, row.unit) != (budget.most, budget.unit.value):
-                row.warned = None  # that was of another amount
+                row.warned = None  # the warning was about another amount
             for name, value in values.items():
                 setattr(row, name, value)
         if each.is_near and row.warned != each.since:
@@ -279,37 +280,39 @@ def save_spending(session: Session, found: Sequence[BudgetUse], at: float) -> li
 
 
 def budgets(session: Session) -> Sequence[BudgetRow]:
-    """How budgets stood when the controller looked last, by name."""
+    """Return the budgets by name, as last stored by the controller."""
     return session.scalars(select(BudgetRow).order_by(BudgetRow.name)).all()
 
 
 def lift(session: Session, name: str, by: str) -> str:
-    """Lift a budget for its period; returns what came of it."""
+    """Lift a budget until its next period; return the outcome as text."""
     row = session.get(BudgetRow, name)
     if row is None:
-        return "there is no such budget (any more)"
+        return "the budget no longer exists"
     row.lifted, row.lifted_by = row.since, by[:LONGEST_NAME]
     session.flush()
     return "it is lifted until its next period"
 
 
 def restore(session: Session, name: str) -> str:
-    """Let a budget hold again that was lifted; returns what came of it."""
+    """Enforce a lifted budget again; return the outcome as text."""
     row = session.get(BudgetRow, name)
     if row is None:
-        return "there is no such budget (any more)"
+        return "the budget no longer exists"
     row.lifted = row.lifted_by = None
     session.flush()
-    return "it holds again"
+    return "it is enforced again"
 
 
 def named(session: Session, name: str) -> BudgetRow:
-    """A budget.
+    """Return a budget.
 
-    :raises LookupError: there is none of this name
+    :raises LookupError: there is no budget of this name
     """
     row = session.get(BudgetRow, name)
     if row is None:
-        valid = ", ".join(each.name for each in budgets(session)) or "none; [[budgets]] of the sites file has them"
+        valid = (
+            ", ".join(each.name for each in budgets(session)) or "none; declare them in [[budgets]] of the sites file"
+        )
         raise LookupError(f"there is no budget {shortened(name)}; valid: {valid}")
     return row

@@ -1,4 +1,4 @@
-"""Sites in the store: which there are, and whether they answer."""
+"""Sites in the store: their configuration, and whether they answer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def to_text(barred: Mapping[str, Reason]) -> str:
-    """Why queues of a site take no jobs, as it is stored."""
+    """Serialize the reasons why queues of a site take no jobs."""
     return json.dumps({queue: reason.to_data() for queue, reason in barred.items()})
 
 
 def of_text(text: str | None) -> dict[str, Reason]:
-    """Why queues of a site take no jobs, as it was stored; empty: all queues take jobs.
+    """Return why queues of a site take no jobs; empty: all queues take jobs.
 
-    :raises ValueError: the text is of another version
+    :raises ValueError: another version wrote the text
     """
     found = json.loads(text) if text else {}
     return {queue: Reason.of_data(data, is_whole=False) for queue, data in found.items()}
 
 
 def save(session: Session, rows: Iterable[SiteRow]) -> None:
-    """Replace what is known of all sites; when each answered last, and who has paused it, stay."""
+    """Replace the rows of all sites, but keep when each last answered and who paused it."""
     kept = {row.name: row for row in rows}
     session.execute(delete(SiteRow).where(SiteRow.name.not_in(kept)), execution_options={"synchronize_session": False})
     for row in kept.values():
@@ -44,10 +44,10 @@ def save(session: Session, rows: Iterable[SiteRow]) -> None:
 def note_answers(
     session: Session, troubles: Mapping[str, str | None], barred: Mapping[str, Mapping[str, Reason]], now: float
 ) -> None:
-    """Note which sites answer.
+    """Record which sites answer.
 
-    :param troubles: of each site why it does not, as text; None: it does
-    :param barred: of sites that have queues which take no jobs for now: why, by the names of these
+    :param troubles: why each site does not answer, as text; None: it does
+    :param barred: by site, why some of its queues take no jobs for now, by queue
     """
     for name, trouble in troubles.items():
         values: dict[str, object] = {

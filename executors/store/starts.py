@@ -1,8 +1,7 @@
-"""When jobs that wait are expected to start: by plans, by batch systems, by those before them, by earlier waits.
-Page, API and commands all say what is found out here.
+"""The expected starts of waiting jobs, as shown by the page, the API and the commands.
 
-It is found out when somebody looks. What is shown first of a job is kept, so that it can be measured how often that
-came true.
+They follow from plans, batch systems, the jobs ahead, and earlier waits, and are computed on demand. The first estimate
+shown for a job is stored, to measure how often estimates come true.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ if TYPE_CHECKING:
     from lading.scheduling.reasons import Reason
 
 WAITING = (State.QUEUED, State.ATTEMPTED, State.PLACED)
-# Limits on how many tries, tasks and jobs are read: the last tries of a task, tasks at a time, last jobs of a site.
+# Limits on what is read: the last tries of a task, the tasks at a time, the last jobs of a site.
 MOST_TRIES, MOST_TASKS, MOST_OF_SITE = 50, 100, 200
 SECONDS_OF_SITE = 7 * 86400.0
-# Of limits that Dags set to their own jobs, those are looked at for which most wait: there may be one for each run.
+# Only the limits that hold back most jobs are considered, because each run may have one of its own.
 MOST_PLACES = 3
-# How many end in an hour is found out by the last hour; where too few have, by the last day.
+# Rates are measured over the last hour, or over the last day if too few jobs ended in the last hour.
 SECONDS_OF_RATE = (3600.0, 86400.0)
-# The codes of limits that a Dag sets to its own jobs.
+# The codes of limits that a Dag sets for its own jobs.
 LIMITED = tuple(code.key for code in CODES.values() if code.kind == "max_instances")
-# Those that were queued within so many seconds are counted together.
+# Jobs queued within this many seconds are counted together.
 SECONDS_TOGETHER = 60.0
 WAITED = JobRow.started_at - QUEUED
 COLUMNS = (
@@ -57,15 +56,15 @@ COLUMNS = (
     JobRow.priority, JobRow.queued_at, JobRow.planned_start, JobRow.native_start, JobRow.reason, JobRow.reason_code,
     JobRow.said_at,
 )  # fmt: skip
-# What starts at once needs no forecast, seconds.
+# Jobs that start within this many seconds need no estimate.
 SECONDS_UNTIL_SAID = 30.0
-# A plan is stored again where it differs by so many seconds, and by this part of what is left.
+# A planned start is stored again if it moves by this many seconds and by this part of the remaining time.
 LEAST_MOVE, PART_OF_MOVE = 10.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class NoStart:
-    """Why no start of a job that waits is expected until somebody, or a new period, changes something.
+    """A waiting job is held until somebody, or a new period, changes something, so it has no expected start.
 
     :param text: what holds it
     """
@@ -74,10 +73,10 @@ class NoStart:
 
 
 def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
-    """When those of these jobs will start that wait, or what holds them, by token, as far as anything says it.
+    """Return when waiting jobs will start, or what holds them, by token, as far as there is an estimate.
 
-    :param jobs: with their :data:`COLUMNS`
-    :param now: epoch seconds, by the clock of the controller
+    :param jobs: with their :data:`COLUMNS`; those that do not wait are ignored
+    :param now: epoch seconds, by the controller's clock
     """
     waiting = [job for job in jobs if job.state in WAITING]
     if not waiting:
@@ -88,9 +87,9 @@ def expected_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[s
 
 
 class Outlook:
-    """When jobs that wait will start: the same of one job, of those of a run, and of the last of a group.
+    """Estimates when jobs start: a single job, the jobs of a run, or the last job of a group.
 
-    :param jobs: of which alone it is asked; None: of any
+    :param jobs: the jobs to estimate; None: any
     """
 
     def __init__(self, session: Session, now: float, jobs: Sequence[Any] | None = None) -> None:
@@ -106,11 +105,11 @@ class Outlook:
         return Backlogs(self.session, self.held, self.now, asked)
 
     def is_unsaid(self, job: Any) -> bool:
-        """Whether neither a plan nor a batch system says when a job starts."""
+        """Whether neither a plan nor a batch system predicts the start of a job."""
         return job.planned_start is None and not is_still_expected(self.now, job.native_start)
 
     def learn(self, jobs: Iterable[Any]) -> None:
-        """Read how long tries like those of these jobs have waited."""
+        """Read how long earlier tries like these jobs waited."""
         unsaid = [job for job in jobs if self.is_unsaid(job) and self.held.by(job) is None]
         tasks = {(job.dag_id, job.task_id) for job in unsaid if job.dag_id and job.task_id} - self.tasks.keys()
         self.tasks |= waits_of_tasks(self.session, tasks)
@@ -118,10 +117,10 @@ class Outlook:
         self.sites |= waits_of_sites(self.session, sites, self.now)
 
     def start(self, job: Any, *, is_last: bool = False, by_task: bool = True) -> ExpectedStart | NoStart | None:
-        """When a job that waits will start, or what holds it; None: nothing says it.
+        """Return when a waiting job will start, or what holds it; None: there is no estimate.
 
-        :param is_last: whether the last of those is meant that were queued with it
-        :param by_task: whether earlier tries of its task may say it, whose name is said then
+        :param is_last: whether to estimate the last of the jobs counted together with it
+        :param by_task: whether earlier tries of its task may be used; the estimate then names the task
         """
         if (text := self.held.by(job)) is not None:
             return NoStart(text)
@@ -135,7 +134,7 @@ class Outlook:
         return expected_start(self.now, queued_at, job.planned_start, job.native_start, past, before)
 
     def known_starts(self, row: Any) -> list[ExpectedStart]:
-        """The last starts that plans and batch systems say of jobs that are counted together."""
+        """Return the latest starts that plans and batch systems predict for jobs counted together."""
         found = (
             expected_start(self.now, row.queued_at, row.last_planned),
             expected_start(self.now, row.queued_at, native=row.last_native),
@@ -143,9 +142,9 @@ class Outlook:
         return [start for start in found if start is not None]
 
     def last_start(self, why: Collection[Why], dags: Collection[str]) -> ExpectedStart | NoStart | None:
-        """When the last of those jobs is expected to start that wait for this; None if any of them has no estimate.
+        """Return when the last job that waits for these reasons will start; None if any of them has no estimate.
 
-        :param dags: of whose tasks something may be said
+        :param dags: the Dags whose task names may appear in the estimate
         """
         rows = [row for row in self.backlogs.rows if why_of(row.reason, row) in why]
         held = Counter[str]()
@@ -164,7 +163,7 @@ class Outlook:
                 last[place] = max(last.get(place, row), row, key=turn_of)
         for place, _ in sorted(unsaid.items(), key=lambda each: (-each[1], str(each[0])))[:MOST_PLACES]:
             job = self._last_job(last[place])
-            if job is None:  # it has begun since they were counted
+            if job is None:  # it has started since the jobs were counted
                 continue
             self.learn([job])
             start = self.start(job, is_last=True, by_task=job.dag_id in dags)
@@ -174,7 +173,7 @@ class Outlook:
         return max(found, key=lambda each: each.at, default=None)
 
     def _last_job(self, row: Any) -> Any:
-        """The last of those that are counted together of which nobody says when they start."""
+        """Return the last of the jobs counted together whose start is not predicted by a plan or batch system."""
         query = select(*COLUMNS).where(
             JobRow.state == row.state, JobRow.priority == row.priority,
             JobRow.queued_at.between(row.oldest, row.queued_at), unsaid_at(self.now),
@@ -189,12 +188,12 @@ class Outlook:
 
 
 def commonest(held: Counter[str]) -> tuple[str, int]:
-    """What holds most of some jobs, and how many."""
+    """Return what holds most of the jobs, and how many."""
     return max(held.items(), key=lambda each: (each[1], each[0]))
 
 
 class HeldJobs:
-    """What holds jobs that wait, as their reasons and their sites say."""
+    """What holds waiting jobs, according to their reasons and their sites."""
 
     def __init__(self, session: Session) -> None:
         rows = session.execute(select(SiteRow.name, SiteRow.paused_by, SiteRow.trouble))
@@ -203,29 +202,28 @@ class HeldJobs:
         }
 
     def by(self, job: Any) -> str | None:
-        """What holds a job, as text; None: nothing does."""
         if (text := held_because(job.reason_code)) is not None:
             return text
         code = self.sites.get(site_of(job) or "")
-        # What a paused site has been given starts all the same.
+        # Jobs that a paused site has already been given still start.
         return None if code == "paused" and job.state == State.PLACED else held_because(code)
 
 
 def site_of(job: Any) -> str | None:
-    """The site that a job was given to, or waits for; None: any."""
+    """Return the site that a job was given to or waits for; None: any."""
     found: str | None = job.site or (None if job.reason is None else job.reason.site) or job.site_hint
     return found
 
 
-# Of what jobs wait for the same: a site (None: any), a task of a Dag, or a run.
+# What a job waits for: ("site", site or None for any, None), ("task", Dag, task) or ("run", Dag, run).
 Place = tuple[str, str | None, str | None]
-# Why jobs wait, as far as it matters for their start: the code and limit of their reason, and whose limit it is (a
-# Dag's), or at which site.
+# Why a job waits, as far as it matters for its start: the code and limit of its reason, and the Dag that sets the
+# limit, or the site.
 Why = tuple[str | None, str | None, str | None]
 
 
 def place_of(job: Any) -> Place:
-    """What a job waits for: room at a site, or the end of others of its task or run, whose number is limited."""
+    """Return what a job waits for: room at a site, or room within a limit of its task or run."""
     if job.reason_code not in LIMITED:
         return "site", site_of(job), None
     is_of_run = job.reason_code.startswith("run_")
@@ -233,9 +231,9 @@ def place_of(job: Any) -> Place:
 
 
 def why_of(reason: Reason | None, job: Any) -> Why:
-    """Why a job waits: a limit that its Dag sets is that of no other Dag.
+    """Return why a job waits; a limit that a Dag sets is distinct from that of any other Dag.
 
-    :param job: its ``reason_code``, ``reason_limit``, ``dag_id`` and ``site``
+    :param job: a row with ``reason_code``, ``reason_limit``, ``dag_id`` and ``site``
     """
     if job.reason_code in LIMITED:
         return job.reason_code, job.reason_limit, job.dag_id
@@ -243,27 +241,27 @@ def why_of(reason: Reason | None, job: Any) -> Why:
 
 
 def turn_of(row: Any) -> tuple[bool, int, float]:
-    """The order in which jobs that are counted together start."""
+    """Return the sort key for the order in which jobs start."""
     return row.state != State.PLACED, -row.priority, row.queued_at
 
 
 def unsaid_at(now: float) -> ColumnElement[bool]:
-    """The condition for jobs of which neither a plan nor a batch system says when they start."""
+    """Return the condition for jobs whose start is not predicted by a plan or batch system."""
     is_silent = or_(JobRow.native_start.is_(None), JobRow.native_start < now - LATE_SECONDS)
     return and_(JobRow.planned_start.is_(None), is_silent)
 
 
 def together(session: Session, now: float, whose: Mapping[str, Any], *conditions: Any) -> Sequence[Any]:
-    """The jobs that wait, those together that were queued within a minute and start alike.
+    """Return the waiting jobs, counted together if they were queued within a minute and start alike.
 
-    :param whose: the Dag, run and task by which they are told apart besides
+    :param whose: the columns of Dag, run and task by which they are also told apart
     """
     columns = (
         JobRow.site, JobRow.site_hint, JobRow.state, JobRow.priority, JobRow.reason_code, JobRow.reason_limit,
-        # It is read for the site that it is about, and its amounts tell many jobs apart.
+        # Only needed for its site; grouping by its amounts as well would split the jobs into many groups.
         case((JobRow.site.is_(None), JobRow.reason)).label("reason"),
         *(column.label(name) for name, column in whose.items()),
-        # Databases cut this off or round it: which minute that is does not matter.
+        # Some databases truncate and some round; either way, jobs of about a minute share a value.
         cast(JobRow.queued_at / SECONDS_TOGETHER, Integer).label("since"),
     )  # fmt: skip
     is_unsaid = unsaid_at(now)
@@ -283,7 +281,7 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
         func.max(each.c.planned_start).label("last_planned"),
         func.max(each.c.native_start).label("last_native"),
         func.sum(each.c.unsaid).label("unsaid"),
-        # As those are asked for of which neither says it.
+        # The group stands for its jobs without a predicted start.
         null().label("planned_start"),
         null().label("native_start"),
     )
@@ -292,10 +290,10 @@ def together(session: Session, now: float, whose: Mapping[str, Any], *conditions
 
 @dataclass(slots=True)
 class Turn:
-    """Jobs that wait for the same and were queued within a minute.
+    """Jobs that wait for the same thing and were queued within a minute.
 
     :param oldest: when the first of them was queued
-    :param newest: when the last of them was
+    :param newest: when the last of them was queued
     """
 
     jobs: int
@@ -304,9 +302,9 @@ class Turn:
 
 
 class Backlogs:
-    """The jobs that wait for the same, in the order in which they start, and how fast that goes.
+    """The jobs waiting for the same thing, in the order in which they start, and the rate at which they start.
 
-    :param asked: the jobs of which alone it is asked; None: of any
+    :param asked: the only jobs to estimate; None: any
     """
 
     def __init__(self, session: Session, held: HeldJobs, now: float, asked: Sequence[Any] | None = None) -> None:
@@ -341,9 +339,9 @@ class Backlogs:
         self.rates: dict[Place, float | None] = {}
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
-        """What is before a job.
+        """Return the backlog ahead of a job.
 
-        :param is_last: whether the last of those is meant that were queued with it
+        :param is_last: whether to estimate the last of the jobs counted together with it
         """
         place = place_of(job)
         turns, sums = self.turns.get(place, []), self.sums.get(place, [0])
@@ -352,12 +350,12 @@ class Backlogs:
         before = float(sums[at])
         if at and turns[at - 1][0][:2] == key[:2] and job.queued_at <= (with_it := turns[at - 1][1]).newest:
             is_last = is_last or job.queued_at == with_it.newest > with_it.oldest
-            # Of those that were queued with it as many are before it as behind it.
+            # Of the jobs counted together with it, half are assumed to start before it.
             before -= 1 if is_last else (with_it.jobs + 1) / 2
         return Backlog(before, self.rate(place), place_text(place), is_shared=job.state == State.PLACED)
 
     def rate(self, place: Place) -> float | None:
-        """How many of those that wait for the same end in a second at full load."""
+        """Return how many jobs per second end at full load; None: unknown."""
         if place not in self.rates:
             found = (self._rate(place, seconds) for seconds in SECONDS_OF_RATE)
             self.rates[place] = next((rate for rate in found if rate is not None), None)
@@ -384,7 +382,7 @@ class Backlogs:
 
 
 def place_text(place: Place) -> str:
-    """What ends the jobs before it, as the subject of a sentence, with its verb."""
+    """Return who finishes the jobs ahead, as subject and verb of a sentence."""
     sort, first, second = place
     if sort == "site":
         return "all sites finish" if first is None else f"site {first} finishes"
@@ -392,7 +390,7 @@ def place_text(place: Place) -> str:
 
 
 def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
-    """How long the last tries of tasks have waited, seconds, by Dag and task; of :data:`MOST_TASKS` of them at most."""
+    """Return how long the last tries of at most :data:`MOST_TASKS` tasks waited, in seconds, by Dag and task."""
     found = {}
     for dag_id, task_id in sorted(tasks)[:MOST_TASKS]:
         ended = (JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
@@ -402,10 +400,10 @@ def waits_of_tasks(session: Session, tasks: Iterable[tuple[str, str]]) -> dict[t
 
 
 def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[str, list[float]]:
-    """How long the batch jobs at sites that began last have waited since they were queued, seconds, by site."""
+    """Return how long the latest batch jobs of each site waited from queueing to start, in seconds."""
     found = {}
     for site in sorted(sites):
-        # The index of starts has the sites.
+        # With the site in its condition, the query is served by the index of starts alone.
         begun = (JobRow.site == site, JobRow.started_at >= now - SECONDS_OF_SITE)
         last = select(WAITED, JobRow.submitted_at).where(*begun).order_by(JobRow.started_at.desc()).limit(MOST_OF_SITE)
         rows = session.execute(last)
@@ -416,11 +414,11 @@ def waits_of_sites(session: Session, sites: Iterable[str], now: float) -> dict[s
 def note_plans(
     session: Session, planned: Mapping[str, float], before: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Store when waiting jobs are planned to start, where that has changed.
+    """Store the planned starts of waiting jobs that have moved.
 
     :param planned: by token, epoch seconds
     :param before: what is stored
-    :returns: what is stored now, which a plan that slips a little each time must not follow
+    :returns: what is stored now; a plan that slips a little each time is compared with this, not with the last plan
     """
     changed: dict[str, float | None] = dict.fromkeys(before.keys() - planned.keys())
     for token, at in planned.items():
@@ -436,17 +434,17 @@ def note_plans(
 
 
 def stored_plans(session: Session) -> dict[str, float]:
-    """When waiting jobs are planned to start, as an earlier controller may have stored it; by token."""
+    """Return the stored planned starts of waiting jobs by token; an earlier controller may have stored them."""
     waiting = JobRow.state.in_(WAITING), JobRow.planned_start.is_not(None)
     query = select(JobRow.token, JobRow.planned_start).where(*waiting)
     return {token: at for token, at in session.execute(query) if at is not None}
 
 
 def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, ExpectedStart | NoStart]:
-    """The same for somebody who looks: what is shown first of a job is kept.
+    """Return expected starts to show to a user; the first estimate shown for a job is stored.
 
     :param jobs: with their :data:`COLUMNS`
-    :param now: epoch seconds, by the clock of the controller
+    :param now: epoch seconds, by the controller's clock
     """
     jobs = list(jobs)
     found = expected_starts(session, jobs, now)
@@ -455,7 +453,7 @@ def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, 
     new = [job.token for job in jobs if job.token in expected and job.said_at is None and job.queued_at < since]
     rows = []
     for chunk in chunks(new):
-        # One that the controller changes now is kept the next time: who only looks waits for nobody.
+        # A row that the controller is changing is skipped until next time, so that viewing never waits for a lock.
         free = select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.said_at.is_(None))
         for token in session.scalars(free.with_for_update(skip_locked=True)):
             start = expected[token]
@@ -471,10 +469,10 @@ def show_starts(session: Session, jobs: Iterable[Any], now: float) -> dict[str, 
 
 
 class Accuracy(NamedTuple):
-    """How often what was said of starts came true.
+    """How often estimates of starts came true.
 
-    :param said: of how many jobs that have started something was said
-    :param within: how many of them started within the interval that was said first
+    :param said: the number of started jobs that had an estimate
+    :param within: how many of those started within the first estimated interval
     """
 
     source: StartSource
@@ -483,7 +481,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy(session: Session, since: float) -> list[Accuracy]:
-    """How often what was said came true of jobs that have started since a time, by what it rested on."""
+    """Return how often the estimates for jobs started since a time came true, by source."""
     within = case((JobRow.started_at.between(JobRow.said_since, JobRow.said_until), 1), else_=0)
     query = select(JobRow.said_source, func.count(), func.sum(within)).where(
         JobRow.started_at >= since, JobRow.said_since.is_not(None)

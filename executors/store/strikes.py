@@ -1,9 +1,9 @@
-"""Strikes: under which jobs controllers have died or hung, so that none brings down one after the other.
+"""Strikes: jobs under which controllers died or hung, so that no job brings down one controller after another.
 
-A controller notes the jobs that it is about to examine, and takes the note back when it has come through, or ends in
-order. The next holder of the lease finds the notes of one that did neither. A job that was noted alone has brought
-it down: a strike. Of several any may have, so each counts as struck once at least and is examined alone from then on.
-At :data:`MOST_STRIKES` a job has failed.
+A controller marks the jobs it is about to examine, and clears the marks when it has finished or shuts down cleanly. If
+it does neither, the next holder of the lease finds the marks. If a single job was marked, it brought the controller
+down and gets a strike. If several were, any may be to blame, so each counts as struck at least once and is examined
+alone from then on. With :data:`MOST_STRIKES` strikes, a job fails.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from lading.scheduling.reasons import Reason, because
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# A job under which so many controllers have died or hung is not tried again.
+# A job under which this many controllers died or hung is not tried again.
 MOST_STRIKES = 2
-# How many mapped instances of a task that ask for the same may bring a controller down before the others fail.
+# How many mapped instances with equal requests can bring a controller down before the remaining ones fail.
 MOST_ALIKE = 2
 WAITING = State.QUEUED, State.ATTEMPTED
 WITHOUT_SYNC = {"synchronize_session": False}
 
 
 def is_struck() -> ColumnElement[bool]:
-    """Whether a controller has died or hung under a job, or may have."""
+    """Return the condition for jobs under which a controller died or hung, or may have."""
     return func.coalesce(JobRow.strikes, 0) > 0
 
 
 def note(session: Session, holder: str, tokens: Iterable[str]) -> None:
-    """Note the jobs that a controller is about to examine; commit it before that.
+    """Mark the jobs that a controller is about to examine; the caller commits before examining them.
 
-    :param holder: by which the lease is held
+    :param holder: the holder of the lease
     """
     _write(session, tokens, examined_by=holder)
 
 
 def passed(session: Session, tokens: Iterable[str]) -> None:
-    """Note that a controller has come through with these jobs: they have brought down none."""
+    """Clear the marks and strikes of jobs that a controller has examined successfully."""
     _write(session, tokens, examined_by=None, strikes=None)
 
 
 def take_back(session: Session, tokens: Iterable[str]) -> None:
-    """Take back the notes of jobs that were not examined after all."""
+    """Clear the marks of jobs that were not examined after all."""
     _write(session, tokens, examined_by=None)
 
 
 def take_all_back(session: Session, holder: str) -> None:
-    """Take back all notes of a controller that ends in order, or of which is known better what it does."""
+    """Clear all marks of a controller that shuts down cleanly or whose fate is known in more detail."""
     session.execute(
         update(JobRow)
         .where(JobRow.state.in_(WAITING), JobRow.examined_by == holder)
@@ -63,9 +63,9 @@ def take_all_back(session: Session, holder: str) -> None:
 
 
 def blame(session: Session, holder: str, token: str) -> bool:
-    """Note for a controller that has died over which job that was: what else it has noted has not brought it down.
+    """Blame one job for the death of a controller, and clear its other marks.
 
-    :returns: whether there is such a job; where there is none, it was one that is still to come
+    :returns: whether the job is stored; otherwise it was not queued yet
     """
     take_all_back(session, holder)
     session.execute(
@@ -84,10 +84,10 @@ def _write(session: Session, tokens: Iterable[str], **values: str | None) -> Non
 
 
 def charge(session: Session, holder: str) -> list[Change]:
-    """Strike the jobs that other controllers have noted and died or hung over; those struck too often have failed.
+    """Strike the jobs under which other controllers died or hung; those struck too often fail.
 
     :param holder: the holder that has just taken the lease
-    :returns: what has changed
+    :returns: the changes made
     """
     noted = session.execute(
         select(JobRow.token, JobRow.strikes, JobRow.sizing).where(
@@ -106,8 +106,7 @@ def charge(session: Session, holder: str) -> list[Change]:
 
 
 def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int]]:
-    """What those of a task and run have asked for under which controllers have died or hung too often, as it is stored:
-    the map index of each."""
+    """Return the requests of a task's jobs in a run that were struck too often, each with its map indexes."""
     dag_id, run_id, task_id = task
     map_indexes: dict[str, list[int]] = {}
     for map_index, text in session.execute(
@@ -124,11 +123,11 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
 
 
 def refusal(struck: list[int], map_index: int) -> Reason | None:
-    """Why a job is not tried that asks for the same as those; None: it is.
+    """Return why a job is not tried, given struck jobs with the same request; None: it is tried.
 
-    Mapped instances have their own inputs, so one of them says little of the next.
+    One struck mapped instance is not enough, because the others have inputs of their own.
 
-    :param struck: the map indexes of those under which controllers have died or hung too often
+    :param struck: the map indexes of jobs struck too often
     """
     if map_index in struck:
         return because("controllers_died_sizing_try")

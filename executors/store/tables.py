@@ -1,6 +1,7 @@
-"""The tables of jobs and what they used, sites, locations, instances, and requests.
+"""The tables of jobs and their usage, sites, locations, instances, and requests.
 
-The others are beside their queries: :mod:`.capacity`, :mod:`.leases`, :mod:`.data` and :mod:`.gangs.tables`.
+Other tables are defined next to their queries, as in :mod:`.capacity`, :mod:`.leases`, :mod:`.data` and
+:mod:`.gangs.tables`.
 """
 
 from __future__ import annotations
@@ -21,29 +22,27 @@ from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
 
 LONGEST_NAME = 250
-# As Airflow has it.
+# The same length as in Airflow.
 LONGEST_TEAM = 50
 
-# As the database has them in which the store is: Airflow's, or one of its own.
+# The conventions of the database that contains the store: Airflow's, or a separate one.
 conventions = current.deployment().table_conventions()
 StringID = conventions.id_type
 metadata = MetaData(schema=conventions.schema, naming_convention=conventions.naming)
 
 
 class Base(DeclarativeBase):
-    """What has a table of its own."""
+    """The base class of all tables."""
 
     metadata = metadata
-    __table__: ClassVar[Table]  # which a statement for many rows is made of
+    __table__: ClassVar[Table]  # for Core statements
 
 
-# Thousands of jobs that wait are read in each tick, and have few reasons.
+# Each tick reads thousands of waiting jobs, which share few reasons.
 _stored = lru_cache(4096)(Reason.of_json)
 
 
 class ReasonText(TypeDecorator[Reason]):
-    """A reason as JSON."""
-
     impl = Text
     cache_ok = True
 
@@ -55,22 +54,22 @@ class ReasonText(TypeDecorator[Reason]):
 
 
 def reason_values(reason: Reason | None) -> dict[str, Any]:
-    """The columns that a reason has."""
+    """Return the columns that a reason sets."""
     code, limit = (None, None) if reason is None else (reason.code, reason.limit)
     return {"reason": reason, "reason_code": code, "reason_limit": limit}
 
 
 def as_name(text: str | None) -> str | None:
-    """A name as others have it, as the columns for it take it."""
+    """Return an external name in a form that the name columns can store."""
     return None if text is None else storable(text)[:LONGEST_NAME]
 
 
 class State(str, enum.Enum):
-    """Where a job is on its way; the cause says why it ended or waits."""
+    """The state of a job; its cause says why it failed or waits."""
 
     QUEUED = "queued"
     ATTEMPTED = "attempted"
-    """No room was found for it; it sleeps until its next attempt."""
+    """No room was found; it sleeps until its next attempt."""
     PLACED = "placed"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -83,9 +82,9 @@ ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class JobRow(Base):
-    """One try of one workload. Times are seconds since the epoch, memory and disk are MiB.
+    """One try of one workload. Times are seconds since the epoch; memory and disk are in MiB.
 
-    The ids have Airflow's own type: MySQL compares only columns of the same collation.
+    The ids have Airflow's own column type, because MySQL can only compare columns of the same collation.
     """
 
     __tablename__ = "lading_job"
@@ -99,12 +98,13 @@ class JobRow(Base):
     map_index: Mapped[int] = mapped_column(Integer, default=-1)
     try_number: Mapped[int] = mapped_column(Integer, default=0)
     owner: Mapped[int | None] = mapped_column(Integer)
-    # Whose it is: Airflow's team, the owners of its Dag with ", " between them, and the tags of its Dag as JSON; None:
-    # it has none, or was stored by an older version.
+    # Airflow's team, the owners of the Dag separated by ", ", and its tags as JSON; NULL: none, or stored by an older
+    # version.
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
     dag_tags: Mapped[str | None] = mapped_column(Text)
-    # Of the executor that reports it to Airflow; None: of the one for all teams, which Dags of any team may use.
+    # The team of the executor that reports it to Airflow; NULL: the executor for all teams, which Dags of any team can
+    # use.
     executor_team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     workload: Mapped[str] = mapped_column(Text)
 
@@ -114,118 +114,119 @@ class JobRow(Base):
     gpus: Mapped[float] = mapped_column(Double)
     memory_limit: Mapped[int | None] = mapped_column(Integer)
     time_limit: Mapped[int | None] = mapped_column(Integer)
-    # Which of cpus and memory Lading chooses by what earlier tries have used, as JSON (see
-    # lading.scheduling.insight.auto); None: none.
+    # Which of cpus and memory Lading chooses from what earlier tries used, as JSON (see
+    # lading.scheduling.insight.auto); NULL: neither.
     chosen: Mapped[str | None] = mapped_column(Text)
     site_hint: Mapped[str | None] = mapped_column(String(64))
     instance_type: Mapped[str | None] = mapped_column(String(64))
     arch: Mapped[str | None] = mapped_column(String(32))
     os: Mapped[str | None] = mapped_column(String(32))
-    # In alphabetical order, with commas between them.
+    # Sorted and separated by commas.
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)
-    # The places of which it may use any, and how one is chosen, as JSON (see lading.scheduling.matching.stops).
+    # The places it can use and how one is chosen, as JSON (see lading.scheduling.matching.stops).
     targets: Mapped[str | None] = mapped_column(Text)
-    # What it asks for and can do without, as JSON (see lading.scheduling.matching.rules); None: nothing.
+    # Requirements that rules can relax, as JSON (see lading.scheduling.matching.rules); NULL: none.
     soft: Mapped[str | None] = mapped_column(Text)
-    # How the processes of its batch job lie on nodes; None: it is one process. Of a range of nodes the most, until
-    # it is known how many it has got.
+    # How the processes of its batch job are laid out on nodes; NULL: a single process. If a range of nodes was
+    # requested, this is the maximum until the number granted is known.
     nodes: Mapped[int | None] = mapped_column(Integer)
     ppn: Mapped[int | None] = mapped_column(Integer)
     threads: Mapped[int | None] = mapped_column(Integer)
     priority: Mapped[int] = mapped_column(Integer)
-    # How many machines its task, and its run, may use at once, and how many jobs of them may be at work.
+    # How many machines its task and its run can use at once, and how many of their jobs can be placed or running.
     max_instances: Mapped[int | None] = mapped_column(Integer)
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
     max_jobs: Mapped[int | None] = mapped_column(Integer)
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     max_usd: Mapped[float | None] = mapped_column(Double)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.sizing.sizing).
+    # What the resources depend on, as JSON, until they have been computed (see lading.executors.sizing.sizing).
     sizing: Mapped[str | None] = mapped_column(Text)
-    # The lease holder that examines it, and how many have died or hung over it (see lading.executors.store.strikes).
+    # The lease holder that examines it, and how many died or hung while doing so (see lading.executors.store.strikes).
     examined_by: Mapped[str | None] = mapped_column(String(36))
     strikes: Mapped[int | None] = mapped_column(Integer)
-    # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
+    # The token of its gang, and the gang terms from its hints, as JSON; NULL: it starts alone.
     gang: Mapped[str | None] = mapped_column(String(36))
     gang_terms: Mapped[str | None] = mapped_column(Text)
-    # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
+    # Its input files as JSON, with the bytes of each address (0: unknown), if a policy uses them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
-    # The values of its inputs, as JSON, where a plugin asks for them (see lading.executors.sizing.inputs).
+    # The values of its inputs as JSON, if a plugin uses them (see lading.executors.sizing.inputs).
     input_values: Mapped[str | None] = mapped_column(Text)
-    # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
+    # The files staged for it as JSON, with the staged path of each address (null: not staged yet).
     stage: Mapped[str | None] = mapped_column(Text)
-    # Bytes of its inputs, where a hint has asked for them; below 0: they have none, but so many elements in lists.
+    # The bytes of its inputs, if a hint uses them; if there are none, minus the number of elements in its lists.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
     state: Mapped[str] = mapped_column(String(12))
     cause: Mapped[str | None] = mapped_column(String(20))
-    # Why it waits, or how it has ended: a code with parameters; the code, and the limit that is reached, for queries.
+    # Why it waits, or how it ended: a code with parameters. The code and the limit reached are separate columns for
+    # queries.
     reason: Mapped[Reason | None] = mapped_column(ReasonText)
     reason_code: Mapped[str | None] = mapped_column(String(LONGEST_CODE))
     reason_limit: Mapped[str | None] = mapped_column(String(LONGEST_LIMIT))
-    # Why it is to be ended; None: it is not.
+    # Why it is being cancelled; NULL: it is not.
     cancel: Mapped[Reason | None] = mapped_column(ReasonText)
     unreported: Mapped[bool] = mapped_column(Boolean, default=False)
     news: Mapped[int] = mapped_column(Integer, default=0)
     site: Mapped[str | None] = mapped_column(String(64))
     location: Mapped[str | None] = mapped_column(String(250))
-    # The queue of a batch site that its target names; None: that of its hints, or of the site.
+    # The queue of a batch site that its target names; NULL: the queue of its hints, or of the site.
     queue: Mapped[str | None] = mapped_column(String(250))
-    # The rule by which it has got less than it wished, or something else, and the columns that have changed with it, as
-    # JSON; None: by none.
+    # The rule that relaxed its request, and the columns that the rule changed, as JSON; NULL: no rule was applied.
     rule: Mapped[str | None] = mapped_column(String(64))
     asked: Mapped[str | None] = mapped_column(Text)
-    # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
+    # The id of its batch job, or of the allocation it runs in, and the batch system's name of the node.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
-    # Why it was not given to a site that comes before its own; None: it was.
+    # Why it was not given to a site that comes before its own; NULL: it was given to the first.
     placed_because: Mapped[Reason | None] = mapped_column(ReasonText)
     expires_at: Mapped[float | None] = mapped_column(Double)
-    # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
+    # The cpus of its location below those it has; NULL: it has not started, or its location is not a machine.
     lane: Mapped[float | None] = mapped_column(Double)
 
     queued_at: Mapped[float] = mapped_column(Double)
     placed_at: Mapped[float | None] = mapped_column(Double)
-    # When its own batch job first reported.
+    # When its own batch job was first reported.
     submitted_at: Mapped[float | None] = mapped_column(Double)
     started_at: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
     exit_code: Mapped[int | None] = mapped_column(Integer)
     peak_memory: Mapped[int | None] = mapped_column(Integer)
     cpu_seconds: Mapped[float | None] = mapped_column(Double)
-    # Whether its try was given back to its task (see the module free_tries); None: no.
+    # Whether its try was given back to its task (see the module free_tries); NULL: no.
     given_back: Mapped[bool | None] = mapped_column(Boolean)
-    # What it has cost; None: it has not ended, or its site has no price.
+    # Its cost; NULL: it has not ended, or its site has no price.
     usd: Mapped[float | None] = mapped_column(Double)
-    # While it waits: when its batch system, and the plan of its site, have it start; None: they do not say it.
+    # While it waits: the start predicted by its batch system and by the plan of its site; NULL: no prediction.
     native_start: Mapped[float | None] = mapped_column(Double)
     planned_start: Mapped[float | None] = mapped_column(Double)
-    # When a start was said to be expected first, from when to when, and by what (see lading.scheduling.insight.starts).
+    # When an expected start was first shown, its interval, and its source (see lading.scheduling.insight.starts).
     said_at: Mapped[float | None] = mapped_column(Double)
     said_since: Mapped[float | None] = mapped_column(Double)
     said_until: Mapped[float | None] = mapped_column(Double)
     said_source: Mapped[str | None] = mapped_column(String(12))
-    # When anything of it was changed but whether it was reported to Airflow and why it waits in the queue; None: it was
-    # stored by an older version. It has an index: PostgreSQL would enter a waiting job anew into all of them.
+    # When it last changed, apart from being reported to Airflow and its reason while queued; NULL: stored by an older
+    # version. Those updates leave this column alone because it is indexed, and PostgreSQL would add a new entry to
+    # every index of the row.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_job_unreported", "owner", "unreported"),
         Index("lading_job_waiting", "state", "priority", "queued_at"),
-        # Of a job that waits PostgreSQL enters nothing where it has nothing.
+        # PostgreSQL adds no index entry for a waiting job.
         Index("lading_job_ended", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
-        # By it the jobs are found that have begun at a site since a time. Nothing needs its last column any more.
+        # Finds the jobs started at a site since a time. The last column is no longer needed.
         Index("lading_job_started", "started_at", "site", "dag_id", postgresql_where=text("started_at IS NOT NULL")),
         Index("lading_job_changed", "changed_at"),
         Index("lading_job_gang", "gang", "state", postgresql_where=text("gang IS NOT NULL")),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
-        # By these the page finds the youngest of millions (see lading.plugin.ui.queries.explorer). What changes with
-        # each step of a job is in none of them: ticks would pay for it.
+        # With these the page finds the latest of millions of jobs (see lading.plugin.ui.queries.explorer). No index
+        # contains a column that changes with every step of a job, which would slow down ticks.
         Index("lading_job_queued", "queued_at", "token"),
         Index("lading_job_dag", "dag_id", "queued_at"),
         Index("lading_job_cause", "cause", "ended_at", postgresql_where=text("cause IS NOT NULL")),
@@ -242,7 +243,7 @@ class JobRow(Base):
 
     @property
     def remedy(self) -> str | None:
-        """What to do about it if it waits or has failed; None: nothing is known to be."""
+        """What to do about its waiting or failure; None: nothing is known to help."""
         if self.state == State.SUCCEEDED or (self.state == State.RUNNING and self.reason is None):
             return None
         if self.reason is not None and (self.state in LIVE or self.reason.meaning.kind != "other"):
@@ -252,7 +253,7 @@ class JobRow(Base):
 
     @validates("reason")
     def _with_code(self, _: str, reason: Reason | None) -> Reason | None:
-        """The columns that follow from a reason are set with it."""
+        """Set the columns that follow from a reason together with it."""
         found = reason_values(reason)
         self.reason_code, self.reason_limit = found["reason_code"], found["reason_limit"]
         return reason
@@ -263,7 +264,7 @@ class JobRow(Base):
 
     @property
     def layout(self) -> Layout | None:
-        """How its processes lie on nodes; None: it has none."""
+        """How its processes are laid out on nodes; None: it has no layout."""
         if self.nodes is None:
             return None
         least = soft(self.soft).least.get(NODES)
@@ -271,8 +272,10 @@ class JobRow(Base):
 
 
 class UnseenRow(Base):
-    """A job that was queued, or changed while it waits, by others than the controller that acts; it takes that into its
-    queue and deletes the row (see :mod:`lading.executors.store.queued`)."""
+    """A notice for the acting controller that another process queued or changed a waiting job.
+
+    The controller rereads the job and deletes the row (see :mod:`lading.executors.store.queued`).
+    """
 
     __tablename__ = "lading_unseen"
 
@@ -281,34 +284,38 @@ class UnseenRow(Base):
 
 
 class UsageRow(Base):
-    """What the tries of a task used that ended on one day at one site; jobs are counted here when their own rows are
-    deleted, and with no Dag what no job was charged of machines (see :mod:`lading.executors.store.usage`)."""
+    """What the tries of a task that ended on one day at one site used.
+
+    Jobs are added when their own rows are deleted. Rows without a Dag keep the machine time not charged to any job (see
+    :mod:`lading.executors.store.usage`).
+    """
 
     __tablename__ = "lading_usage"
 
     dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
     task_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
-    # Since the epoch, in UTC.
+    # Days since the epoch, in UTC.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    # What the row keeps, see lading.executors.store.usage.OF_JOBS.
+    # What kind of row this is, see lading.executors.store.usage.OF_JOBS.
     size_class: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    # Empty: where is not known.
+    # Empty: unknown.
     site: Mapped[str] = mapped_column(String(64), primary_key=True, default="")
     jobs: Mapped[int] = mapped_column(Integer)
     failed: Mapped[int] = mapped_column(Integer)
-    # That they asked for while they ran, and that they used.
+    # What the jobs requested while they ran, and what they used.
     cpu_seconds: Mapped[float] = mapped_column(Double)
     cpu_seconds_used: Mapped[float] = mapped_column(Double)
-    # None: of none is known what it has cost. What of it was used, and their part of what idled and booted besides.
+    # The total cost (NULL: unknown for all jobs), the part of it that was used, and the jobs' shares of idle and boot
+    # time.
     usd: Mapped[float | None] = mapped_column(Double)
     usd_used: Mapped[float | None] = mapped_column(Double)
     usd_idle: Mapped[float | None] = mapped_column(Double)
     usd_boot: Mapped[float | None] = mapped_column(Double)
-    # Of what they asked for what they did not use, as far as that is known.
+    # The requested time that was not used, as far as it was measured.
     cpu_seconds_unused: Mapped[float] = mapped_column(Double, default=0.0)
     cpu_seconds_idle: Mapped[float] = mapped_column(Double, default=0.0)
     cpu_seconds_boot: Mapped[float] = mapped_column(Double, default=0.0)
-    # Of the last of them; None: it has none, or is not known.
+    # Of the latest job; NULL: none, or unknown.
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
     # Counts and a sample as JSON, see lading.scheduling.insight.usage.
@@ -318,48 +325,48 @@ class UsageRow(Base):
 
 
 class RequestRow(Base):
-    """What users request of the controller, written by the API server. Times are seconds since the epoch."""
+    """A user's request to the controller, written by the API server. Times are seconds since the epoch."""
 
     __tablename__ = "lading_request"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     # See lading.executors.store.requests.
     kind: Mapped[str] = mapped_column(String(12))
-    # A site, or site/location.
+    # A site, site/location, the token of a job, or the name of a budget.
     target: Mapped[str] = mapped_column(String(320))
     by: Mapped[str] = mapped_column(String(250))
     at: Mapped[float] = mapped_column(Double)
-    # None: it is not done yet.
+    # NULL: open.
     done_at: Mapped[float | None] = mapped_column(Double)
-    # None: it is not known yet.
+    # NULL: not known yet.
     outcome: Mapped[str | None] = mapped_column(Text)
 
     __table_args__ = (Index("lading_request_done", "done_at"),)
 
 
 class SiteRow(Base):
-    """A site as its controller has it: not what there is, but whether it can be asked. Times are epoch seconds."""
+    """A site as seen by its controller: its limits, and whether it answers. Times are epoch seconds."""
 
     __tablename__ = "lading_site"
 
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str] = mapped_column(String(30))
-    # Its place in the sites file.
+    # Its position in the sites file.
     position: Mapped[int] = mapped_column(Integer)
-    # What its table limits, by option, as JSON.
+    # The limits set in its table, by option, as JSON.
     limits: Mapped[str] = mapped_column(Text)
-    # When it was known last that it answers; None: it never has.
+    # When it last answered; NULL: never.
     contact_at: Mapped[float | None] = mapped_column(Double)
-    # Why it does not answer, as text; None: it does.
+    # Why it does not answer, as text; NULL: it does.
     trouble: Mapped[str | None] = mapped_column(Text)
-    # Who has paused it; None: it is not paused.
+    # Who paused it; NULL: it is not paused.
     paused_by: Mapped[str | None] = mapped_column(String(250))
-    # Which of its queues do not admit its account, as JSON: why, by their names; None: none.
+    # The queues that do not admit its account, as JSON: why, by queue; NULL: none.
     barred: Mapped[str | None] = mapped_column(Text)
 
 
 class LocationRow(Base):
-    """A machine as its site's controller saw it last."""
+    """A location as last observed by the controller."""
 
     __tablename__ = "lading_location"
 
@@ -375,21 +382,21 @@ class LocationRow(Base):
     os: Mapped[str | None] = mapped_column(String(32))
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
-    # Of a batch system: how many its queue has, and how many of them have no jobs; None: that is not known.
+    # For a batch system: the number of nodes in its queue, and of those without jobs; NULL: unknown.
     nodes: Mapped[int | None] = mapped_column(Integer)
     idle_nodes: Mapped[int | None] = mapped_column(Integer)
-    # The location in which it lies; None: in none. And whether what its jobs take is taken of that as well.
+    # The location that contains it (NULL: none), and whether its jobs also take resources of that location.
     wraps: Mapped[str | None] = mapped_column(String(250))
     stacked: Mapped[bool | None] = mapped_column(Boolean)
-    # USD for an hour of one of its cpus; None: it has no price.
+    # The price of one of its cpus per hour, in USD; NULL: it has no price.
     usd_per_cpu_hour: Mapped[float | None] = mapped_column(Double)
-    # See lading.hooks.site.LocationState; None: it was stored by an older version.
+    # See lading.hooks.site.LocationState; NULL: stored by an older version.
     state: Mapped[str | None] = mapped_column(String(12))
-    # Of an allocation: its batch job, and where that runs.
+    # For an allocation: its batch job, and the node where that runs.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
     note: Mapped[str | None] = mapped_column(Text)
-    # Since when it has been seen in its state.
+    # Since when it has been observed in its state.
     seen_at: Mapped[float] = mapped_column(Double)
 
     @property
@@ -398,9 +405,9 @@ class LocationRow(Base):
 
 
 class Capacity(Base):
-    """What a machine had that was not launched by Lading, from when to when: a row for each time that it was another.
+    """The resources of a machine that Lading did not launch, over time: a new row for each change.
 
-    What was launched has rows of its own. Times are seconds since the epoch, memory is MiB.
+    Launched machines have rows of their own. Times are seconds since the epoch; memory is in MiB.
     """
 
     __tablename__ = "lading_capacity"
@@ -411,20 +418,20 @@ class Capacity(Base):
     cpus: Mapped[float] = mapped_column(Double)
     memory: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
-    # None: it has no price.
+    # NULL: it has no price.
     usd_per_hour: Mapped[float | None] = mapped_column(Double)
     since: Mapped[float] = mapped_column(Double)
-    # None: it is so now.
+    # NULL: current.
     until: Mapped[float | None] = mapped_column(Double)
 
     __table_args__ = (Index("lading_capacity_until", "until"),)
 
 
 class InstanceState(str, enum.Enum):
-    """What is known of an instance. One that has not ended counts as work: nothing is forgotten over it."""
+    """The state of an instance. One that has not ended counts as work, so the controller keeps running."""
 
     ORDERED = "ordered"
-    """The site was asked for it, or is about to be; it has not been seen yet."""
+    """Requested from the site, or about to be; not observed yet."""
     BOOTING = "booting"
     UP = "up"
     DRAINING = "draining"
@@ -432,36 +439,36 @@ class InstanceState(str, enum.Enum):
 
 
 class InstanceRow(Base):
-    """A machine, or an allocation, that was launched. Times are seconds since the epoch, memory and disk are MiB."""
+    """A machine or allocation that Lading launched. Times are seconds since the epoch; memory and disk are in MiB."""
 
     __tablename__ = "lading_instance"
 
-    # The name of its location: what Lading has not launched may have any.
+    # The name of its location; locations that Lading did not launch can have any name.
     token: Mapped[str] = mapped_column(String(250), primary_key=True)
     site: Mapped[str] = mapped_column(String(64))
-    # Which jobs may use it; see lading.scheduling.provisioning.launch.
+    # Which jobs can use it; see lading.scheduling.provisioning.launch.
     kind: Mapped[str] = mapped_column(Text)
     cpus: Mapped[float] = mapped_column(Double)
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
-    # All that it costs; None: it has no price.
+    # Its total price; NULL: it has no price.
     usd_per_hour: Mapped[float | None] = mapped_column(Double)
-    # What of that is not the machine itself, by name, as JSON; None: it is all, or not known.
+    # The surcharges in that price by name, as JSON; NULL: none, or unknown.
     surcharges: Mapped[str | None] = mapped_column(Text)
-    # Of a machine that was bought: where, and whether on demand or spot.
+    # For a purchased machine: its zone, and whether it is on-demand or spot.
     zone: Mapped[str | None] = mapped_column(String(40))
     capacity_type: Mapped[str | None] = mapped_column(String(12))
-    # What it had cost at ``usd_since``, and of that what no job used, known when it has ended.
+    # Its cost up to ``usd_since``, and the part of it not charged to any job, which is known once it has ended.
     usd: Mapped[float | None] = mapped_column(Double)
     usd_since: Mapped[float | None] = mapped_column(Double)
     usd_idle: Mapped[float | None] = mapped_column(Double)
-    # What jobs on it that were forgotten had been charged, and had asked for, and which part of what no job used is
-    # kept with them; None: none was forgotten.
+    # For jobs on it whose rows were deleted: their charges, their requested cpu-seconds, and the fraction of the unused
+    # cost kept with them; NULL: no such jobs.
     usd_gone: Mapped[float | None] = mapped_column(Double)
     cpu_seconds_gone: Mapped[float | None] = mapped_column(Double)
     part_shared: Mapped[float | None] = mapped_column(Double)
-    # That it has for jobs; 0: it stays until it is released.
+    # How many seconds it is available for jobs; 0: until it is released.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
     native_id: Mapped[str | None] = mapped_column(String(250))
@@ -469,13 +476,13 @@ class InstanceRow(Base):
     ordered_at: Mapped[float] = mapped_column(Double)
     launched_at: Mapped[float | None] = mapped_column(Double)
     ready_at: Mapped[float | None] = mapped_column(Double)
-    # Since when it has no jobs, and nothing that waits has a place in it.
+    # Since when it has had no jobs, and no waiting job has been assigned to it.
     idle_since: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
     cause: Mapped[str | None] = mapped_column(String(20))
-    # Why it was released, or has ended.
+    # Why it was released or ended.
     reason: Mapped[Reason | None] = mapped_column(ReasonText)
-    # None: it was stored by an older version.
+    # NULL: stored by an older version.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (

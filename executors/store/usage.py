@@ -1,4 +1,4 @@
-"""Usage in the store: what the tries of tasks used, of jobs that are still there and of those that were deleted."""
+"""What the tries of tasks used, from the jobs in the store and from the sums kept of deleted jobs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lading.scheduling.insight.usage import Usage, Use
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What jobs used is known for so long after they have been forgotten.
+# For how many days usage is kept after the jobs have been deleted.
 DAYS_KEPT = 366
 # How many jobs are deleted at a time, so that no tick takes long.
 MOST_FORGOTTEN = 2000
-# Of each task the youngest tries count; more of them would be of code that is no more.
+# How many of a task's latest tries count; older ones would be of code that no longer exists.
 MOST_TRIES = 1000
-# The size class of rows that keep jobs; those of bills are lower, those of development versions higher.
+# The size class of rows that keep jobs; rows for bills have lower values, those of development versions higher ones.
 OF_JOBS = -1
-# What ended a try says nothing of what it would have used.
+# With these causes, usage up to the end of a try does not show what it would have used.
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
     JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes,
     JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, QUEUED.label("queued_at"),
     JobRow.started_at, JobRow.ended_at, JobRow.input_size, JobRow.team, JobRow.dag_owner, JobRow.site, JobRow.location,
 )  # fmt: skip
-# What says what a try has used: thousands are read at a time, and each column of each takes a driver its time.
+# The columns that show what a try used. Thousands of rows are read at a time, so each column costs time.
 OF_USE = (
     JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.memory_limit, JobRow.peak_memory, JobRow.cpu_seconds,
     QUEUED.label("queued_at"), JobRow.started_at, JobRow.ended_at, JobRow.input_size,
@@ -43,12 +43,12 @@ OF_USE = (
 
 
 def forget_ended(session: Session, before: float) -> int:
-    """Delete jobs that ended before a time and have been reported, :data:`MOST_FORGOTTEN` of them at most.
+    """Delete at most :data:`MOST_FORGOTTEN` jobs that ended before a time and have been reported.
 
-    What they used is kept, in the same transaction, and what no job was charged of machines.
+    Their usage, and the machine time not charged to any job, are kept in the same transaction.
 
     :param before: seconds since the epoch
-    :returns: how many
+    :returns: the number of deleted jobs
     """
     old = select(*COLUMNS).where(JobRow.ended_at < before, JobRow.unreported.is_(False))
     rows = session.execute(old.order_by(JobRow.ended_at).limit(MOST_FORGOTTEN)).all()
@@ -64,7 +64,7 @@ def forget_ended(session: Session, before: float) -> int:
 
 
 def keep(session: Session, rows: Iterable[Any]) -> None:
-    """Count jobs that are about to be deleted; what belongs to no task is counted by its kind."""
+    """Add jobs that are about to be deleted to the sums; a job without a task is counted under its kind."""
     alike: dict[tuple[str, str, int, int, str], list[Any]] = {}
     rows = sorted(rows, key=lambda row: float(row.ended_at))
     rest = bills.share_with_forgotten(session, rows)
@@ -78,16 +78,16 @@ def keep(session: Session, rows: Iterable[Any]) -> None:
         dag_id, task_id, _, number, site = key
         for day, parts in (rest[job.token] for job in jobs if job.token in rest):
             of_day = row_of(session, dag_id, task_id, day, number, site)
-            if not of_day.jobs:  # none of them has ended on that day, or it is counted later
+            if not of_day.jobs:  # none of its jobs ended on that day, or they are added later
                 of_day.team, of_day.dag_owner = kept.team, kept.dag_owner
             add_rest(of_day, [parts])
     session.flush()
 
 
 def row_of(session: Session, dag_id: str, task_id: str, day: int, number: int, site: str) -> UsageRow:
-    """The row of a key, which is made where there is none.
+    """Return the row of a key, creating it if necessary.
 
-    :param number: :data:`OF_JOBS`, or what else is kept
+    :param number: :data:`OF_JOBS`, or another kind of row
     """
     row = session.get(UsageRow, (dag_id, task_id, day, number, site))
     if row is None:
@@ -101,26 +101,28 @@ def row_of(session: Session, dag_id: str, task_id: str, day: int, number: int, s
 
 
 def keep_days(session: Session, before: float, now: float) -> None:
-    """Keep what no job has used of machines at hand, for each day of which jobs are about to be forgotten.
+    """Keep the unused time of machines that Lading did not launch, for each day whose jobs are about to be deleted.
 
-    :param before: when those ended, epoch seconds
+    :param before: the jobs that ended before this time are about to be deleted; epoch seconds
     """
     last = min(int(before // SECONDS_PER_DAY), int(now // SECONDS_PER_DAY) - 1)
     kept = bills.kept_until(session)
-    first = int(kept // SECONDS_PER_DAY) if kept else last  # of what came before nothing is known any more
+    first = int(kept // SECONDS_PER_DAY) if kept else last  # nothing is known of earlier days
     for day in range(max(first, last - DAYS_KEPT), last + 1):
         since = day * float(SECONDS_PER_DAY)
         parts = bills.unused_at_hand(session, since, since + SECONDS_PER_DAY)
         for key, each in parts:
             add_rest(row_of(session, "", "", day, bills.AT_HAND, key.site or ""), [each])
         if not parts:
-            row_of(session, "", "", day, bills.AT_HAND, "")  # that day is kept as well
+            row_of(session, "", "", day, bills.AT_HAND, "")  # marks the day as kept
     session.flush()
 
 
 def keep_launched(session: Session, before: float) -> None:
-    """Keep what no job was charged of launched machines that ended before a time, which are about to be forgotten, and
-    is kept with no job."""
+    """Keep the uncharged cost of launched machines that ended before a time and are about to be deleted.
+
+    The part that is already kept with their deleted jobs is left out.
+    """
     ended = select(InstanceRow).where(InstanceRow.ended_at < before)
     for row in session.scalars(ended).all():
         left = bills.scaled(bills.rest(row, (), row.ended_at), 1 - (row.part_shared or 0.0))
@@ -131,7 +133,7 @@ def keep_launched(session: Session, before: float) -> None:
 
 
 def add_rest(row: UsageRow, parts: Sequence[BillParts]) -> None:
-    """Add what no job was charged to a row."""
+    """Add machine time that was not charged to any job to a row."""
     for each in parts:
         row.cpu_seconds_idle += each.idle
         row.cpu_seconds_boot += each.boot
@@ -141,7 +143,6 @@ def add_rest(row: UsageRow, parts: Sequence[BillParts]) -> None:
 
 
 def count(row: UsageRow, jobs: Sequence[Any]) -> None:
-    """Add jobs to a row."""
     usage = Usage.load(row.usage)
     for job in jobs:
         if job.task_id is not None and (use := as_use(job)) is not None:
@@ -161,14 +162,14 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
 
 
 def as_use(job: Any) -> Use | None:
-    """What a job of a task has used; None: that is not known, as of batch jobs of several nodes.
+    """Return what a task's job used; None: unknown, as for batch jobs on several nodes.
 
-    :param job: with the columns :data:`OF_USE`
+    :param job: a row with the columns :data:`OF_USE`
     """
     if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
         return None
     waited = max(job.started_at - job.queued_at, 0.0)
-    # The agent looks at memory that has no limit every few seconds only, see lading.executors.agent.limits.
+    # Without a memory limit, the agent only samples memory every few seconds, see lading.executors.agent.limits.
     return Use(
         job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited, job.input_size,
         is_sampled=job.memory_limit is None,
@@ -176,22 +177,22 @@ def as_use(job: Any) -> Use | None:
 
 
 def seconds(job: Any) -> float:
-    """How long a job ran that has ended; clocks differ, and none ran for less than nothing."""
+    """Return how long an ended job ran; at least 0, because clocks differ."""
     return max(job.ended_at - job.started_at, 0.0) if job.started_at is not None else 0.0
 
 
 def part_used(job: Any) -> float:
-    """The part of the cpus of a job that it used, 0 to 1; all of them where that is not known."""
+    """Return the fraction of its cpus that a job used, 0 to 1; 1 if that is unknown."""
     asked = seconds(job) * job.cpus * (job.nodes or 1)
     return min(1.0, job.cpu_seconds / asked) if job.cpu_seconds is not None and asked > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FreedAmounts:
-    """What jobs do not ask for that Lading has sized, which they would without that; negative: they ask for more.
+    """How much less jobs request because Lading sizes them; negative: they request more.
 
-    :param cpus: of the jobs at work; ``gib``: of memory, likewise
-    :param cpu_hours: of the jobs that have ended within a day; ``gib_hours`` likewise
+    :param cpus: of the jobs at work; ``gib``: the same for memory
+    :param cpu_hours: of the jobs that ended within a day; ``gib_hours``: the same for memory
     """
 
     cpus: float
@@ -201,7 +202,7 @@ class FreedAmounts:
 
 
 def freed(session: Session, now: float) -> FreedAmounts:
-    """What sizing frees now and has freed within a day."""
+    """Return what sizing frees now, and freed within the last day."""
     sums = [0.0, 0.0, 0.0, 0.0]
     ran = func.sum(JobRow.ended_at - JobRow.started_at) / 3600
     at_work = (JobRow.state.in_((State.PLACED, State.RUNNING)),)
@@ -222,7 +223,7 @@ def of_task(session: Session, dag_id: str, task_id: str) -> Usage:
 
 
 def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, Usage]:
-    """Return what the last tries of some tasks of a Dag used, by two queries for every chunk of them."""
+    """Return what the last tries of some tasks of a Dag used, with two queries per chunk of tasks."""
     usages = {task_id: Usage() for task_id in task_ids}
     for chunk in chunks(list(usages)):
         mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
@@ -237,7 +238,7 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
         so_far = func.sum(UsageRow.jobs).over(partition_by=UsageRow.task_id, order_by=latest) - UsageRow.jobs
         kept = select(*of_row, so_far.label("younger")).where(UsageRow.dag_id == dag_id, UsageRow.task_id.in_(chunk))
         rows = kept.subquery()
-        # Of a row that has more than are wanted all count, as the row cannot be parted.
+        # A row that exceeds the limit counts as a whole, because it cannot be divided.
         needed = select(rows).where(rows.c.younger < MOST_TRIES)
         for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.site, rows.c.size_class)):
             if usages[row.task_id].tries < MOST_TRIES:

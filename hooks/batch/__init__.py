@@ -1,4 +1,4 @@
-"""Batch systems: their commands and what these print, translated both ways.
+"""Batch systems: translate requests into their commands, and the output of these commands into jobs.
 
-Nothing here runs a command; each family has a folder of its own.
+Nothing in this folder runs a command. Each family of batch systems has a sub-folder.
 """

@@ -1,13 +1,15 @@
-"""Jobs that were asked to end, and when each is asked again; one for tasks and for job scripts.
+"""Repeat cancellations until the batch system no longer lists the jobs; shared by tasks and job scripts.
 
-That a command has succeeded says that the batch system has received it, and no more: ``qdel`` of an array whose node
-does not answer exits with 0, and its elements run on.
+A cancel command that succeeds only proves that the batch system received it: ``qdel`` for an array whose node does not
+respond exits with 0, and its elements continue to run.
+
+How answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| an order that was received | the job is being ended | it is not shown any more; asked again meanwhile |
-| a job that is not shown, of which the answer says nothing | as it was | the next answer |
-| a note that makes no sense | costs itself alone | it is removed |
+| a cancellation was received | the job is being cancelled | it is no longer listed; repeated until then |
+| a job is not listed, and the answer says nothing about it | unchanged | the next answer |
+| an unreadable note | ignored, other notes are unaffected | it is removed |
 """
 
 from __future__ import annotations
@@ -22,23 +24,24 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.steps import Put, RunCommand, quoted
 
-# A job that is still shown is asked to end again after so many seconds at most, doubled up to the second number: what
-# is being ended properly is left that time.
+# Seconds after which the cancellation of a job that is still listed is repeated: the first interval, which doubles up
+# to the second. This leaves time for a job to shut down properly.
 REPEATED_AFTER = (60.0, 600.0)
-# Where it is noted below work_dir that batch jobs of job scripts were asked to end: a file for each, until it is gone.
+# Folder in work_dir that notes which batch jobs of job scripts were cancelled: one file for each, until the job is
+# gone.
 NOTES = "cancelled_scripts"
-# How many are looked up together.
+# How many notes are read at once.
 MOST_NOTES = 1000
 _NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """A batch job of a job script that was asked to end by a process which may be gone: a worker, a notebook.
+    """A cancelled batch job of a job script. The process that cancelled it, a worker or a notebook, may have exited.
 
-    :param id: the native id of what was submitted
-    :param index: its element of that; None: all of it
-    :param name: of the batch job; None: not known
+    :param id: native ID of the submission
+    :param index: its array element; None: all of it
+    :param name: name of the batch job; None: unknown
     """
 
     id: str
@@ -49,7 +52,7 @@ class Cancellation:
         return self.id if self.index is None else system.element(self.id, self.index)
 
     def is_shown(self, jobs: Iterable[NativeJob]) -> bool:
-        """Whether it is among the jobs that a batch system shows, and has not ended."""
+        """Whether it is listed among these jobs and has not ended."""
         return any(
             job.id == self.id
             and (None in (self.index, job.index) or job.index == self.index)
@@ -60,7 +63,7 @@ class Cancellation:
 
 
 def note(work_dir: str, cancelled: Mapping[str, Cancellation]) -> Put:
-    """Note that jobs are asked to end, for the next look at the batch system.
+    """Write notes about cancelled jobs, for the next poll of the batch system.
 
     :param work_dir: Lading's folder at the site, absolute
     :param cancelled: by the token of the run
@@ -73,12 +76,11 @@ def note(work_dir: str, cancelled: Mapping[str, Cancellation]) -> Put:
 
 
 def noted_as(token: str) -> str:
-    """What the note of a run is called; an element of an array has a token of two parts."""
+    """Return the file name of a run's note; the token of an array element has two parts."""
     return token.replace("/", ".")
 
 
 def read_notes(work_dir: str) -> RunCommand:
-    """Read what is noted."""
     return RunCommand(
         f"cd -- {quoted(f'{work_dir}/{NOTES}')} 2>/dev/null || {{ echo .; exit 0; }}\n"
         'for each in *; do [ -f "$each" ] && IFS= read -r line <"$each" && printf \'%s\\t%s\\n\' "$each" "$line"\n'
@@ -87,13 +89,13 @@ def read_notes(work_dir: str) -> RunCommand:
 
 
 def parse_notes(answer: CommandResult) -> dict[str, Cancellation]:
-    """What is noted, by the name of the note; one that makes no sense is left out.
+    """Parse the notes, by file name; unreadable ones are left out.
 
-    :raises TransportError: it could not be read
+    :raises TransportError: the folder could not be read
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"which job scripts were cancelled could not be read: {answer.message}")
+        raise TransportError(f"the cancelled job scripts could not be read: {answer.message}")
     found = {}
     for line in lines[:-1]:
         name, _, rest = line.partition("\t")
@@ -104,21 +106,22 @@ def parse_notes(answer: CommandResult) -> dict[str, Cancellation]:
 
 
 class Canceller:
-    """The jobs of a site that were asked to end, by their native ids; on the monotonic clock."""
+    """The cancelled jobs of a site by native ID, on the monotonic clock."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Backoff] = {}
 
     def ask(self, ids: Iterable[str]) -> None:
-        """Note that jobs are asked to end now."""
+        """Note that a cancellation of these jobs is sent now."""
         for id in ids:
-            self._asked.setdefault(id, Backoff(*REPEATED_AFTER)).failed("it is still there")
+            self._asked.setdefault(id, Backoff(*REPEATED_AFTER)).failed("it is still listed")
 
     def press(self, ids: Sequence[str], *, at_once: bool) -> list[str]:
-        """Those of the jobs, which are shown although they are to end, that are to be asked now; that is noted.
+        """Return the jobs whose cancellation must be sent now, and note it.
 
-        :param at_once: whether one that was not asked from here is asked now; else it was asked by another process, or
-            as part of an array, and has its time from now on
+        :param ids: jobs that were cancelled but are still listed
+        :param at_once: whether to send it now for jobs that this process has not cancelled yet; otherwise another
+            process has cancelled them, or their array, and their time starts now
         """
         if not at_once:
             self.ask(id for id in ids if id not in self._asked)
@@ -127,5 +130,4 @@ class Canceller:
         return due
 
     def forget(self, id: str) -> None:
-        """A job is over."""
         self._asked.pop(id, None)

@@ -1,4 +1,4 @@
-"""Directives as text: quoting their values, and whether two of them say the same."""
+"""Directives as text: quote their values, and detect two directives that set the same thing."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from dataclasses import dataclass
 
 from lading.scheduling.text.printable import shortened
 
-# What every batch system maps; any other resource is a directive of the scheduler.
+# Resources that every batch system maps. Any other one is a native directive.
 COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")
-# The attributes that mean something; any other one is a placeholder and nothing else.
+# Attributes with a meaning. Any other one is only a placeholder.
 ATTRIBUTES = ("backend", "shell", "rootdir", "workdir", "filename", "prologue", "epilogue")
-# What no batch system's own reader of directives treats in a special way.
+# Characters without a special meaning to any batch system's directive parser.
 _PLAIN = re.compile(r"[\w@%+=:,./~^\[\]{}$*-]+")
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:[= ](.*))?", re.DOTALL)
 
 
 class Unsupported(ValueError):
-    """A batch system cannot express a request. The message names the value, what is valid and what to do."""
+    """A batch system cannot express a request. The message names the value, the valid values and the remedy."""
 
 
 def given(value: object) -> bool:
-    """Whether a property has a value; None and an empty text take away what a lower layer has."""
+    """Whether a property has a value; None and an empty text remove the value of a lower layer."""
     return value is not None and value != ""
 
 
 def quoted(value: str) -> str:
-    """The value as one word of a directive.
+    """Return the value as one word of a directive.
 
-    The readers of PBS, LSF and SGE know both kinds of quotes, but have no way to escape one, and do not agree on what a
-    backslash is: before a quote it may take its meaning away.
+    The parsers of PBS, LSF and SGE accept both kinds of quotes but cannot escape one, and they disagree on the meaning
+    of a backslash.
 
-    :raises Unsupported: it has quotes of both kinds, or a backslash
+    :raises Unsupported: the value has both kinds of quotes, or a backslash
     """
     if "\\" in value:
-        raise Unsupported(f"{shortened(value)} has a backslash, which a directive cannot; leave it out")
+        raise Unsupported(f"{shortened(value)} has a backslash, which a directive cannot contain; leave it out")
     if _PLAIN.fullmatch(value):
         return value
     for quote in ('"', "'"):
         if quote not in value:
             return f"{quote}{value}{quote}"
-    raise Unsupported(f"{shortened(value)} has both kinds of quotes, which a directive cannot; use one kind")
+    raise Unsupported(f"{shortened(value)} has both kinds of quotes, which a directive cannot contain; use one kind")
 
 
 def escaped(value: str) -> str:
-    """The value as one word where a backslash escapes within quotes, as sbatch reads it; # begins a comment there."""
+    """Return the value as one word for sbatch. There, a backslash escapes within quotes, and # starts a comment."""
     if _PLAIN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def one_line(directive: str) -> str:
-    """The directive, if it cannot end the line that it stands in.
+    """Return the directive unchanged if it is a single line.
 
     :raises Unsupported: it has a control character
     """
@@ -64,24 +64,26 @@ def one_line(directive: str) -> str:
 
 
 def one_word(jobname: str) -> str:
-    """The name of a job, for a batch system that takes no blanks in it.
+    """Return the job name unchanged, for batch systems that accept no whitespace in it.
 
-    :raises Unsupported: it has one
+    :raises Unsupported: it has whitespace
     """
     if any(character.isspace() for character in jobname):
         shown = shortened(jobname)
-        raise Unsupported(f"jobname {shown} has a blank, which is refused here; write for example '_' instead")
+        raise Unsupported(f"jobname {shown} has a blank, which this batch system refuses; use for example '_' instead")
     return jobname
 
 
 def clock(seconds: int) -> str:
-    """A length of time as ``HH:MM:SS``, with as many hours as it takes."""
+    """Format a duration as ``HH:MM:SS``; hours may have more than two digits."""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def settings(directive: str) -> list[str]:
-    """What a directive sets: ``nodes`` for ``--nodes=2``, ``l mem`` and ``l ncpus`` for ``-l mem=1gb,ncpus=4``,
-    ``R span`` for ``-R "span[ptile=4]"``.
+    """Return what a directive sets.
+
+    That is ``nodes`` for ``--nodes=2``, ``l mem`` and ``l ncpus`` for ``-l mem=1gb,ncpus=4``, and ``R span`` for
+    ``-R "span[ptile=4]"``.
     """
     match = _OPTION.match(directive)
     if match is None:
@@ -95,37 +97,37 @@ def settings(directive: str) -> list[str]:
 
 
 def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Mapping[str, str]) -> None:
-    """Refuse native directives that say what Lading's directives or other native ones say.
+    """Refuse native directives that conflict with Lading's directives or with each other.
 
     :param own: Lading's directives
-    :param native: the scheduler's directives that were asked for, by their key
-    :param synonyms: for a setting, another one that it is the same as, or that it cannot be given with
-    :raises Unsupported: there is one
+    :param native: the requested native directives by key
+    :param synonyms: for a setting, the one that is equivalent or conflicts with it
+    :raises Unsupported: there is a conflict
     """
     taken = {synonyms.get(name, name): directive for directive in own for name in settings(directive)}
     for key, directive in native.items():
         for name in dict.fromkeys(synonyms.get(name, name) for name in settings(directive)):
             if name in taken and name not in ADD_UP:
                 raise Unsupported(
-                    f"the native directive {key!r} ({directive}) is in conflict with {taken[name]}; "
-                    "leave it out, or leave out what the other one comes from"
+                    f"the native directive {key!r} ({directive}) conflicts with {taken[name]}; "
+                    "leave it out, or leave out what sets the other one"
                 )
             taken[name] = directive
 
 
 def sets_any(directive: str, others: Sequence[str], synonyms: Mapping[str, str]) -> bool:
-    """Whether one of the others sets what a directive sets, and only one of them can."""
+    """Whether one of the others sets the same as a directive, where only one of them can be given."""
     taken = {synonyms.get(name, name) for other in others for name in settings(other)} - ADD_UP
     return any(synonyms.get(name, name) in taken for name in settings(directive))
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The one directive with which a batch system keeps a job away from nodes.
+    """The directive with which a batch system keeps a job away from nodes.
 
-    :param directive: with ``{}`` for the nodes
-    :param node: one of them, with ``{}`` for its name
-    :param separator: what stands between two
+    :param directive: with ``{}`` in place of the nodes
+    :param node: template of one node, with ``{}`` in place of its name
+    :param separator: text between two nodes
     """
 
     directive: str
@@ -133,9 +135,9 @@ class Exclusion:
     separator: str = ","
 
     def render(self, nodes: Sequence[str]) -> str:
-        """The directive, for at least one node."""
+        """Return the directive for at least one node."""
         return self.directive.format(self.separator.join(map(self.node.format, nodes)))
 
 
-# Settings that may be given more than once, because they add up.
+# Settings that can be given more than once because their values add up.
 ADD_UP = frozenset({"R select", "R rusage", "R order", "R same", "R cu", "R affinity"})

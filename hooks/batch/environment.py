@@ -1,19 +1,19 @@
-"""The batch system's own variables in the processes of tasks: which are taken away, and which stay.
+"""The batch system's variables in the environment of tasks: which ones are removed, and which are kept.
 
-A batch system describes a job to its processes by variables, and takes many of the same names for orders. So a task
-that calls ``sbatch``, ``srun`` or ``mpirun`` would hand on what Lading has asked for on its behalf: one process of many
-cpus, so much memory, cpus to be bound to, an empty environment. An MPI then refuses to start more than one process
-(`not enough slots <https://github.com/open-mpi/ompi/issues/3133>`_), ``srun`` finds its orders contradictory (`mutually
-exclusive <https://github.com/snakemake/snakemake/issues/2230>`_), jobs within jobs run on the wrong cpus.
+A batch system describes a job to its processes in environment variables, and many of the same variables are options of
+its commands. A task that calls ``sbatch``, ``srun`` or ``mpirun`` would therefore pass on the request of its own job:
+one process with many cpus, the memory, the cpus to bind to, an empty environment. MPI then refuses to start more than
+one process (`not enough slots <https://github.com/open-mpi/ompi/issues/3133>`_), ``srun`` reports contradictory options
+(`mutually exclusive <https://github.com/snakemake/snakemake/issues/2230>`_), and nested jobs run on the wrong cpus.
 
-Taken away is what the batch system has set when the job begins and whose name starts as :attr:`BatchSystem.leaks` says.
-What says where and what a job is stays: the core variables (id, array index, name, nodes, where it was submitted),
-:data:`KEPT`, and everything of another name, such as ``TMPDIR`` and ``CUDA_VISIBLE_DEVICES``. What a site's ``setup``
-adds stays, too; its lines still see all.
+Variables are removed if the batch system has set them when the job starts and their prefix is in
+:attr:`BatchSystem.leaks`. Variables that say where and what a job is are kept: the core variables (ID, array index,
+name, nodes, submit host), :data:`KEPT`, and all others, such as ``TMPDIR`` and ``CUDA_VISIBLE_DEVICES``. Variables that
+a site's ``setup`` adds are kept too, and its lines still see all variables.
 
-A task of several processes is there for ``mpirun`` and ``srun`` to start them where its job has its nodes, so what
-describes the job to them stays, as in any batch script: ``SLURM_*``, ``PBS_*``, ``LSB_*``, ``PE_*``. Taken away are
-:attr:`BatchSystem.orders` alone: ``srun`` would start processes without the environment of the task.
+A task with several processes needs ``mpirun`` or ``srun`` to start them on the nodes of its job, so the variables that
+describe the job to these commands are kept, as in any batch script: ``SLURM_*``, ``PBS_*``, ``LSB_*``, ``PE_*``. Only
+:attr:`BatchSystem.orders` are removed: with them, ``srun`` would start processes without the environment of the task.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
 
-# Where a job's script notes the names, for the processes of tasks.
+# The variable in which a job's script lists the names of the variables to remove.
 NOTE = "LADING_SCHEDULER_VARIABLES"
-# How the commands find their cluster, the scratch folder of a job, its other half of an id, and what it has got.
+# Configuration of the commands, the scratch folder of a job, the other part of its ID, and its granted resources.
 _KEPT = """
     SLURM_CONF SLURM_CLUSTER_NAME SLURM_TMPDIR SLURM_ARRAY_JOB_ID SLURM_JOB_PARTITION SLURM_JOB_ACCOUNT SLURM_JOB_GPUS
     PBS_CONF_FILE PBS_EXEC PBS_HOME PBS_SERVER PBS_DEFAULT PBS_JOBDIR PBS_JOBFS PBS_QUEUE
@@ -39,16 +39,15 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 
 
 def kept(system: BatchSystem) -> frozenset[str]:
-    """The variables of a batch system that a task keeps."""
     return KEPT.union(*map(_VARIABLE.findall, system.variables.values()))
 
 
 def note(system: BatchSystem, *, several: bool = False) -> list[str]:
-    """The lines (bash) of a job's script, before the site's own, that note what is to be taken away from its tasks.
+    """Return the bash lines at the start of a job's script that list the variables to remove from its tasks.
 
-    They take nothing away: the rest of the script needs some of it.
+    They remove nothing yet, because the rest of the script needs some of the variables.
 
-    :param several: whether the task is to start several processes, on one node or more
+    :param several: whether the task starts several processes, on one node or more
     """
     prefixes = system.orders if several else system.leaks
     found = " ".join(f"${{!{prefix}@}}" for prefix in dict.fromkeys(prefixes))
@@ -62,6 +61,6 @@ def note(system: BatchSystem, *, several: bool = False) -> list[str]:
 
 
 def strip(environment: MutableMapping[str, str]) -> None:
-    """Take away from a task's process what was noted."""
+    """Remove the listed variables from the environment of a task's process."""
     for name in environment.pop(NOTE, "").split():
         environment.pop(name, None)

@@ -1,14 +1,16 @@
-"""What nodes and queues a batch system has: how many are idle, and whether a site's table is what there is.
+"""The nodes and queues of a batch system, to count idle nodes and to check a site's table.
 
-A batch system has a :class:`Survey` where one command lists them: the command, and what reads its answer. Pure; the
-readers of the systems that are built in are in the `output` of each family.
+A batch system has a :class:`Survey` if one command can list them: the command, and the parser of its output. The
+parsers of the built-in batch systems are in the `output` module of each family.
+
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| a failure, nonsense, or no node | could not ask: what was known stays | the next survey |
-| no queue | any name may be one | the next survey |
-| no number of idle nodes of some | none is known of all | the next survey |
-| no most of a queue | a job may ask for any number of nodes | the next survey |
+| a failure, an unreadable answer, or no node | could not ask: the previous inventory stays | the next survey |
+| no queue | any name can be a queue | the next survey |
+| some nodes without their number of idle ones | the number of idle nodes is unknown | the next survey |
+| a queue without a maximum | a job can request any number of nodes | the next survey |
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.text.units import UnitError, parse_time
 
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
-# MiB in one of each; without a letter they are bytes.
+# MiB in one unit; a number without a letter is in bytes.
 _MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes that are alike.
+    """A group of identical nodes.
 
-    :param cpus: that jobs can have on each
-    :param memory: MiB that jobs can have on each; None: the batch system does not say
-    :param queue: whose they are; None: any queue's
-    :param count: how many, those that are down included
-    :param idle: how many of them take jobs and have none; None: the batch system does not say
+    :param cpus: cpus of each node that jobs can use
+    :param memory: MiB of each node that jobs can use; None: not reported
+    :param queue: the queue to which they belong; None: any queue
+    :param count: number of nodes, including those that are down
+    :param idle: number of nodes that accept jobs and run none; None: not reported
     """
 
     cpus: int
@@ -48,13 +50,13 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All nodes and queues.
+    """All nodes and queues of a batch system.
 
-    :param queues: their names; empty: the batch system has not said
-    :param default: the queue of jobs that name none; None: there is none, or it has not said
-    :param most: by queue, how many nodes one job there can ever have, those counted that are down or drained now; a
-        queue that is missing: that is not known
-    :param longest: by queue, for how many seconds a job there may run; a queue that is missing: any, or it is not known
+    :param queues: their names; empty: not reported
+    :param default: the queue of jobs that name none; None: there is none, or it is not reported
+    :param most: by queue, the maximum number of nodes of one job, including nodes that are down or drained now; a
+        missing queue: unknown
+    :param longest: by queue, the maximum run time of a job in seconds; a missing queue: unlimited or unknown
     """
 
     nodes: Sequence[Nodes]
@@ -64,21 +66,21 @@ class Inventory:
     longest: Mapping[str, int] = field(default_factory=dict)
 
     def unknown(self, names: Sequence[str]) -> list[str]:
-        """Those of some queues that are not there."""
+        """Return the names that are not queues of the batch system."""
         return [name for name in names if self.queues and name not in self.queues]
 
     def nodes_of_queues(self, names: Sequence[str]) -> list[Nodes]:
-        """The nodes on which jobs of these queues can run.
+        """Return the nodes on which jobs of these queues can run.
 
-        :param names: empty: of the default queue
+        :param names: empty: the default queue
         """
         asked = {None, *(names or ([self.default] if self.default else self.queues))}
         return [nodes for nodes in self.nodes if nodes.queue in asked]
 
     def count_nodes(self, names: Sequence[str]) -> tuple[int, int | None] | None:
-        """How many nodes there are on which jobs of these queues can run, and how many of them are idle.
+        """Return how many nodes can run jobs of these queues, and how many of these nodes are idle.
 
-        None: that is not known, of the idle ones or of all; several queues may have the same nodes.
+        None: the number of idle nodes, or both numbers, are unknown. Several queues may share the same nodes.
         """
         kinds = self.nodes_of_queues(names)
         if not kinds or len({nodes.queue for nodes in kinds} - {None}) > 1:
@@ -87,27 +89,28 @@ class Inventory:
         return sum(nodes.count for nodes in kinds), sum(idle) if len(idle) == len(kinds) else None
 
     def most_nodes(self, names: Sequence[str]) -> dict[str, int]:
-        """How many nodes one job can ever have by the queue that it names; by the empty name without naming one.
+        """Return the maximum number of nodes of one job by the queue that it names; the empty name: it names none.
 
         :param names: the queues of jobs that name none; empty: the default one
         """
         of_site = [self.most.get(name) for name in names or ([self.default] if self.default else [])]
         known = [each for each in of_site if each is not None]
-        # In one of several queues it may have more, as far as that is known.
+        # With several queues, the largest of their maxima applies, provided that all of them are known.
         own = {"": max(known)} if known and len(known) == len(of_site) else {}
         return {**self.most, **own}
 
     def longest_in(self, queue: str | None) -> int | None:
-        """For how many seconds a job may run; None: for any time, or that is not known.
+        """Return the maximum run time in a queue, in seconds; None: unlimited or unknown.
 
-        :param queue: that it names; of several, with commas between, it may run in any; None: none
+        :param queue: as the job names it: one queue, or several separated by commas, any of which can run it; None:
+            none
         """
         named = (queue or self.default or "").split(",")
         return max(self.longest[name] for name in named) if all(name in self.longest for name in named) else None
 
 
 def time_limit(text: str | None) -> int | None:
-    """The limit of a queue on the time of its jobs, seconds; None: there is none."""
+    """Parse a queue's limit on the run time of jobs, in seconds; None: there is none."""
     with suppress(UnitError):
         return None if text is None else parse_time(int(text) if text.isdigit() else text)
     return None
@@ -115,35 +118,37 @@ def time_limit(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How a batch system is asked.
+    """How to list the nodes and queues of a batch system.
 
     :param command: the one command
-    :param read: what its standard output says; whatever it raises, that makes no sense
+    :param read: parses its standard output; any exception means that the output cannot be parsed
     """
 
     command: Sequence[str]
     read: Callable[[str], Inventory]
 
     def inventory(self, answer: CommandResult) -> Inventory:
-        """What the answer to the command says.
+        """Parse the answer to the command.
 
-        :raises CouldNotAsk: it is no answer
+        :raises CouldNotAsk: it is not a valid answer
         """
         if answer.status != 0:
             raise CouldNotAsk(answer.message)
         try:
             found = self.read(answer.stdout)
-        except Exception as error:  # whatever its reader stumbles over, it is no answer
-            raise CouldNotAsk(f"the answer of {self.command[0]} makes no sense: {error!r}; {answer.message}") from None
+        except Exception as error:  # whatever the parser stumbles over, it is not a valid answer
+            raise CouldNotAsk(
+                f"the answer of {self.command[0]} cannot be parsed: {error!r}; {answer.message}"
+            ) from None
         if not found.nodes:
-            raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.message}")
+            raise CouldNotAsk(f"the answer of {self.command[0]} lists no nodes: {answer.message}")
         return found
 
 
 def mib(text: str) -> int | None:
-    """An amount of memory such as ``24684092kb`` or ``23.5G``, MiB; None: it is none, or beyond all measure.
+    """Parse an amount of memory such as ``24684092kb`` or ``23.5G``, in MiB; None: it is not an amount, or infinite.
 
-    What was rounded to some digits may have been as much more as half of the last one.
+    A decimal fraction may have been rounded down, so half of its last digit is added.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

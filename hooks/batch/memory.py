@@ -1,8 +1,10 @@
-"""The memory of jobs as a batch system writes it: so much for each of something, in a unit that may differ by site.
+"""The memory of jobs in a batch system's notation: an amount per node, cpu or job, in a unit that can differ by site.
+
+How the unit is determined, and when that is revised:
 
 | read | concluded | until |
 |---|---|---|
-| no unit in what the batch system prints | that of the site's table, which a trial job checks | it prints one |
+| no unit in the batch system's output | the unit of the site's table, which a trial job checks | a unit is printed |
 | no limit of the trial job, or one within a factor of 32 | the table is right | the next check |
 """
 
@@ -20,28 +22,28 @@ _BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 Unit = Literal["K", "M", "G", "T"]
 MIB: dict[str, float] = {"K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
-# Amounts that differ by more than this factor were counted in other units, and are not only rounded.
+# Amounts that differ by more than this factor are in different units, and not only rounded.
 ANOTHER_UNIT = 32
 
 
 def dialect(profile: Profile, default: MemoryDialect) -> MemoryDialect:
-    """The site's dialect, with the batch system's defaults for what it does not say."""
+    """Return the site's dialect, completed with the defaults of the batch system."""
     if profile.memory is None:
         return default
     return default.model_copy(update=profile.memory.model_dump(exclude_none=True))
 
 
 def amount(request: BatchJobRequest, dialect: MemoryDialect, slots: int | None = None) -> int | None:
-    """The number to write, rounded up so that nothing is missing; None: memory is not asked for.
+    """Return the number to write, rounded up; None: no memory is requested.
 
-    :param slots: that it gets on each node; None: as many as it asks for cpus
-    :raises Unsupported: the dialect does not say what the number is for
+    :param slots: slots that the job gets on each node; None: as many as it requests cpus
+    :raises Unsupported: the dialect does not say what the number refers to
     """
     if request.mem is None or dialect.per == "none":
         return None
     if dialect.per is None:
         raise Unsupported(
-            f"mem = {request.mem} MiB: the profile has memory without per; valid: node, cpu, slot, job, none"
+            f"mem = {request.mem} MiB: memory.per is missing in the profile; valid: node, cpu, slot, job, none"
         )
     slots = slots or request.cpus_per_node
     shares = {"node": 1, "cpu": slots, "slot": slots, "job": 1}[dialect.per]
@@ -50,22 +52,22 @@ def amount(request: BatchJobRequest, dialect: MemoryDialect, slots: int | None =
 
 
 def names(dialect: MemoryDialect) -> list[str]:
-    """The resources that the number is given for."""
+    """Return the resources that carry the number."""
     return dialect.resource.split(",") if dialect.resource else []
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUnit:
-    """How a batch system is asked.
+    """How to find out in which unit a batch system counts memory.
 
-    :param command: the one command
-    :param read: the unit that its standard output names; None: it does not say
-    :param setting: what the batch system calls it
-    :param resource: of a :class:`MemoryDialect`, that which is counted so
-    :param default: the unit where the table of a site says none
-    :param directive: the line of a batch script that limits memory; its only group is the number
-    :param job: the command that shows the limits of a job, of its native id
-    :param shown: MiB of the memory limit in what that prints; None: there is none
+    :param command: prints the configuration
+    :param read: returns the unit named in its standard output; None: it names none
+    :param setting: the batch system's name for the unit
+    :param resource: the resource of a :class:`MemoryDialect` that is counted in this unit
+    :param default: the unit if a site's table sets none
+    :param directive: matches the line of a batch script that limits memory; its only group is the number
+    :param job: returns the command that prints the limits of the job with a native ID
+    :param shown: returns the memory limit, in MiB, in the output of that command; None: there is none
     """
 
     command: Sequence[str]
@@ -78,12 +80,13 @@ class MemoryUnit:
     shown: Callable[[str], float | None]
 
     def understood(self, script: str, said: str, unit: str) -> tuple[int, float, Unit] | None:
-        """The number in a job's script, the MiB for which the batch system took it, and the unit in which it counts.
+        """Compare the memory limit that a script sets with the one that the batch system applies.
 
-        None: it counts in the unit of the table, or that cannot be seen.
+        Return the number in the script, the MiB that the batch system makes of it, and the unit in which it counts.
+        None: it counts in the unit of the table, or the unit cannot be determined.
 
-        :param said: what the command for the job has printed
-        :param unit: of the table
+        :param said: output of the command for the job
+        :param unit: the unit in the site's table
         """
         asked, mib = self.directive.search(script), self.shown(said)
         if asked is None or not mib or not (number := int(asked[1])):

@@ -1,4 +1,4 @@
-"""Native directives of tasks: which a batch site takes, and how they go over those of the site."""
+"""Native directives of tasks: which ones a batch site accepts, and how they override those of the site."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from lading.scheduling.hints.hints import LAYOUT_HINTS
 
 SHELL = "/bin/bash"
 NO_RULES = SiteRules()
-# PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
-# for that: its envelope can be taken only once. An element of a job script's array does where its node has failed.
+# PBS Pro refuses a job array that it is not allowed to rerun (qsub: "cannot submit non-rerunable Array Job"). No task
+# runs twice because of that: its envelope can be taken only once. An element of a job script's array does run again
+# after a node failure.
 ARRAYS: Mapping[str, Mapping[str, str | bool]] = {"pbspro": {"r": "y"}}
-# With these the command does something else than submit a job to this batch system and say its id at once.
+# Options that make the submit command do something other than submit one job to this batch system and print its ID.
 _PBS = frozenset(("C", "I", "V", "W block", "X", "f", "h", "version", "x", "z"))
 _SLURM = "M Q V W clusters gid h help ignore-pbs parsable quiet test-only uid usage version wait wrap"
 NO_SUBMISSION = {
@@ -30,26 +31,26 @@ Directives = Mapping[str, str | bool]
 
 
 def own_directives(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
-    """The native directives that Lading itself gives its batch jobs.
+    """Return the native directives that Lading itself adds to its batch jobs.
 
-    :param array: whether it is a job array
+    :param array: whether the job is a job array
     """
     return {**system.isolation, **once(system, array=array)}
 
 
 def once(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
-    """The native directives that keep the batch system from starting a job a second time, as far as it takes them.
+    """Return the native directives that prevent a requeue, as far as the batch system accepts them.
 
-    :param array: whether it is a job array
+    :param array: whether the job is a job array
     """
     return {**system.no_requeue, **(ARRAYS.get(system.name, {}) if array else {})}
 
 
 def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: SiteRules = NO_RULES) -> None:
-    """Refuse native directives of a task that its site does not take, that say what Lading says, or with which nothing
-    would be submitted.
+    """Check the native directives of a task.
 
-    :raises Unsupported: there is one, or it cannot be a directive; the message names it
+    :raises Unsupported: the site does not accept one, Lading sets the same thing itself, or nothing would be submitted
+        with it; the message names the directive
     """
     if not native:
         return
@@ -65,16 +66,18 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
                     f"from other hints and the site: {taken[name]}"
                 )
             if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
-                raise Unsupported(f"{key}: with it no batch job is submitted, or not in Lading's way; leave it out")
-    system.directives(BatchJobRequest(native=given), profile)  # among themselves they may be in conflict, too
+                raise Unsupported(
+                    f"{key}: with it no batch job is submitted, or none that Lading can track; leave it out"
+                )
+    system.directives(BatchJobRequest(native=given), profile)  # the native directives can also conflict with each other
 
 
 def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str, str | bool]:
-    """The native directives of a task over those of its site: what sets the same is the task's.
+    """Merge the native directives of a task into those of its site.
 
-    False takes a directive of the site away.
+    If both set the same thing, the task's directive wins. The value False removes a directive of the site.
 
-    :raises Unsupported: one cannot be a directive
+    :raises Unsupported: a key and its value cannot be a directive
     """
 
     def set_by(key: str, value: str | bool) -> set[str]:
@@ -86,7 +89,7 @@ def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str
 
 
 def _is_other_gres(system: BatchSystem, profile: Profile, name: str, value: object) -> bool:
-    """Whether it asks SLURM for generic resources none of which are the GPUs for which there is a hint."""
+    """Whether a directive requests SLURM generic resources (GRES) other than GPUs, which have their own hint."""
     gpus = (profile.gpu_resource or "gpu").partition(":")[0]
     asked = {each.partition(":")[0] for each in str(value).split(",")}
     are_names = all(each[:1].isalpha() for each in asked)
@@ -94,20 +97,23 @@ def _is_other_gres(system: BatchSystem, profile: Profile, name: str, value: obje
 
 
 def _abbreviates(system: BatchSystem, name: str) -> bool:
-    """Whether sbatch would take this for one of those, or for what jobs are looked up by (getopt_long(3))."""
+    """Whether sbatch would expand this name to a forbidden option or to one that identifies jobs.
+
+    sbatch accepts unambiguous abbreviations of long options (getopt_long(3)).
+    """
     longer = (*NO_SUBMISSION["slurm"], "array", "job-name")
     return system.name == "slurm" and len(name) > 1 and any(each.startswith(name) and each != name for each in longer)
 
 
 def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
-    """All that Lading may say itself of a task's batch job: for each setting, the directive, and the hint for it."""
+    """Map each setting that Lading uses for a task's batch job to its directive and to what authors can do instead."""
     first = system.first_index
     common = {"jobname": "L0", "stdout": "/dev/null", "stderr": "/dev/null"}
     array = {"array": ArrayRange(f"{max(first, 1)}-{max(first, 1) + 1}")}
     directives = [system.native_directive(key, value) for key, value in own_directives(system, array=True).items()]
     directives += system.interpreter_directives(SHELL)
     taken = {system.one_name(name): f"{each}; leave it out" for each in directives for name in settings(each)}
-    # Some need a key of the site's profile, without which no task can ask for them either.
+    # Some of these need a key in the site's profile. Without it, no task can request them either.
     asked: tuple[tuple[dict[str, Any], str], ...] = (
         (common, ""),
         ({"stderr": "/dev/stderr"}, ""),

@@ -1,10 +1,12 @@
-"""How a batch job has ended, from all that is known of it. Pure; one order of trust for tasks and for job scripts.
+"""Decide how a batch job ended, from all available evidence. Pure; the same order of trust for tasks and job scripts.
 
-1. What the job's own supervisor has ended it for: only that process can record it.
-2. The cause that the batch system or its accounting gives: it records what was killed and why, whatever the exit code.
-3. The exit code that the batch system or its accounting gives, with the sentinel's: a failure of either is a failure.
-4. The sentinel, where the batch system gives no code.
-5. Nothing. Missing is never success: after a deadline the job is lost, or was cancelled where that can be known.
+1. The cause for which the job's own supervisor killed it: only that process can record it.
+2. The cause given by the batch system or its accounting, which record what was killed and why, whatever the exit code.
+3. The exit codes given by the batch system or its accounting and by the sentinel: if either is a failure, the job
+   failed.
+4. The sentinel, if the batch system gives no exit code.
+5. Nothing. Missing evidence is never success: after a deadline the job is lost, or cancelled where that can be
+   inferred.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from typing import Literal
 from lading.hooks.batch.system import NativeJob
 from lading.scheduling.reasons import because
 
-# Causes that say that something outside ended the job or its task, but not why.
+# Causes that mean: something outside killed the job or its task, for an unknown reason.
 UNCERTAIN = frozenset({"lost", "terminated"})
-# Bytes that are read of the end of what a job has printed.
+# How many bytes to read from the end of a job's output.
 TAIL_BYTES = 2000
-# A job that nodes could not launch, or that was ended before it began, is submitted so often, the first included.
+# How often a job is submitted, including the first time, if nodes could not launch it or it was cancelled before it
+# ran.
 MOST_TRIES = 4
-# Where it is the batch system that ends a job, or that knows better, by cause.
+# Reasons for causes that the batch system reports, or about which it knows best.
 REASONS = {
     "out_of_memory": because("batch_out_of_memory"),
     "time_limit": because("batch_time_limit"),
@@ -37,11 +40,11 @@ By = Literal["system", "job", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentinel:
-    """What a job has left of its end.
+    """What a job's own files say about how it ended.
 
-    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: another process has asked
-        it to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
-    :param exit_code: as a shell has it, or the negative number of a signal; None: not known
+    :param cause: None: success; ``error``: it failed by itself; ``terminated``: another process sent it a termination
+        signal; ``lost``: its supervisor does not know; any other: the cause for which its supervisor killed it
+    :param exit_code: as a shell reports it, or the negative number of a signal; None: unknown
     """
 
     cause: str | None
@@ -49,16 +52,15 @@ class Sentinel:
 
     @classmethod
     def of_status(cls, status: int) -> Sentinel:
-        """That of a script, which leaves its exit status alone."""
+        """The sentinel of a script, which only leaves its exit status."""
         return cls(cause="error" if status else None, exit_code=status)
 
     @property
     def is_certain(self) -> bool:
-        """Whether it needs no word of the batch system's, if that says nothing against it.
+        """Whether it is conclusive unless the batch system contradicts it.
 
-        A success has been reported to Airflow by the task itself; so has a failure with an exit code. What its
-        supervisor has ended was ended for its cause. What another process has ended by a signal may have been ended for
-        another cause.
+        The task itself has reported a success to Airflow, or a failure with an exit code. The supervisor knows why it
+        killed a task. But if another process killed it with a signal, the cause may be a different one.
         """
         if self.cause == "error":
             return (self.exit_code or 0) >= 0
@@ -66,25 +68,25 @@ class Sentinel:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether it was asked to end, as the batch system does with a job that is deleted."""
+        """Whether it received a termination signal, which is what a batch system sends to a deleted job."""
         return self.cause == "terminated" or (self.cause == "error" and self.exit_code in _SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a job that has gone.
+    """All evidence about a job that is no longer listed as running.
 
-    :param native: what the batch system says of it; None: it does not know it
-    :param account: what its accounting says; None: nothing
-    :param accounting: whether the accounting may say more
-    :param sentinel: what the job has left; None: nothing
-    :param cancelled: whether Lading was asked to end it
-    :param says_memory: whether the batch system has written into its output that it ended it for its memory
-    :param waited: whether it waited when it was seen last, and has left nothing that says that it has begun since
-    :param at_limit: whether it ran for all the time that it had asked for, after which the batch system ends it
+    :param native: the batch system's report; None: it does not know the job
+    :param account: the accounting's report; None: there is none
+    :param accounting: whether the accounting may still report something
+    :param sentinel: what the job's own files say; None: nothing
+    :param cancelled: whether Lading was asked to cancel the job
+    :param says_memory: whether the batch system wrote into the job's output that it killed the job for its memory
+    :param waited: whether the job was pending when last seen, and has left no sign of having started since
+    :param at_limit: whether it ran for its whole requested time, after which the batch system kills it
     :param gone: seconds since it was found to be gone
-    :param patience: seconds for which more is waited for where something is known: files and accounts are late
-    :param deadline: seconds for which nothing may be known
+    :param patience: seconds to wait for more evidence once there is some, since files and accounting can be late
+    :param deadline: seconds to wait if there is no evidence at all
     """
 
     native: NativeJob | None = None
@@ -102,12 +104,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job has ended.
+    """How a job ended.
 
-    :param cause: None: it has succeeded
-    :param exit_code: as in :class:`Sentinel`; None: not known
+    :param cause: None: success
+    :param exit_code: as in :class:`Sentinel`; None: unknown
     :param reason: the batch system's message
-    :param by: the source of that
+    :param by: source of the cause
     """
 
     cause: str | None
@@ -117,7 +119,7 @@ class Outcome:
 
 
 def decide(facts: Evidence) -> Outcome | None:
-    """How the job has ended; None: it is not known yet, and more may come."""
+    """Return how the job ended; None: undecided, and more evidence may arrive."""
     reported, said = _reported_end(facts), facts.sentinel
     if said is not None and said.cause not in {None, "error", *UNCERTAIN}:
         return Outcome(cause=said.cause, exit_code=said.exit_code, by="job")
@@ -132,25 +134,25 @@ def decide(facts: Evidence) -> Outcome | None:
 
 
 def has_cause(job: NativeJob) -> bool:
-    """Whether the batch system knows why a job has ended, and not only that it has failed."""
+    """Whether the batch system knows why a job ended, and not only that it failed."""
     return job.cause not in (None, "error")
 
 
 def has_ended(job: NativeJob) -> bool:
-    """Whether the batch system says that a job has ended, or that it can never start."""
+    """Whether the batch system reports that a job has ended, or that it can never start."""
     return job.state == "ended" or job.cause is not None
 
 
 def is_unclear(job: NativeJob | None) -> bool:
-    """Whether the accounting may know more of a job than the batch system says.
+    """Whether the accounting may know more about a job than the batch system reports.
 
-    Of one that was cancelled on a node it may know that the node could not launch it.
+    For a job that was cancelled on a node, the accounting may know that the node could not launch it.
     """
     return job is None or job.state != "ended" or not has_cause(job) or (job.cause == "cancelled" and bool(job.nodes))
 
 
 def _reported_end(facts: Evidence) -> NativeJob | None:
-    """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
+    """Return the report of the batch system or the accounting: the one with a cause, else the one with an exit code."""
     parts = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
     if facts.says_memory and facts.sentinel is None:
         parts = [replace(job, cause="out_of_memory") if _is_killed(job) else job for job in parts]
@@ -163,7 +165,6 @@ def _is_killed(job: NativeJob) -> bool:
 
 
 def _of_codes(facts: Evidence, reported: NativeJob | None, code: int | None) -> Outcome:
-    """The outcome where no source has a cause."""
     said, reason = facts.sentinel, reported.reason if reported is not None else None
     forgotten = reported is None and facts.native is None
     if said is not None and said.cause is None:
@@ -181,16 +182,15 @@ def _of_codes(facts: Evidence, reported: NativeJob | None, code: int | None) -> 
 
 
 def _seconds(facts: Evidence, reported: NativeJob | None) -> float:
-    """For how long more is waited for."""
+    """Return for how many seconds to wait for more evidence."""
     said = facts.sentinel
     if facts.at_limit and facts.accounting and facts.account is None:
-        return (
-            facts.patience
-        )  # a script that traps the signal may exit with 0, and the batch system call that a success
+        # A script that traps the signal may exit with 0, and the batch system may then report success.
+        return facts.patience
     succeeded = reported is not None and reported.succeeded is True
     if said is None and (reported is None or succeeded or reported.succeeded is None):
         return facts.deadline
     if facts.accounting and not succeeded and (facts.account is None or not has_ended(facts.account)):
         return facts.patience
-    # The sentinel may be seen late, and where it does not know why it has ended, the batch system may.
+    # The sentinel may arrive late. If it does not say why the job ended, the batch system may.
     return facts.patience if said is None or not said.is_certain or said.is_terminated else 0.0

@@ -1,6 +1,7 @@
-"""What third parties add to Lading by an entry point of the group ``lading``, as far as hooks need it.
+"""Batch systems that are registered by entry points of the group ``lading``.
 
-Everything built in comes the same way. What can be added at all: :mod:`lading.plugin.hookspecs`.
+The built-in ones are registered in the same way. For everything that third parties can add, see
+:mod:`lading.plugin.hookspecs`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ GROUP = "lading"
 
 @cache
 def extensions() -> pluggy.PluginManager:
-    """The manager with everything that is installed; once per process."""
+    """Return the plugin manager with all installed plugins; created once per process."""
     manager = pluggy.PluginManager(GROUP)
     manager.load_setuptools_entrypoints(GROUP)
     return manager
 
 
 def batch_systems(manager: pluggy.PluginManager | None = None) -> dict[str, BatchSystem]:
-    """The batch systems by name, in the order in which they were offered; built-in ones first.
+    """Return the batch systems by name, in the order of registration; built-in ones first.
 
-    :param manager: of the plugins that offer them; None: all that are installed
-    :raises ValueError: two plugins offer the same name
+    :param manager: the plugins to query; None: all installed ones
+    :raises ValueError: two plugins register the same name
     """
     systems: dict[str, BatchSystem] = {}
-    # Pluggy calls what was registered last first.
+    # Pluggy calls the implementation that was registered last first.
     for offered in reversed((manager or extensions()).hook.batch_systems()):
         for system in offered:
             if system.name in systems and type(systems[system.name]) is not system:

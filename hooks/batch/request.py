@@ -1,4 +1,4 @@
-"""What is asked of a batch system, and what differs in how sites want to be asked."""
+"""The request of a batch job, and the profile of a site: how the requests of one site differ from another's."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pydantic import Field, model_validator
 
 from lading.hooks.files.table_model import Memory, TableModel
 
-# No batch system takes more; a slip such as 0-999999999 must not fill the memory.
+# No batch system accepts more; a typo such as 0-999999999 must not exhaust the memory.
 LARGEST_ARRAY = 4_000_000
 _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 LONGEST_TITLE = 100
 _TITLED = re.compile(r".+\.(L[0-9a-f]{14}\b.*)", re.DOTALL)
-# A name that can end no directive, wherever it stands in one.
+# A host name whose characters cannot end a directive.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
 
 
 def new_name() -> str:
-    """The name of a submission or an order, unlike any other; TORQUE takes names of 15 characters."""
+    """Return a unique name for a submission or an order. It has 15 characters, the maximum of TORQUE."""
     return f"L{uuid.uuid4().hex[:14]}"
 
 
 def titled(name: str, title: str, others: str = "_") -> str:
-    """A name of :func:`new_name` that also says what it is for; people read it in lists of the batch system.
+    """Return a name of :func:`new_name` with a title in front of it, for people who read the batch system's job lists.
 
     :param title: any text
-    :param others: what may stand in it beside letters, digits, dashes and dots
+    :param others: characters that the title can have in addition to letters, digits, dashes and dots
     """
     text = title if "=" in others else title.replace("=", "-")
     plain = re.sub(rf"[^A-Za-z0-9.{re.escape(others)}-]+", "_", text)[:LONGEST_TITLE]
@@ -40,7 +40,7 @@ def titled(name: str, title: str, others: str = "_") -> str:
 
 
 def untitled(name: str) -> str:
-    """The name of :func:`new_name` in one that says what it is for."""
+    """Return the name of :func:`new_name` within a titled name."""
     match = _TITLED.fullmatch(name)
     return name if match is None else match[1]
 
@@ -50,8 +50,8 @@ class ArrayRange:
     """The elements of a job array.
 
     :param indices: as text: ``0-9``, ``1-9:2``, ``1,3,7-9``
-    :param max_running: so many of them run at once; None: any number
-    :raises ValueError: it is no such text, an index comes twice, or the number is not positive
+    :param max_running: how many of them can run at once; None: any number
+    :raises ValueError: the text is not valid, an index occurs twice, or the number is not positive
     """
 
     indices: str
@@ -67,18 +67,15 @@ class ArrayRange:
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running = {self.max_running} is not positive; leave it out for no limit")
         if len(self) > LARGEST_ARRAY:
-            raise ValueError(
-                f"array indices {self.indices!r} are {len(self)}; no more than {LARGEST_ARRAY} are possible"
-            )
+            raise ValueError(f"array indices {self.indices!r} are {len(self)}; the maximum is {LARGEST_ARRAY}")
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
 
     @classmethod
     def parse(cls, text: str) -> ArrayRange:
-        """The elements as people write them: ``1-10``, ``0-9:3``, ``1,3,7-9``, each with ``%4`` behind it for at most
-        four at once.
+        """Parse elements as people write them: ``1-10``, ``0-9:3`` or ``1,3,7-9``; a suffix ``%4`` allows four at once.
 
-        :raises ValueError: it is no such text
+        :raises ValueError: the text is not valid
         """
         indices, percent, most = text.partition("%")
         if percent and not _COUNT.fullmatch(most):
@@ -103,25 +100,26 @@ class ArrayRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJobRequest:
-    """What one submission asks for. None: not given; the batch system's own default holds.
+    """The resources and options of one submission. None: not set, so the batch system's default applies.
 
-    :param jobname: its name
-    :param queue: the queue, which SLURM calls partition
-    :param time: seconds that it may run
-    :param nodes: how many machines
-    :param least_nodes: how many of them will do; a batch system that takes no range gives all
-    :param ppn: processes on each of them
+    :param jobname: name of the job
+    :param queue: the queue, called partition in SLURM
+    :param time: maximum run time in seconds
+    :param nodes: number of nodes
+    :param least_nodes: how many of them suffice; a batch system that takes no range gives all of them
+    :param ppn: processes on each node
     :param threads: cpus of each process
     :param mem: MiB that the job needs on each node
-    :param stdout: where its standard output goes
-    :param stderr: where its standard error goes; the same as ``stdout``: both into one file
-    :param gpus: how many on each node
-    :param gpu_type: their type, as the site calls it
-    :param native: directives in the scheduler's own keys, without dashes; True: a bare flag; None, False: left out
+    :param stdout: file for its standard output
+    :param stderr: file for its standard error; if it equals ``stdout``, both go into one file
+    :param gpus: number on each node
+    :param gpu_type: their type, in the site's notation
+    :param native: native directives by the batch system's own keys, without dashes; True: a bare flag; None, False:
+        left out
     :param array: the elements, if it is a job array
-    :param excluded_nodes: the names of machines on which it should not run
-    :param comment: what people may read beside its name, where the batch system keeps that
-    :raises ValueError: a number is not positive, or what is excluded is no name of a machine
+    :param excluded_nodes: names of nodes on which it must not run
+    :param comment: text for people, shown next to its name if the batch system has such a field
+    :raises ValueError: a number is not positive, or an excluded node is not a valid host name
     """
 
     jobname: str | None = None
@@ -149,79 +147,82 @@ class BatchJobRequest:
         for node in self.excluded_nodes:
             if not _NODE.fullmatch(node):
                 raise ValueError(
-                    f"excluded node {node!r} is no name of a machine: letters, digits, '-', '_' and '.' are"
+                    f"excluded node {node!r} is not a valid host name; valid characters: letters, digits, '-', '_', '.'"
                 )
 
     @property
     def shaped(self) -> bool:
-        """Whether nodes, ppn or threads are given."""
+        """Whether nodes, ppn or threads are set."""
         return (self.nodes, self.ppn, self.threads) != (None, None, None)
 
     @property
     def processes(self) -> int:
-        """Of the whole job; what is not given counts as 1."""
+        """Processes of the whole job; numbers that are not set count as 1."""
         return (self.nodes or 1) * (self.ppn or 1)
 
     @property
     def cpus_per_node(self) -> int:
-        """What is not given counts as 1."""
+        """Cpus on each node; numbers that are not set count as 1."""
         return (self.ppn or 1) * (self.threads or 1)
 
     @property
     def cpus(self) -> int:
-        """Of the whole job; what is not given counts as 1."""
+        """Cpus of the whole job; numbers that are not set count as 1."""
         return (self.nodes or 1) * self.cpus_per_node
 
 
 class MemoryDialect(TableModel):
-    """How a site wants memory to be asked for, where that differs from what is usual with its batch system.
+    """How a site expects memory requests, where that differs from its batch system's default.
 
-    :param per: what the number is for: a ``node``, a ``cpu``, a ``slot`` (the same as a cpu, as SGE and LSF call it),
-        the whole ``job``; ``none``: memory is not asked for at all
-    :param unit: ``B``, ``K``, ``M``, ``G`` or ``T`` (powers of 1024); amounts are rounded up to whole ones
-    :param resource: its name, such as ``h_vmem``, ``pmem`` or ``mem``; more than one with commas between
+    :param per: what the number refers to: a ``node``, a ``cpu``, a ``slot`` (a cpu in the terms of SGE and LSF) or the
+        whole ``job``; ``none``: memory is not requested at all
+    :param unit: ``B``, ``K``, ``M``, ``G`` or ``T`` (powers of 1024); amounts are rounded up to whole units
+    :param resource: name of the resource, such as ``h_vmem``, ``pmem`` or ``mem``; several are separated by commas
     """
 
     per: Literal["node", "cpu", "slot", "job", "none"] | None = Field(
         default=None,
-        description="What the number is for: `node`, `cpu`, `slot` or `job`; `none`: memory is not asked for. Without "
-        "it as is usual with the batch system.",
+        description="What the number refers to: `node`, `cpu`, `slot` or `job`; `none`: memory is not requested. The "
+        "default depends on the batch system.",
     )
     unit: Literal["B", "K", "M", "G", "T"] | None = Field(
-        default=None, description="`B`, `K`, `M`, `G` or `T`, powers of 1024; likewise."
+        default=None,
+        description="`B`, `K`, `M`, `G` or `T`, powers of 1024. The default depends on the batch system.",
     )
     resource: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z][\w.-]*(,[A-Za-z][\w.-]*)*$",
-        description="Its name, such as `h_vmem`; more than one with commas between; likewise.",
+        description="Name of the resource, such as `h_vmem`; several are separated by commas. The default depends on "
+        "the batch system.",
     )
 
 
 class WholeNode(TableModel):
-    """The machines of a site that gives jobs nothing less than a machine.
+    """The nodes of a site that gives jobs only whole nodes.
 
-    :param cpus: what each has
-    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: not given
+    :param cpus: cpus of each node
+    :param memory: memory of each node that a job can use, such as ``64 GiB`` or a number of MiB; None: not set
     """
 
     cpus: int = Field(ge=1, description="Processors of each node.")
-    memory: Memory | None = Field(default=None, description="Memory that a job can have on each.")
+    memory: Memory | None = Field(default=None, description="Memory of each node that a job can use.")
 
 
 class Profile(TableModel):
-    """What differs between sites with the same batch system. Every field is optional.
+    """The differences between sites with the same batch system. Every field is optional.
 
-    With SLURM each index of an array is below ``max_array_size``. Of ``max_submitted`` each element of an array counts;
-    more jobs are held back until some have ended.
+    In SLURM, ``max_array_size`` is the exclusive upper bound of array indices. Each element of an array counts towards
+    ``max_submitted``; further jobs wait until some have ended.
     """
 
     nodes: Literal["ignore"] | None = Field(
         default=None,
-        description="`ignore` where the site places by cores: jobs ask for processes, which may lie on any nodes; see "
-        "job scripts.",
+        description="`ignore` where the site allocates cores, not nodes: jobs request processes, which can run on any "
+        "nodes; see job scripts.",
     )
     memory: MemoryDialect | None = Field(
-        default=None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
+        default=None,
+        description="How memory is requested: a table with `per`, `unit`, `resource`; see job scripts.",
     )
     parallel_environment: str | None = Field(
         default=None,
@@ -231,7 +232,7 @@ class Profile(TableModel):
     gpu_resource: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z][\w.:-]*$",
-        description="What a GPU is called: gres, chunk resource or complex.",
+        description="Name of a GPU: gres, chunk resource or complex.",
     )
     gpu_type_resource: str | None = Field(
         default=None,
@@ -241,9 +242,11 @@ class Profile(TableModel):
     whole_node: WholeNode | None = Field(
         default=None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
     )
-    max_array_size: int | None = Field(default=None, ge=1, description="How many elements a job array may have.")
+    max_array_size: int | None = Field(default=None, ge=1, description="Maximum number of elements of a job array.")
     max_submitted: int | None = Field(
-        default=None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
+        default=None,
+        ge=1,
+        description="Maximum number of jobs that the user can have submitted at a time; learned if not set.",
     )
 
     @model_validator(mode="after")
@@ -251,13 +254,13 @@ class Profile(TableModel):
         if self.nodes is not None and self.whole_node is not None:
             raise ValueError("nodes = 'ignore' and whole_node contradict each other; keep one")
         if self.nodes is not None and self.memory is not None and self.memory.per == "node":
-            raise ValueError("memory.per = 'node' means nothing where nodes = 'ignore'; valid: cpu, slot, job, none")
+            raise ValueError("memory.per = 'node' has no meaning with nodes = 'ignore'; valid: cpu, slot, job, none")
         return self
 
     def room(self, submitted: int) -> int:
-        """How many more jobs may be submitted beside so many; any number where the site does not say."""
+        """Return how many more jobs can be submitted, given the number of submitted ones; no limit if it is not set."""
         return sys.maxsize if self.max_submitted is None else max(0, self.max_submitted - submitted)
 
     def scatters(self, request: BatchJobRequest) -> bool:
-        """Whether the processes of a request may lie on any nodes; a single one has its node in any case."""
+        """Whether the processes of a request can be spread over any nodes; a single process always has one node."""
         return self.nodes == "ignore" and request.processes > 1

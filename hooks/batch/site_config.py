@@ -1,8 +1,8 @@
-"""The table of a batch site: how it is reached, who may use it, and with which options.
+"""The table of a batch site: how to reach it, who can use it, and with which directives.
 
-Some directives are refused at every site, since a Dag author would get with them what he does not have by running a job
-there: files and environments that the submit command reads with the rights of the account that submits, files that
-the batch system's own server copies, and commands that run outside of the job.
+Some directives are refused at every site because they would give a Dag author more rights than running a job there:
+files and environments that the submit command reads with the rights of the submitting account, files that the batch
+system's server copies, and commands that run outside the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.admission import OWN, Admission, admitted, listed, refusal
 from lading.scheduling.text.printable import shortened
 
-# A system that does not have them would refuse them itself.
+# Refused on every batch system. One that lacks such an option would refuse it itself.
 REFUSED: Mapping[str, str] = {
     "@": "it reads options from a file",  # qsub(1) of Grid Engine, "-@ optionfile"
     "export-file": "it reads an environment from a file",  # sbatch, "--export-file"
@@ -41,7 +41,7 @@ REFUSED: Mapping[str, str] = {
     "prologue": "it runs a command before the job, outside of it",  # qsub(1B) of TORQUE, "-l prologue="
     "epilogue": "it runs a command after the job, outside of it",  # qsub(1B) of TORQUE, "-l epilogue="
 }
-# What is refused of one batch system; of another it is something harmless.
+# Refused on one batch system only; on others the same option is harmless.
 REFUSED_OF: Mapping[str, Mapping[str, str]] = {
     "torque": {
         "P": "it names another user",  # qsub(1B), "-P user[:group]": a proxy user
@@ -56,7 +56,7 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "i": "it copies a file of the submitting machine",
         "is": "it copies a file of the submitting machine",
         "L": "it runs a login shell for the job, outside of it",  # bsub, "-L login_shell"
-        "rnc": "it runs a command beside the job, outside of it",  # bsub, "-rnc resize_notification_cmd"
+        "rnc": "it runs a command next to the job, outside of it",  # bsub, "-rnc resize_notification_cmd"
     },
     "sge": {
         "xd": "it gives the container of the job options with the rights of root",  # qsub(1), "-xd docker_option"
@@ -64,48 +64,50 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "xd-run-as-image-user": "it runs the job as another user",  # qsub(1), "-xd_run_as_image_user"
     },
 }
-# Between two looks at a site whose jobs change: its folder is read, and job scripts ask for their own jobs.
+# Poll interval while jobs change: to read the site's folder and to query the jobs of job scripts.
 SECONDS_WHILE_JOBS_CHANGE = 2.0
-# Between two questions for the states of all tasks there, whose cost to the batch system grows with their number.
+# Interval between queries for the states of all tasks, whose cost to the batch system grows with the number of jobs.
 SECONDS_BETWEEN_QUESTIONS, SECONDS_BETWEEN_LARGE_QUESTIONS = 5.0, 15.0
-# More jobs than these make a question a large one.
+# A query for more jobs than this is a large one.
 MOST_JOBS_OF_A_SMALL_QUESTION = 1000
-# Of PBS, LSF and Grid Engine: options whose values have names of their own in them.
+# Options of PBS, LSF and Grid Engine whose values contain further names.
 _WITH_NAMES = ("l", "W", "R")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
-# Options of sbatch that begin like one of those that are refused (getopt_long(3) takes every beginning that is clear).
+# Options of sbatch that are themselves prefixes of refused ones (getopt_long(3) accepts unambiguous prefixes).
 _WHOLE = ("export", "bb")
 
 Directives = Mapping[str, str | bool]
 
 
 class BatchSiteConfig(TableModel):
-    """What a batch site takes from its table, for tasks and for job scripts."""
+    """Settings in the table of a batch site that apply to tasks and job scripts alike."""
 
     ssh_conn_id: str | None = Field(
-        default=None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+        default=None,
+        description="Airflow's SSH connection to the login node; if not set, commands run on this machine.",
     )
     control_master: str | None = Field(
         default=None,
-        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
-        "with `-o ControlMaster=yes`.",
+        description="Instead of ssh_conn_id, for two-factor login: the arguments of `ssh`; a person logs in once with "
+        "`-o ControlMaster=yes`.",
     )
-    login_setup: str = Field(default="", description="Shell lines before Lading's commands on the login node.")
+    login_setup: str = Field(default="", description="Shell lines to run before Lading's commands on the login node.")
     setup: str = Field(
-        default="", description="Shell lines (bash) before every job, such as `module load` or `export`."
+        default="", description="Shell lines (bash) to run before every job, such as `module load` or `export`."
     )
     accounting: Literal["auto", "off"] = Field(
         default="auto",
-        description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
+        description="`auto`: the accounting is queried about how jobs have ended, if the batch system has one; `off`: "
+        "it is not.",
     )
     max_poll_interval: Seconds = Field(
         default=60,
-        description="Time between questions while nothing happens; while jobs change it is 2 s, or this if it is less.",
+        description="Poll interval while nothing happens; while jobs change it is 2 s, or this if it is shorter.",
     )
     lost_after: Seconds = Field(
         default=120,
-        description="How long a job may be unknown to the batch system, or in a state that Lading does not know, and "
-        "say nothing, before it counts as lost.",
+        description="How long a job can be unknown to the batch system, or in a state unknown to Lading, without a "
+        "report of its own before it counts as lost.",
     )
     cancel_unrunnable_after: Seconds = Field(
         default=900,
@@ -114,16 +116,18 @@ class BatchSiteConfig(TableModel):
     )
     allowed_native: Texts | None = Field(
         default=None,
-        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
-        "without it all. See [trust](trust.md).",
+        description="A list of the native directives (or patterns of them) that tasks and job scripts can use; "
+        "default: all. See [trust](trust.md).",
     )
-    refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
+    refused_native: Texts = Field(
+        default=(), description="A list of the native directives (or patterns of them) that are refused."
+    )
     accounts: dict[str, str] = Field(
         default={},
-        description='The [accounts](teams.md#accounts) as which jobs run there: `{"team:genomics" = "hpc_genomics", '
-        '"dag:etl_*" = "hpc_etl"}`, each an Airflow SSH connection, or a table of what is different for it '
-        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first key that fits counts, else '
-        "the table's own `ssh_conn_id`; without one such jobs have no place there.",
+        description='The [accounts](teams.md#accounts) that run jobs there: `{"team:genomics" = "hpc_genomics", '
+        '"dag:etl_*" = "hpc_etl"}`. Each value is an Airflow SSH connection, or a table of the settings that differ '
+        '(`{ssh_conn_id = "hpc_etl", work_dir = "/scratch/etl", max_jobs = 50}`). The first matching key applies. '
+        "`ssh_conn_id` of the table itself is the fallback for Dags that match no key; omit it to refuse them.",
     )
     run_as: str | None = Field(default=None, exclude=True)
 
@@ -137,7 +141,7 @@ class BatchSiteConfig(TableModel):
     @model_validator(mode="before")
     @classmethod
     def _is_of_one_account(cls, table: Any) -> Any:
-        """A table with accounts that are valid is one for each of them by now."""
+        """Refuse a table that still has accounts: valid ones have already been expanded into one table each."""
         given = table.get("accounts") if isinstance(table, Mapping) else None
         if given is None or given == {} or table.get(accounts.RUN_AS) is not None:
             return table
@@ -153,38 +157,37 @@ class BatchSiteConfig(TableModel):
 
     @property
     def min_poll_interval(self) -> float:
-        """Seconds between two looks while jobs change."""
+        """Seconds between two polls while jobs change."""
         return min(SECONDS_WHILE_JOBS_CHANGE, self.max_poll_interval)
 
     def seconds_after_questions(self, questions: int, jobs: int) -> float:
-        """Seconds for which the batch system is asked for no states after it was.
+        """Return for how many seconds the batch system is not queried again.
 
-        :param questions: how many commands it was asked by: for the states of jobs, and for those in its accounting
-        :param jobs: for how many it was asked
+        :param questions: number of commands in the last query, for states and for accounting
+        :param jobs: number of queried jobs
         """
         is_small = jobs <= MOST_JOBS_OF_A_SMALL_QUESTION
         pause = SECONDS_BETWEEN_QUESTIONS if is_small else SECONDS_BETWEEN_LARGE_QUESTIONS
         return questions * min(pause, self.max_poll_interval)
 
     def transport(self) -> Transport:
-        """The way to the login node; nothing is opened yet."""
         return connect(self.ssh_conn_id, self.control_master, self.login_setup)
 
 
 class NotAllowed(Unsupported):
-    """A site does not take a Dag or a directive. The message is the site's own."""
+    """A site does not accept a Dag or a directive. The message names the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteRules:
-    """Whom and what a site takes.
+    """Which Dags, teams and native directives a site accepts.
 
-    :param allowed_dags: patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag
-    :param allowed_teams: likewise of the names of teams; None: every team, and Dags of none
-    :param accounts: the keys of the table's accounts, with the account of each; empty: it has one for all
-    :param run_as: the account that the site is; empty: that of the table itself
-    :param allowed_native: patterns of native directives that tasks and job scripts may have; None: all
-    :param refused_native: patterns of those that they may not
+    :param allowed_dags: patterns of Dag IDs (``*``, ``?``, ``[...]``); None: every Dag
+    :param allowed_teams: patterns of team names; None: every team, and Dags without a team
+    :param accounts: the keys of the table's accounts, with the account of each; empty: one account for all
+    :param run_as: the account of this site; empty: that of the table itself
+    :param allowed_native: patterns of native directives that tasks and job scripts can use; None: all
+    :param refused_native: patterns of native directives that they cannot use
     """
 
     allowed_dags: tuple[str, ...] | None = None
@@ -196,7 +199,7 @@ class SiteRules:
 
     @classmethod
     def from_table(cls, table: Any) -> SiteRules:
-        """The rules in a site's table, its model, or what is published of it."""
+        """Read the rules from a site's table, its model, or its published settings."""
         dags, allowed, refused, teams, accounts, run_as = (
             table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
             for name in ("allowed_dags", "allowed_native", "refused_native", "allowed_teams", "accounts", "run_as")
@@ -213,22 +216,21 @@ class SiteRules:
 
     @property
     def admission(self) -> Admission:
-        """Whose jobs it takes."""
         return Admission(self.allowed_dags, self.allowed_teams, self.accounts, self.run_as)
 
     def check_dag(self, site: str, dag_id: str | None, team: str | None = None) -> None:
-        """Refuse a Dag that the site does not take.
+        """Check that the site accepts a Dag.
 
-        :param team: that of the Dag; None: it has none
+        :param team: team of the Dag; None: it has none
         :raises NotAllowed: it does not
         """
         if not admitted([(site, self.admission)], dag_id, team):
             raise NotAllowed(str(refusal([(site, self.admission)], dag_id, team)))
 
     def check_native(self, native: Directives, system: BatchSystem) -> None:
-        """Refuse native directives of an author that the site does not take; False takes one of the site away.
+        """Check that the site accepts an author's native directives; the value False removes a directive of the site.
 
-        :raises NotAllowed: there is one
+        :raises NotAllowed: it does not accept one of them
         """
         for written, value in native.items():
             key = written.lstrip("-")
@@ -242,10 +244,11 @@ class SiteRules:
                 raise NotAllowed(f"{key} is not accepted here: allowed_native = {listed(allowed)}; leave it out")
 
     def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
-        """Refuse native directives among the properties that an author gives a job script; one that is empty takes the
-        site's own away, and says nothing to the batch system.
+        """Check that the site accepts the native directives among the properties of a job script.
 
-        :raises NotAllowed: there is one
+        An empty value only removes the site's own directive, so it is not checked.
+
+        :raises NotAllowed: the site does not accept one of them
         """
         ours = (*COMMON_RESOURCES, *ATTRIBUTES)
         native = {key: value for key, value in resources.items() if key not in ours and given(value)}
@@ -255,46 +258,45 @@ class SiteRules:
 
 
 def _always_refused(key: str, value: str | bool, system: BatchSystem) -> str | None:
-    """Why a directive is refused at every site, as it is one of those, or would be taken for one; None: it is not."""
+    """Return why a directive is refused at every site, also if it would be read as a refused one; None: it is not."""
     refused = {**REFUSED, **REFUSED_OF.get(system.name, {})}
     options = {each.replace("_", "-") for each in system.options(key)}
     for word, why in refused.items():
         if word in options or (system.name == "slurm" and _begins(key.replace("_", "-"), word)):
             return why
-    # PBS takes the names of attributes in any case (qsub hands them on, and pbs_server compares without it).
+    # PBS ignores the case of attribute names: qsub passes them on, and pbs_server compares them without it.
     names = {name.lower().replace("_", "-") for name in _named(key, value)}
     return next((why for word, why in refused.items() if len(word) > 2 and word in names), None)
 
 
 def _begins(option: str, word: str) -> bool:
-    """Whether sbatch would take a long option for another one, of which it is the beginning."""
+    """Whether sbatch would expand a long option to another one because it is a prefix of it."""
     return 1 < len(option) < len(word) and word.startswith(option) and option not in _WHOLE
 
 
 def _named(key: str, value: str | bool) -> set[str]:
-    """The names in a directive, whatever quotes are around them."""
+    """Return the names in a directive, whatever quotes surround them."""
     inside = _NAME.findall(value) if key in _WITH_NAMES and isinstance(value, str) else []
     return {key, *inside}
 
 
 def _sets(key: str, value: str | bool, system: BatchSystem) -> list[set[str]]:
-    """For each thing that a directive sets, the names that it may be called by: ``l mem`` is also ``l`` and ``mem``."""
+    """For each thing that a directive sets, return its possible names: ``l mem`` can also be ``l`` or ``mem``."""
     try:
         names = system.settings(key, value)
     except Unsupported:
         return [{*system.options(key)}]
-    if len(options := system.options(key)) > 1:  # an argument is attached to it
+    if len(options := system.options(key)) > 1:  # the key has an argument attached
         return [{*options}]
     found = []
     for name in names:
         option, _, inside = name.rpartition(" ")
-        # "-l name=..." that was given as "name" is not known as l.
+        # The native key "name" also becomes "-l name=...", but rules for "l" do not apply to it.
         found.append({key, name, inside, system.one_name(name)} | ({option} if option and option == key else set()))
     return found
 
 
 def _matches(patterns: Sequence[str], names: Iterable[str], system: BatchSystem) -> bool:
-    """Whether one of the names, or what is the same with the batch system, matches a pattern."""
     known = {each for name in names for each in (name, name.replace("_", "-"))}
     known |= set(map(system.one_name, known))
     written = [pattern.lstrip("-") for pattern in patterns]

@@ -1,16 +1,18 @@
-"""What a batch system is asked about jobs, and what is known once it has answered.
+"""Query the states of jobs, and tell what an answer says about each job.
 
-There are three answers for each job, never two: a state, "no such job", or "could not ask". A job that an answer
-neither lists nor declares unknown has the third, for that job alone.
+There are three results for a job, never two: a state, "no such job", or "could not ask". A job that an answer neither
+lists nor declares gone has the third result; the other jobs of that answer are unaffected.
+
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| nothing at all, with exit status 0 | could not ask: a wrapper that fails silently says the same | the next answer |
-| a translator raises | could not ask | the next answer |
-| an id neither listed nor declared gone | could not ask for that job | the next answer |
-| a job of the id with another name | another job: the id was given again | ``lost_after`` |
-| no job of a name, in an answer that may lack some | could not ask; else not submitted | a whole answer |
-| no accounting, or none of a job | nothing more is known | exit file, ``lost_after`` |
+| no output at all, with exit status 0 | could not ask: a wrapper that fails silently looks the same | the next answer |
+| a parser raises | could not ask | the next answer |
+| an ID that is neither listed nor declared gone | could not ask about that job | the next answer |
+| a job with the ID but another name | a different job: the ID was reused | ``lost_after`` |
+| a name is missing in an incomplete answer | could not ask; in a complete one: not submitted | a complete answer |
+| no accounting, or no record of a job | nothing new | exit file, ``lost_after`` |
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import RunCommand
 
 T = TypeVar("T")
-# What Lading's own translators read has whole names. Of one that another translator has from a table, so much must be
-# there: the narrowest known column is squeue's ("%.8j"); those of qstat and bjobs have 10 characters and more.
+# Lading's own parsers return full names. A third-party parser may read names from a table that truncates them; at least
+# this many characters must match. The narrowest column is squeue's ("%.8j"); those of qstat and bjobs have 10 or more.
 SHORTEST_BEGINNING = 8
-# Seconds for one question to a batch system. LSF's commands, and at times others', hang while it is away: what comes
-# after them in an exchange has its time all the same.
+# Time limit for one query, in seconds. Commands of a batch system can hang while it is down; those of LSF always do.
+# The limit leaves time for the later steps of an exchange.
 QUESTION_LIMIT = 30
 Key = tuple[str, int | None]
-"""The native id of a submission, and the index of an element of an array; None: no array."""
+"""The native ID of a submission, and the index of an array element; None: not an array."""
 
 
 @dataclass(frozen=True)
 class Statuses:
-    """What the batch system says now.
+    """The answer to a query for the states of jobs.
 
-    :param jobs: all in its answer, which may be more than it was asked for
-    :param asked: the native ids that it was asked for
-    :param unknown: those of them of which it knows no more than ``jobs``
-    :param is_whole: whether ``jobs`` are all jobs of the user, so that a name that is not among them is no job's
+    :param jobs: all jobs in the answer, which can include jobs that were not queried
+    :param asked: the queried native IDs
+    :param unknown: the queried IDs for which the batch system knows no jobs beyond ``jobs``
+    :param is_whole: whether ``jobs`` are all jobs of the user, so that no job has a name that is missing there
     """
 
     jobs: Sequence[NativeJob]
@@ -58,43 +60,42 @@ class Statuses:
         object.__setattr__(self, "_by_key", {(job.id, job.index): job for job in self.jobs})
 
     def get(self, key: Key, name: str | None) -> NativeJob | None:
-        """A job; None: it is not known there, or could not be asked for: see :meth:`is_silent`.
+        """Return a job; None: the batch system does not know it, or could not be asked; see :meth:`is_silent`.
 
-        :param name: as it was submitted; another job of the same id is not this one
+        :param name: as submitted; a job with the same ID but another name is a different job
         """
         job = self._by_key.get(key)
         return job if job is not None and is_called(job, name) else None
 
     def is_silent(self, key: Key) -> bool:
-        """Whether nothing was said of a job: neither its state, nor that there is no such job."""
+        """Whether the answer says nothing about a job: neither its state nor that there is no such job."""
         if key in self._by_key:
             return False
         whole = self._by_key.get((key[0], None))
         if whole is not None and whole.state != "ended":
-            return True  # the array lives, and its elements were not listed one by one
+            return True  # the array has not ended, and its elements are not listed one by one
         return key[0] not in self.unknown
 
     @property
     def gap(self) -> CouldNotAsk | None:
-        """What is missing in the answer, as text; None: nothing is."""
+        """An error that names the jobs missing in the answer; None: it is complete."""
         if not (silent := self.silent):
             return None
-        return CouldNotAsk(f"the batch system has said nothing of {len(silent)} jobs, such as {', '.join(silent[:5])}")
+        return CouldNotAsk(f"the batch system did not report {len(silent)} jobs, such as {', '.join(silent[:5])}")
 
     @property
     def silent(self) -> list[str]:
-        """The ids that were asked for and of which nothing was said."""
         reported = {job.id for job in self.jobs}
         return sorted(id for id in self.asked if id not in reported and id not in self.unknown)
 
 
 @dataclass(frozen=True)
 class StatusQuery:
-    """A question for the states of jobs.
+    """A query for the states of jobs.
 
-    :param user: whose jobs they are
-    :param ids: as :meth:`BatchSystem.submitted` has given them
-    :param by_name: whether all jobs of the user are asked for, to find some of which only the name is known
+    :param user: owner of the jobs
+    :param ids: as :meth:`BatchSystem.submitted` returned them
+    :param by_name: whether to list all jobs of the user, to find those of which only the name is known
     """
 
     system: BatchSystem
@@ -111,44 +112,44 @@ class StatusQuery:
         return ask(self.command)
 
     def read(self, answer: CommandResult) -> Statuses:
-        """What the answer says.
+        """Return the result of the query.
 
-        :raises CouldNotAsk: it is no answer, or its translator fails at it
+        :raises CouldNotAsk: it is not a valid answer, or its parser fails
         """
         if answer.status == 0 and not f"{answer.stdout}{answer.stderr}".strip():
-            # A wrapper or a login shell that fails silently says the same.
-            raise CouldNotAsk("the command has printed nothing, which does not prove that it has asked")
+            # A wrapper or login shell that fails silently looks the same.
+            raise CouldNotAsk("the command printed nothing, so it may not have reached the batch system")
         jobs = self._as_asked(_translated(self.system.statuses, answer))
         listed = self.command == self.system.status(self.user)
         unknown = set(_translated(lambda said: self.system.unknown(said, self.ids, listed=listed), answer))
-        if not listed:  # what is there of a job that was named is all of it
+        if not listed:  # an answer about a named job lists all of that job
             unknown |= {job.id for job in jobs}
         return Statuses(jobs, self.ids, unknown, self.system.lists_all(answer))
 
     def _as_asked(self, jobs: list[NativeJob]) -> list[NativeJob]:
-        """The jobs with the ids that they were asked for by, where these name the server in another way."""
+        """Return the jobs with the IDs of the query, even if the answer writes the server in another way."""
         asked_as = self.system.wording.asked_as(self.ids)
         return [job if (id := asked_as(job.id)) == job.id else replace(job, id=id) for job in jobs]
 
 
 def ask(command: Sequence[str]) -> RunCommand:
-    """Run a command of a batch system, which may hang."""
+    """Return a step that runs a command of a batch system with a time limit, since it may hang."""
     return RunCommand(command, limit=QUESTION_LIMIT)
 
 
 def plain_name(job: NativeJob) -> str | None:
-    """The name of a job without the index that TORQUE adds to those of elements, and without what it is for."""
+    """Return the submitted name of a job: without its title, and without the index that TORQUE adds for elements."""
     name = None if job.name is None else untitled(job.name)
     return name if name is None or job.index is None else name.removesuffix(f"-{job.index}")
 
 
 def is_called(job: NativeJob, name: str | None) -> bool:
-    """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
+    """Whether a listed job can be the one with this name, and not a different job with the same ID.
 
-    Ids are reused: a scheduler that crashes may forget the last one that it gave, and all begin again one day. Some
-    add the index to the names of elements, and a translator that others have written may know only the beginning.
+    IDs are reused: a scheduler that crashes may forget the last ones, and every counter wraps around one day. Some
+    batch systems add the index to the names of elements, and a third-party parser may return truncated names.
 
-    :param name: None: not known
+    :param name: None: unknown
     """
     if name is None or not job.name:
         return True
@@ -158,9 +159,9 @@ def is_called(job: NativeJob, name: str | None) -> bool:
 
 
 def accounted(system: BatchSystem, answer: CommandResult) -> list[NativeJob]:
-    """The jobs in the answer of the accounting.
+    """Return the jobs in an answer of the accounting.
 
-    :raises CouldNotAsk: it is no answer, there are no accounts, or the translator fails at it
+    :raises CouldNotAsk: it is not a valid answer, the site has no accounting, or the parser fails
     """
     return _translated(system.accounted, answer)
 
@@ -168,11 +169,11 @@ def accounted(system: BatchSystem, answer: CommandResult) -> list[NativeJob]:
 def accounts(
     system: BatchSystem, answer: CommandResult | None, trouble: Trouble, what: str = "the accounting"
 ) -> Statuses:
-    """What the accounting says of jobs that have ended.
+    """Return what the accounting says about jobs that have ended.
 
-    Many sites have none, and the job's own files say the same: that is noted, and no fault.
+    Many sites have no accounting, and a job's own files give the same information. So a failure is only logged.
 
-    :param answer: None: it was not asked
+    :param answer: None: the accounting was not queried
     """
     if answer is None:
         return Statuses(())
@@ -186,11 +187,11 @@ def accounts(
 
 
 def _translated(translate: Callable[[CommandResult], Collection[T]], answer: CommandResult) -> list[T]:
-    """What a translator makes of an answer. Any fault of its own costs this answer alone, not the round."""
+    """Run a parser on an answer. A bug in the parser invalidates this answer only, not the whole round."""
     try:
         return list(translate(answer))
     except CouldNotAsk:
         raise
     except Exception as error:
         fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise CouldNotAsk(f"the answer makes no sense: {fault}; {answer.message}") from error
+        raise CouldNotAsk(f"the answer cannot be parsed: {fault}; {answer.message}") from error

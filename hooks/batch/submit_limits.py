@@ -1,4 +1,4 @@
-"""What a batch system takes: how many jobs in one submission, how many at a time, and from whom."""
+"""The limits of a batch system on submissions: array sizes, numbers of jobs, and accounts that queues refuse."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from lading.scheduling.reasons import Reason, because
 
 T = TypeVar("T")
 
-# A submission without an answer is tried again after 5, 10, 20 ... seconds, at most this many.
+# Pauses after a submission without an answer, in seconds: 5, 10, 20 ... up to the maximum.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
-# At a limit one more is tried after this, seconds: it may have been raised, or others' jobs have ended.
+# Seconds until one more job is tried at a limit: it may have been raised, or other users' jobs may have ended.
 SECONDS_BETWEEN_PROBES = 60.0
-# A job says that it has ended this long, seconds, before the batch system has counted it out.
+# Seconds until the batch system stops counting a job that has reported its end.
 SECONDS_UNTIL_FREE = 2.0
-# A refused account is tried again after this, seconds, and ever later up to so many.
+# Pauses after an account is refused, in seconds: the first, and the maximum to which they grow.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
 
 
 def largest_array(system: BatchSystem, profile: Profile) -> int:
-    """How many tasks one submission may have, numbered from 1; 1: no arrays."""
+    """Return the maximum number of tasks in one submission, numbered from 1; 1: no arrays."""
     most = profile.max_array_size or system.max_array_size
     if system.name == "slurm" and profile.max_array_size:
-        most -= 1  # SLURM limits the largest index, not the number
+        most -= 1  # SLURM limits the largest index, not the number of elements
     return most if most >= max(2, system.smallest_array) else 1
 
 
 def chunks(jobs: Sequence[T], most: int, system: BatchSystem) -> Iterable[Sequence[T]]:
-    """The jobs in parts of at most ``most``; where an array of a part would be too small, each job alone."""
+    """Split jobs into parts of at most ``most``. A part that is too small for an array is split into single jobs."""
     for start in range(0, len(jobs), most):
         part = jobs[start : start + most]
         if len(part) >= max(2, system.smallest_array):
@@ -46,14 +46,14 @@ def chunks(jobs: Sequence[T], most: int, system: BatchSystem) -> Iterable[Sequen
 
 
 class BackPressure:
-    """What the answers to submissions have taught about the limits of a site.
+    """The limits of a site, learned from the answers to submissions.
 
-    A round of submissions ends at the first refusal (who submits sees to that). From then on as many jobs are submitted
-    as have ended; beyond that one at most is tried each :data:`SECONDS_BETWEEN_PROBES`. So no more calls are refused
-    than one in that time and one for each end, however many jobs wait.
+    The caller stops a round of submissions at the first refusal. From then on, one job is submitted for each job that
+    ends, plus one probe every :data:`SECONDS_BETWEEN_PROBES`. This bounds the number of refused submissions, however
+    many jobs wait.
 
-    :param largest: elements that a job array may ever have; 1: no arrays
-    :ivar most: how many jobs may be submitted at a time, until it proves to be more; None: no limit was met
+    :param largest: maximum number of elements of a job array; 1: no arrays
+    :ivar most: how many jobs the site accepts at a time, until it accepts more; None: no limit was reached
     """
 
     def __init__(self, largest: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,15 +67,15 @@ class BackPressure:
         self._next_try = self._next_probe = 0.0
 
     def held(self) -> Reason | None:
-        """Why nothing is submitted now, whatever there is room for; None: it is."""
+        """Return why nothing is submitted now, even if there is room; None: submissions are possible."""
         return self.backoff.reason
 
     def hold(self, reason: Reason) -> None:
-        """Submit nothing for a while, each time in a row for longer."""
+        """Pause submissions; consecutive pauses get longer."""
         self.backoff.failed_for(reason)
 
     def room(self, submitted: int) -> int:
-        """How many more jobs may be submitted now beside so many."""
+        """Return how many more jobs can be submitted now, given the number of submitted jobs."""
         if self.most is None:
             return sys.maxsize
         now, free = self.clock(), self.most - submitted
@@ -84,9 +84,10 @@ class BackPressure:
         return 1 if now >= self._next_probe else 0
 
     def allow(self, system: str, profile: Profile, submitted: int) -> tuple[int, Reason]:
-        """How many more jobs may be submitted now beside so many, and why no more.
+        """Return how many more jobs can be submitted now, and why no more than that.
 
-        :param system: the name of the batch system
+        :param system: name of the batch system
+        :param submitted: number of jobs that are submitted already
         """
         room, learned = profile.room(submitted), self.room(submitted)
         if learned < room:
@@ -94,10 +95,10 @@ class BackPressure:
         return room, because("max_submitted", most=profile.max_submitted)
 
     def reason(self, system: str, submitted: int) -> Reason:
-        """Why no more are submitted, where there is no room.
+        """Return why no more jobs are submitted when there is no room.
 
-        :param system: the name of the batch system
-        :param submitted: how many are
+        :param system: name of the batch system
+        :param submitted: number of jobs that are submitted
         """
         if self.most is not None and (limit := self.limit) is not None:
             return because("submit_limit", submitted=submitted, most=self.most, limit=limit)
@@ -105,18 +106,18 @@ class BackPressure:
 
     @property
     def limit(self) -> str | None:
-        """What names the limit on the number of jobs that was met; None: none was, or it is on something else."""
+        """The name of the limit on the number of jobs that was reached; None: none was, or it limits something else."""
         return limit_on_jobs(self._message) if self.most else None
 
     def read(
         self, system: BatchSystem, answer: CommandResult, count: int, submitted: int, *, divisible: bool = True
     ) -> str:
-        """The native id in the answer to a submission, from which is learned what the site takes.
+        """Return the native ID in the answer to a submission, and learn from the answer which limits the site has.
 
-        :param count: how many jobs were submitted
-        :param submitted: how many there were before
-        :param divisible: whether a part of them could be submitted by itself; the array of a script's own is as it is
-        :raises SubmitError: the answer has no id, as the submission was refused or its outcome is not known
+        :param count: number of submitted jobs
+        :param submitted: number of jobs that were submitted before
+        :param divisible: whether the jobs could be submitted in parts, unlike a job script's own array
+        :raises SubmitError: the answer has no ID: the submission was refused, or its outcome is unknown
         """
         try:
             id = system.submitted(answer)
@@ -131,9 +132,10 @@ class BackPressure:
         return id
 
     def accept(self, count: int, submitted: int) -> None:
-        """So many jobs were taken in one submission: a larger one may be taken, too.
+        """Note that a submission was accepted, so a larger one may be accepted too.
 
-        :param submitted: with them
+        :param count: number of jobs in it
+        :param submitted: number of jobs that are submitted now, these included
         """
         self.backoff.succeeded()
         if count >= self.chunk < self.largest:
@@ -145,26 +147,27 @@ class BackPressure:
             self._ends = max(1, self._ends)
 
     def refuse(self, count: int, submitted: int, message: str) -> None:
-        """So many jobs in one submission were too many for now.
+        """Note that a submission exceeded a limit.
 
-        :param submitted: without them
-        :param message: of the batch system
+        :param count: number of jobs in it
+        :param submitted: number of jobs that are submitted, without these
+        :param message: the batch system's own
         """
         self.chunk, self._message, now = 1, message, self.clock()
         if self.most is None and count > 1 and submitted == 0:
-            return  # nothing runs there, and a part of them may be allowed: one by one until the next refusal
+            return  # nothing runs, so the site may accept part of them: submit one by one until the next refusal
         if self.most is None or not self._ends:
             self.most = submitted
-        # Otherwise the batch system may count for a moment longer what has ended.
+        # Otherwise the batch system may still be counting jobs that have just ended.
         self._ends = max(0, self._ends - 1)
         self._next_try, self._next_probe = now + FIRST_PAUSE, now + SECONDS_BETWEEN_PROBES
 
     def shrink(self, count: int) -> None:
-        """No array of so many jobs is ever taken: one of a part of them may be, at once."""
+        """Note that arrays of this size are never accepted; half the size can be tried at once."""
         self.chunk = self.largest = max(1, count // 2)
 
     def release(self) -> None:
-        """A job has ended: there is room for another."""
+        """Note that a job has ended, which makes room for another one."""
         if self.most is None:
             return
         if not self._ends:
@@ -173,20 +176,19 @@ class BackPressure:
 
 
 class BarredQueues:
-    """The queues to which the batch system does not admit the account, each for a while: then it is tried again."""
+    """Queues that refuse the account. Each is avoided for a while and then tried again."""
 
     def __init__(self) -> None:
         self._backoffs: dict[str, ReasonedBackoff] = {}
 
     def bar(self, queue: str | None, reason: Reason) -> None:
-        """Note that it was refused in a queue; None: in that of the site. Each time in a row counts for longer."""
+        """Note that a queue (None: the site's default) refused the account; repeated refusals last longer."""
         self._backoffs.setdefault(queue or "", ReasonedBackoff(FIRST_BAR, LONGEST_BAR)).failed_for(reason)
 
     def admit(self, queue: str | None) -> None:
-        """Note that a job of that queue was taken."""
         self._backoffs.pop(queue or "", None)
 
     def reasons(self) -> dict[str, Reason]:
-        """Why the account is not admitted, by the queue, which is empty for that of the site."""
+        """Return why the account is refused, by queue; the empty name is the site's default queue."""
         found = {queue: each.reason for queue, each in list(self._backoffs.items())}
         return {queue: reason for queue, reason in found.items() if reason is not None}

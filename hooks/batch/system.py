@@ -1,9 +1,8 @@
-"""What a batch system is: one interface for SLURM, PBS Pro, TORQUE, LSF, SGE and whatever a third party adds.
+"""The interface of a batch system, implemented for SLURM, PBS Pro, TORQUE, LSF and SGE, and by third parties.
 
-A batch system only translates: what is asked for becomes directives and commands, what commands say becomes jobs. It
-runs nothing, waits for nothing and keeps nothing, so that it can be tested with recorded answers alone; transport,
-retries and state live in shared code. Every question is about many jobs at once. How another system is added:
-``docs/how_to/new_batch_system.md``.
+A batch system only translates: requests into directives and commands, and the output of commands into jobs. It runs
+nothing, waits for nothing and stores nothing, so recorded output is enough to test it. Transport, retries and state are
+in shared code. Every query covers many jobs at once. How to add a batch system: ``docs/how_to/new_batch_system.md``.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ Cause = Literal["out_of_memory", "time_limit", "preempted", "node_failure", "can
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeJob:
-    """A job, or an element of a job array, as the batch system sees it.
+    """A job, or an element of a job array, as the batch system reports it.
 
-    Ended with neither cause nor exit code means that the batch system does not say how; then the sentinel or the
-    accounting may know. It is never a success by itself: see :attr:`succeeded`.
+    A job that has ended with neither cause nor exit code is not a success: the batch system does not report how it
+    ended, and the sentinel or the accounting may know. See :attr:`succeeded`.
 
-    :param id: as :meth:`BatchSystem.submitted` has given it; that of the array for its elements
-    :param index: of the array element; None: no array
-    :param name: as it was submitted; None: not known, or the batch system has cut it
-    :param state: held and requeued jobs are pending; a state that Lading does not know counts as running for a while
-    :param reason: why it waits or how it ended, as text for the user
-    :param cause: why it failed; of one that waits, why it will never start: ``error``, or ``node_failure`` where a node
-        could not launch it, so that another one may
-    :param exit_code: as a shell has it: 128 + n for one that signal n has ended
-    :param nodes: where it runs or ran, as the batch system writes it
-    :param starts_at: of one that waits: when the batch system expects it to start, epoch seconds by its clock; None: it
+    :param id: as :meth:`BatchSystem.submitted` returned it; for an element, the ID of its array
+    :param index: index of the array element; None: not an array
+    :param name: as submitted; None: unknown, or truncated by the batch system
+    :param state: held and requeued jobs are pending; a state unknown to Lading counts as running for a while
+    :param reason: why the job waits or how it ended, as text for the user
+    :param cause: why the job failed or, for a pending job, why it will never start: ``error``, or ``node_failure`` if a
+        node could not launch it, so that another node may succeed
+    :param exit_code: as a shell reports it: 128 + n after signal n
+    :param nodes: where the job runs or ran, in the batch system's notation
+    :param starts_at: when the batch system expects a pending job to start, in epoch seconds by its own clock; None: it
         does not say
-    :param never: of one that waits: whether it can never start as things are, which an administrator may change
-    :param strange: whether its state is none that Lading knows: after a deadline its files and the accounting decide
+    :param never: whether a pending job cannot start under the current configuration, which an administrator can change
+    :param strange: whether Lading does not know the state; after a deadline, the job's files and the accounting decide
     """
 
     id: str
@@ -78,42 +77,43 @@ class NativeJob:
 
     @property
     def succeeded(self) -> bool | None:
-        """Whether it is known to have succeeded or failed; None: it has not ended, or that is not known yet."""
+        """Whether the job succeeded; None: it has not ended, or its result is unknown."""
         if self.state != "ended" or (self.cause is None and self.exit_code is None):
             return None
         return self.cause is None and self.exit_code == 0
 
 
 def unknown(system: str, state: str) -> str:
-    """The reason of a job in a state that no table has. It is there, so it counts as running for a while."""
+    """Return the reason of a job whose state is in no table. The job is listed, so it counts as running for a while."""
     return f"{system} reports its state as {state!r}, which Lading does not know"
 
 
 class BatchSystem(ABC):
-    """A batch system. Nothing here does any I/O; a command is a list of arguments, to be quoted where a shell reads it.
+    """A batch system. It does no I/O. A command is a list of arguments, which callers quote for the shell.
 
-    :cvar name: what people call it; ``kind`` in the sites file
-    :cvar prefix: what a directive begins with in a script
+    :cvar name: its usual name; ``kind`` in the sites file
+    :cvar prefix: start of a directive in a script
     :cvar grain: seconds to which a time limit is rounded up
     :cvar variables: the shell expression for each core variable: ID, WORKDIR, SUBMIT_HOST, NAME, ARRAY_INDEX, NODELIST
-    :cvar isolation: native directives that keep the submitting process's environment out of the job
-    :cvar no_requeue: native directives that keep the batch system from starting a job a second time
-    :cvar leaks: what variables begin with that a job must not hand on to a batch system or to jobs inside it
-    :cvar orders: likewise, of a job of several processes: MPI needs the others
-    :cvar first_index: the smallest index of an array element
-    :cvar smallest_array: the fewest elements an array may have
-    :cvar max_array_size: the most elements where the profile does not say
-    :cvar ascii_only: whether a script with other characters is not taken
-    :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, unreported
-    :cvar wording: what its refusals mean
-    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no option for it
-    :cvar survey: how it lists its nodes and queues; None: it does not
-    :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
-        (``2-8``); None: it takes none, and a job asks for the most of its range
-    :cvar memory_unit: how it shows in which unit it counts memory, where sites differ; None: they do not
-    :cvar in_titles: what may stand in the name of a job beside letters, digits, dashes and dots, where that has room
-        for more than 15 characters, and is shown whole; None: it has not
-    :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
+    :cvar isolation: native directives that keep the environment of the submitting process out of the job
+    :cvar no_requeue: native directives that prevent the batch system from starting a job a second time
+    :cvar leaks: prefixes of variables that a task must not pass on to a batch system or to nested jobs
+    :cvar orders: the same for a task with several processes, where MPI needs the remaining variables
+    :cvar first_index: smallest index of an array element
+    :cvar smallest_array: minimum number of elements of an array
+    :cvar max_array_size: maximum number of elements if the profile does not set it
+    :cvar ascii_only: whether scripts with non-ASCII characters are refused
+    :cvar memory_is_refused: whether memory beyond a job's limit is refused to its processes, which then fail by
+        themselves, so that the batch system reports no cause
+    :cvar wording: the meaning of its refusals
+    :cvar exclusion: how to keep a job away from nodes; None: the batch system has no option for it
+    :cvar survey: how to list its nodes and queues; None: not possible
+    :cvar granted_nodes: shell expression for the number of nodes that a job got, if the batch system accepts a range of
+        nodes (``2-8``); None: it accepts no range, and a job requests the maximum
+    :cvar memory_unit: how to find out in which unit it counts memory, where sites differ; None: they do not
+    :cvar in_titles: characters allowed in a job name in addition to letters, digits, dashes and dots, if names can be
+        longer than 15 characters and are shown in full; None: they cannot
+    :cvar synonyms: for each setting of a directive, the setting that is equivalent or conflicts with it; see
         :mod:`lading.hooks.batch.directives`
     """
 
@@ -139,10 +139,10 @@ class BatchSystem(ABC):
     in_titles: ClassVar[str | None] = None
 
     def directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
-        """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.
+        """Return the directives of a script without their prefix, for example ``--nodes=2``.
 
-        :raises Unsupported: the batch system has no option for something, the site cannot give it, or a native
-            directive says what Lading says
+        :raises Unsupported: the batch system has no option for a part of the request, the site cannot provide it, or a
+            native directive sets what Lading sets
         """
         _refuse_oversized(request, profile)
         _refuse_gpus_of_no_node(request, profile)
@@ -156,18 +156,18 @@ class BatchSystem(ABC):
         return [one_line(directive) for directive in (*own, *native.values(), *excluded)]
 
     def header(self, request: BatchJobRequest, profile: Profile, shell: str) -> list[str]:
-        """The first lines of a script that is submitted: what runs it, and the directives.
+        """Return the first lines of a script: the line that names its interpreter, and the directives.
 
-        :param shell: with its arguments, if it has any
-        :raises Unsupported: as :meth:`directives`
+        :param shell: the interpreter with its arguments, if any
+        :raises Unsupported: see :meth:`directives`
         """
         directives = self.directives(request, profile)
-        if not request.native.get("S"):  # with which PBS and Grid Engine name another one
+        if not request.native.get("S"):  # PBS and Grid Engine: the option that names another interpreter
             directives += self.interpreter_directives(shell.split(maxsplit=1)[0])
         return [f"#!{shell}", *(f"{self.prefix} {each}" for each in directives)]
 
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
-        """The directive against nodes; a native one that says where the job should run goes before it."""
+        """Return the directive that excludes nodes. A native directive that chooses nodes takes precedence over it."""
         if not nodes:
             return []
         if self.exclusion is None:
@@ -177,49 +177,52 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
-        """The directives for everything but the native ones.
+        """Return the directives for everything but the native ones.
 
-        :raises Unsupported: as :meth:`directives`
+        :raises Unsupported: see :meth:`directives`
         """
 
     @abstractmethod
     def native_directive(self, key: str, value: str | bool) -> str:
-        """The directive for a key of the scheduler's own; True: a bare flag.
+        """Return the directive for a key of the batch system; the value True makes it a bare flag.
 
-        :raises Unsupported: there can be no such directive
+        :raises Unsupported: the key and value cannot be a directive
         """
 
     def settings(self, key: str, value: str | bool) -> list[str]:
-        """What a native directive sets, as :func:`lading.hooks.batch.directives.settings` has it; False: takes away.
+        """Return what a native directive sets, in the notation of :func:`lading.hooks.batch.directives.settings`.
 
-        :raises Unsupported: there can be no such directive
+        :param value: False: the directive removes what its site sets
+        :raises Unsupported: the key and value cannot be a directive
         """
         try:
             return settings(self.native_directive(key, True if value is False else value))
         except Unsupported:
             if value is not False:
                 raise
-            return [key]  # one that needs a value, whatever that was
+            return [key]  # an option that needs a value: any value gives the same setting
 
     def options(self, key: str) -> frozenset[str]:
-        """The options that the submit command may take a native key for: itself, and where that is none, those of
-        one letter that it is made of, the last of them with its argument attached.
+        """Return the options that the submit command may read in a native key.
+
+        That is the key itself or, if it is no option, the one-letter options it consists of, the last of them with its
+        argument attached.
         """
         return frozenset((key,))
 
     def one_name(self, setting: str) -> str:
-        """The one name of what a directive sets, of those that mean the same or cannot be given together."""
+        """Return the one name that stands for all settings that are equivalent or conflict with each other."""
         return self.synonyms.get(setting, setting)
 
     def interpreter_directives(self, path: str) -> list[str]:
-        """The directives without which the batch system may not run a script with the interpreter of its first line.
+        """Return the directives that make the batch system use the interpreter in the first line of a script.
 
         :param path: of the interpreter, without arguments
         """
         return []
 
     def refuse_script(self, script: str) -> None:
-        """Refuse the text of a script that the submit command would not take.
+        """Refuse a script that the submit command would not accept.
 
         :raises Unsupported: it would not; the message names the line
         """
@@ -227,57 +230,57 @@ class BatchSystem(ABC):
             if not line.isascii():
                 odd = next(character for character in line if not character.isascii())
                 raise Unsupported(
-                    f"line {number} of the batch script has {odd!r}, but {self.name} takes ASCII alone: "
-                    f"{line.strip()[:100]!r}; write names, paths and the site's setup without it"
+                    f"line {number} of the batch script has {odd!r}, but {self.name} accepts only ASCII: "
+                    f"{line.strip()[:100]!r}; use only ASCII in names, paths and the site's setup"
                 )
 
     @abstractmethod
     def submit(self, path: str) -> list[str]:
-        """The command that submits a script."""
+        """Return the command that submits a script."""
 
     @abstractmethod
     def submitted(self, answer: CommandResult) -> str:
-        """The native id in the answer to :meth:`submit`; of an array, that of the whole array.
+        """Return the native ID in the answer to :meth:`submit`; for an array, the ID of the whole array.
 
-        :raises SubmitError: there is none
+        :raises SubmitError: the answer has none
         """
 
     @abstractmethod
     def element(self, id: str, index: int) -> str:
-        """The native id of one element of an array."""
+        """Return the native ID of one element of an array."""
 
     @abstractmethod
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        """The one command that asks for the state of many jobs; array elements come one by one.
+        """Return the one command that queries the states of many jobs and lists array elements one by one.
 
-        :param user: whose jobs they are
-        :param ids: as :meth:`submitted` has given them; empty: all jobs of the user, to look one up by its name. The
-            answer may be about other jobs of the user, too
+        :param user: owner of the jobs
+        :param ids: as :meth:`submitted` returned them; empty: all jobs of the user, to find one by its name. The answer
+            may include other jobs of the user
         """
 
     def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
-        """The one command that asks for all jobs of the user, one of which is known by its name alone.
+        """Return the one command that lists all jobs of the user, to find one of which only the name is known.
 
-        :param ids: those that are known; to be asked for, too, where the list of all leaves out those that have ended
+        :param ids: the known IDs, to be queried too if the list of all jobs omits those that have ended
         """
         return self.status(user)
 
     @abstractmethod
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
-        """The jobs in the answer to :meth:`status`. What is said of those that it does not have: :meth:`unknown`.
+        """Return the jobs in the answer to :meth:`status`. For the jobs that it does not list, see :meth:`unknown`.
 
-        :raises CouldNotAsk: it is no answer
+        :raises CouldNotAsk: it is not a valid answer
         """
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
-        """The ids of which the answer to :meth:`status` says that no more is there than it shows.
+        """Return the IDs for which the answer to :meth:`status` is complete: nothing exists beyond what it shows.
 
-        An id that is neither answered nor among these could not be asked for: nothing follows from that, where it would
-        be taken for gone otherwise. An answer about all jobs of the user says it of each; one about the jobs that were
-        named says it where it declares them unknown, by the patterns of :attr:`wording`.
+        An ID that is neither listed nor returned here could not be queried. Nothing may be concluded about it, whereas
+        a returned ID that is not listed counts as gone. An answer that lists all jobs of the user is complete for each
+        ID. An answer about named jobs is complete for those it declares unknown by the patterns of :attr:`wording`.
 
-        :param ids: those that were asked for, as :meth:`submitted` has given them
-        :param listed: whether all jobs of the user were asked for: :meth:`status` is the same with ids and without
+        :param ids: the queried IDs, as :meth:`submitted` returned them
+        :param listed: whether the query covered all jobs of the user, because :meth:`status` ignores the IDs
         """
         if listed:
             return ids
@@ -285,35 +288,35 @@ class BatchSystem(ABC):
         return ids if others and not self.statuses(answer) else named
 
     def lists_all(self, answer: CommandResult) -> bool:
-        """Whether an answer to :meth:`lookup` lists all jobs of the user, so that a name that it lacks is no job's."""
+        """Whether an answer to :meth:`lookup` lists all jobs of the user, so that no job has a name that it lacks."""
         return True
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> list[str]:
-        """The command that ends jobs, waiting or running.
+        """Return the command that cancels pending and running jobs.
 
-        :param ids: as :meth:`submitted` or :meth:`element` has given them; at least one
+        :param ids: at least one, as :meth:`submitted` or :meth:`element` returned them
         """
 
     def cancelled(self, answer: CommandResult) -> None:
-        """Check the answer to :meth:`cancel`. Jobs that have ended already are no fault.
+        """Check the answer to :meth:`cancel`. Jobs that have already ended are not an error.
 
-        :raises CancelError: not all were cancelled, or that is not known
+        :raises CancelError: not all jobs were cancelled, or the result is unknown
         """
         self.wording.check_cancelled(answer)
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        """The command that asks for jobs that have ended and are gone; None: there is none.
+        """Return the command that queries the accounting for jobs that are no longer listed; None: there is none.
 
-        :param ids: as :meth:`submitted` has given them; at least one
-        :param since: none of them was submitted earlier, by the site's clock
+        :param ids: at least one, as :meth:`submitted` returned them
+        :param since: a time before the first of them was submitted, by the site's clock
         """
         return None
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
-        """The jobs in the answer to :meth:`accounting`.
+        """Return the jobs in the answer to :meth:`accounting`.
 
-        :raises CouldNotAsk: it is no answer, or the site keeps no accounts
+        :raises CouldNotAsk: it is not a valid answer, or the site has no accounting
         """
         raise CouldNotAsk(f"{self.name} has no accounting that users can read")
 
@@ -321,7 +324,9 @@ class BatchSystem(ABC):
         most = profile.max_array_size
         smallest = min(array)
         if smallest < self.first_index:
-            raise Unsupported(f"array index {smallest}: with {self.name} the first is {self.first_index}")
+            raise Unsupported(
+                f"array index {smallest} is too small: the first index of {self.name} is {self.first_index}"
+            )
         if most is not None and len(array) > most:
             raise Unsupported(f"array {array}: {len(array)} elements, but max_array_size is {most}; submit it in parts")
         if profile.max_submitted is not None and len(array) > profile.max_submitted:
@@ -331,14 +336,14 @@ class BatchSystem(ABC):
             )
         if len(array) < self.smallest_array:
             raise Unsupported(
-                f"array {array}: {self.name} takes arrays of {self.smallest_array} elements and more; submit a job"
+                f"array {array}: {self.name} takes arrays of {self.smallest_array} elements or more; submit single jobs"
             )
 
 
 def gpu_type_resource(request: BatchJobRequest, profile: Profile) -> str:
-    """What names the type of a GPU where the batch system itself has no word for it.
+    """Return the site's resource that names the type of a GPU, for batch systems without an option for it.
 
-    :raises Unsupported: the site does not say
+    :raises Unsupported: the site does not set it
     """
     if profile.gpu_type_resource is None:
         raise Unsupported(
@@ -350,8 +355,9 @@ def gpu_type_resource(request: BatchJobRequest, profile: Profile) -> str:
 def _refuse_gpus_of_no_node(request: BatchJobRequest, profile: Profile) -> None:
     if request.gpus and profile.scatters(request):
         raise Unsupported(
-            f"gpus = {request.gpus}: they are for each node, but the site says nodes = 'ignore', and "
-            f"{request.processes} processes may lie on any number of them; ask for one process, or at a site with nodes"
+            f"gpus = {request.gpus}: this is a number per node, but the site has nodes = 'ignore', so "
+            f"{request.processes} processes may run on any number of nodes; request one process, or use a site "
+            "without that setting"
         )
 
 
@@ -361,10 +367,10 @@ def _refuse_oversized(request: BatchJobRequest, profile: Profile) -> None:
         return
     if request.cpus_per_node > node.cpus:
         raise Unsupported(
-            f"ppn × threads = {request.cpus_per_node}, but whole_node says that a node has {node.cpus} cpus; "
-            "ask for more nodes with fewer processes on each"
+            f"ppn × threads = {request.cpus_per_node}, but a node has {node.cpus} cpus according to whole_node; "
+            "request more nodes with fewer processes on each"
         )
     if request.mem is not None and node.memory is not None and request.mem > node.memory:
         raise Unsupported(
-            f"mem = {format_memory(request.mem)}, but whole_node says that a node has {format_memory(node.memory)}"
+            f"mem = {format_memory(request.mem)}, but a node has {format_memory(node.memory)} according to whole_node"
         )

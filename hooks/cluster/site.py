@@ -1,7 +1,7 @@
 """A batch cluster as a site, in either mode: kinds ``slurm``, ``pbspro``, ``torque``, ``lsf`` and ``sge``.
 
-A thread talks to the cluster, in at most three exchanges a round over one connection, so a login node that does not
-answer holds up neither the controller nor its other sites.
+A separate thread talks to the cluster, in at most three exchanges per round over one connection. So a login node that
+does not respond delays neither the controller nor its other sites.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
-# seconds.
+# Seconds for which the first call of observe waits for an answer, so that a single call sees the site; later calls do
+# not wait.
 FIRST_ANSWER = 10.0
-# It takes a while until what was seen in one look has an effect, seconds.
+# Seconds until something seen in one poll takes effect.
 SECONDS_AHEAD = 6.0
 MODES: dict[str, type[JobMode] | type[AllocationMode]] = {"job": JobMode, "allocation": AllocationMode}
 
 
 class ClusterSite(ElasticSite[ClusterConfig], Holding):
-    """A batch cluster; :func:`cluster_kind` makes the class of each batch system."""
+    """A batch cluster; :func:`cluster_kind` creates the class for each batch system."""
 
     config_model = ClusterConfig
     system: ClassVar[BatchSystem]
@@ -90,7 +90,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def poller(self) -> ClusterPoller:
-        """The conversation with the cluster."""
         if self._poller is None:
             transport, api = self.connect(), execution_api(self.config.api_url)
             if self.config.needs_tunnel(api):
@@ -112,9 +111,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def rounds(self) -> Rounds:
-        """The thread in which the cluster is looked at."""
         if self._rounds is None:
-            poller = self.poller  # which makes the tunnel
+            poller = self.poller  # creates the tunnel, too
             self._rounds = Rounds(self.name, poller, self.tunnel)
         return self._rounds
 
@@ -122,7 +120,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return StagingArea("", self.poller.transport, self.config.work_dir)
 
     def connect(self) -> Transport:
-        """The way to the login node."""
         return self.config.transport()
 
     @classmethod
@@ -172,11 +169,11 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         )
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
-            barred = {} if allocations else barred  # those that live take jobs all the same
+            barred = {} if allocations else barred  # running allocations accept jobs nevertheless
             trouble = self._trouble()
             note = join(None if poller.unasked is None else poller.unasked.sentence, note)
             if any(each.state == LocationState.UP for each in allocations):
-                # They get their jobs through the shared folder: without its batch system the market alone is closed.
+                # Allocations get their jobs through the shared folder: without the batch system only launches stop.
                 trouble = self._unreached() or poller.unreachable_api
             return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
         trouble = self._trouble()
@@ -190,7 +187,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         inventory = self._poller.submitter.inventory if self._poller is not None else None
         queues = named_queues(self.config, self.system)
         there, idle = (inventory.count_nodes(queues) if inventory is not None else None) or (None, None)
-        # Where the site places by cores, any number of nodes will do.
+        # If the site allocates cores, a job can be spread over any number of nodes.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
         most = inventory.most_nodes(queues) if inventory is not None and not is_any else {}
         return self._of_its_nodes(
@@ -199,7 +196,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.config.capacity,
                 hints=hints,
                 site=self.name,
-                # Allocations take as many as they have room for; it is them of which there are so many.
+                # With allocations, the limit applies to them; they accept as many jobs as they have room for.
                 max_jobs=self.config.max_jobs if self.config.mode == "job" else None,
                 nodes=there,
                 idle_nodes=idle,
@@ -208,7 +205,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         )
 
     def _of_its_nodes(self, location: Location) -> Location:
-        """A location with what the nodes of this cluster are besides amounts."""
+        """Add the properties of the cluster's nodes, other than amounts, to a location."""
         config = self.config
         features = frozenset((*config.features, *config.properties, *map(gpu_feature, config.types_of_gpus)))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
@@ -254,7 +251,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     @property
     def _allocations(self) -> AllocationMode:
-        """The conversation with a cluster that has allocations: no other one is launched or holds room."""
+        """The poller of a cluster in allocation mode, the only mode that launches locations or holds room."""
         assert isinstance(self.poller, AllocationMode)
         return self.poller
 
@@ -266,17 +263,17 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.rounds.stop(timeout)
         try:
             if self.rounds.is_alive:
-                raise OSError("it does not answer; its jobs keep running")
+                raise OSError("it does not respond; its jobs keep running")
             if isinstance(self._poller, AllocationMode):
                 self._poller.submitter.forget_orders(because("orders_dropped"))
             if how != "hand_over":
-                if self._poller.user is None:  # it was never reached, and a controller before may have left jobs there
+                if self._poller.user is None:  # never reached, but an earlier controller may have left jobs there
                     self._poller.round()
                 self._let_go(self._poller, how, deadline)
             if self.is_trial:
                 self._poller.remove()
         except OSError as error:
-            log.warning("Site %r could not be disconnected in order: %s", self.name, error)
+            log.warning("Site %r could not be disconnected cleanly: %s", self.name, error)
         finally:
             if self.tunnel is not None:
                 self.tunnel.close()
@@ -306,7 +303,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         try:
             found = [self.poller.transport.get(folder, [name])[name] for folder, _, name in paths]
         except OSError as error:
-            return f"{message or 'the trial job did not end in time'}; nothing more is known: {error}"
+            return f"{message or 'the trial job did not end in time'}; the cause could not be determined: {error}"
         seen = [
             TrialSighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
             for (job, _), said in zip(jobs, found, strict=True)
@@ -331,43 +328,41 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         transport, root = self.connect(), self.config.work_dir
         options: Any = {"older_than": older_than, "dry_run": dry_run}
-        # Those that are sent are removed by the controller that sends them, which relies on those that are there.
+        # Uploaded bundles are removed by the controller that uploads them, which relies on those that it has not
+        # removed.
         bundles = leftovers.BUNDLES if self.config.dags == "shared" else ()
         try:
             sorts = (*leftovers.RUNS, *leftovers.JOBS, *bundles)
             yield from clean_cluster(transport, self.system, root, sorts, keep=keep, **options)
         finally:
             transport.close()
-        # A controller that lives writes it whenever it has copied something.
+        # A running controller rewrites this file whenever it copies logs.
         if LogCopies(Path(), self._log_copies).tokens.isdisjoint(keep):
             yield from clean_files("positions in logs", [self._log_copies], **options)
         if self._rejected.is_dir():
             yield from clean_files("rejected files", visible(self._rejected), **options)
 
     def _trouble(self) -> Reason | None:
-        """Why the cluster takes no jobs at all now; None: it does."""
         return self._unreached() or self.poller.trouble
 
     def _unreached(self) -> Reason | None:
-        """Why the cluster could not be reached in the last round; None: it could."""
         return None if self.rounds.trouble is None else because("unreachable", text=self.rounds.trouble)
 
     def _excluded_nodes(self) -> ExcludedNodes:
-        """The nodes that have failed; none where the batch system has no option for keeping away from them."""
+        """Return the failed nodes; always empty if the batch system has no option to exclude nodes."""
         return ExcludedNodes(self.config.exclude_nodes_for if self.system.exclusion else 0, self.folder / "nodes.json")
 
     @property
     def _log_copies(self) -> Path:
-        """The file that says how far logs have been copied."""
+        """The file that records how far logs have been copied."""
         return self.folder / "logs.json"
 
     @property
     def _rejected(self) -> Path:
-        """What could not be read of what lies on the cluster."""
         return self.folder / "rejected"
 
     def _let_go(self, poller: ClusterPoller, how: str, deadline: float) -> None:
-        """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
+        """Withdraw pending jobs, to be submitted again once Airflow is back; cancel running ones if ``how`` says so."""
         poller.submitter.give_back()
         poller.withdraw_waiting()
         tracker = poller.tracker
@@ -382,5 +377,5 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
 
 def cluster_kind(system: BatchSystem) -> type[ClusterSite]:
-    """The kind of sites of a batch system."""
+    """Return the site class of a batch system."""
     return type(f"{type(system).__name__}Site", (ClusterSite,), {"kind": system.name, "system": system})

@@ -1,4 +1,4 @@
-"""What of a chunk has finished, kept in Airflow's task state store for the next try."""
+"""The outputs of a chunk's finished jobs, kept in Airflow's task state store for the next try."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from airflow.sdk.serde import deserialize, serialize
 log = logging.getLogger(__name__)
 
 KEY = "lading_finished_{}"
-# Written so often, seconds, so that little is lost with a process that is killed.
+# How often outputs are saved, in seconds, so that little is lost if the process is killed.
 INTERVAL = 5.0
-# Airflow takes no larger values by default; what does not fit into one goes into the next.
+# The size of a batch; by default Airflow accepts no larger values.
 LARGEST = 48_000
 
 
@@ -32,7 +32,7 @@ class FinishedOutputs:
         self.saved_at = time.monotonic()
 
     def load(self) -> dict[int, Any]:
-        """The outputs of all jobs that finished in earlier tries."""
+        """Return the outputs of all jobs that finished in earlier tries."""
         outputs: dict[int, Any] = {}
         while (batch := self.store.get(KEY.format(self.batches))) is not None:
             outputs |= {int(number): deserialize(json.loads(text)) for number, text in batch.items()}
@@ -40,7 +40,7 @@ class FinishedOutputs:
         return outputs
 
     def add(self, number: int, output: Any) -> None:
-        """Remember an output, to be saved soon."""
+        """Add an output, to be saved soon."""
         try:
             text = json.dumps(serialize(output))
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -54,13 +54,13 @@ class FinishedOutputs:
             self.save()
 
     def save(self) -> None:
-        """Write what has been added."""
+        """Save the outputs added since the last time."""
         self.saved_at = time.monotonic()
         if not self.batch:
             return
         try:
             self.store.set(KEY.format(self.batches), self.batch)
             self.batches += 1
-        except Exception as error:  # a store that is too small is no reason to fail; the next try does more
+        except Exception as error:  # a full store must not fail the task; the next try repeats more
             log.warning("%d outputs are not kept for another try: %s", len(self.batch), error)
         self.batch, self.size = {}, 0

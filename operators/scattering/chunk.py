@@ -1,7 +1,7 @@
-"""A chunk: several jobs of a scatter in one task instance, in as many processes at once as it has cpus.
+"""A chunk: several jobs of a scatter in one task instance, which run in as many processes at once as it has cpus.
 
-Each job runs in a process that is forked for it and its successors, so that one that crashes takes no other along. What
-a retry must not run again is kept in Airflow's task state store.
+The processes are forked, so that one that crashes does not affect the others. The outputs of finished jobs are kept in
+Airflow's task state store, so that a retry does not run those jobs again.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
 
-# How many failures are named in the exception; all are in the log.
+# How many failures the exception lists; the log has all of them.
 MOST_TOLD = 10
 
 
 class ElementsFailed(AirflowException):
-    """Some of the jobs of a chunk have failed. The message names them."""
+    """Some of the jobs of a chunk failed. The message lists them."""
 
 
 class ElementsFailedForGood(AirflowFailException):
-    """The same, where every one said that trying again is no use."""
+    """Some of the jobs of a chunk failed, none of which would succeed in another try."""
 
 
 class ChunkStopped(AirflowException):
-    """The task instance was asked to end before its jobs had."""
+    """The task instance was stopped before its jobs had finished."""
 
 
 class Channel(Protocol):
-    """The connection of a task's process to its supervisor, which answers one request at a time."""
+    """The connection from a task's process to its supervisor, which answers one request at a time."""
 
     def send(self, msg: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
 class ChunkJobOutcome:
-    """How one job has ended.
+    """How one job ended.
 
-    :param error: why it failed, as text; None: it didn't
-    :param final: whether trying again is no use
+    :param error: why it failed, as text; None: it succeeded
+    :param final: whether another try would fail too
     """
 
     number: int
@@ -61,9 +61,9 @@ class ChunkJobOutcome:
 
 
 class Child:
-    """A process that runs jobs one after the other.
+    """A forked process that runs jobs one after the other.
 
-    :param run: runs the job of a number
+    :param run: runs the job with a given number
     """
 
     def __init__(self, run: Callable[[int], Any], others: Sequence[Child]) -> None:
@@ -88,7 +88,7 @@ class Child:
         self.connection.send(number)
 
     def end(self) -> str:
-        """End the process; return as text how it ended."""
+        """Wait for the process to exit; return as text how it ended."""
         self.connection.close()
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -100,7 +100,7 @@ class Child:
 
 
 def serve(run: Callable[[int], Any], parent: Connection) -> None:
-    """Run what the parent asks for, until it closes the connection."""
+    """Run the jobs that the parent sends, until it closes the connection."""
     from airflow.sdk.execution_time import task_runner
 
     task_runner.SUPERVISOR_COMMS = Relay(parent)  # type: ignore[assignment]
@@ -112,19 +112,19 @@ def serve(run: Callable[[int], Any], parent: Connection) -> None:
         outcome = attempt(run, number)
         try:
             parent.send(("ended", outcome))
-        except Exception as error:  # whatever an output may raise when it is pickled
-            parent.send(("ended", ChunkJobOutcome(number, error=f"its output cannot be passed on: {error}")))
+        except Exception as error:  # pickling an output can raise anything
+            parent.send(("ended", ChunkJobOutcome(number, error=f"its output cannot be pickled: {error}")))
 
 
 def attempt(run: Callable[[int], Any], number: int) -> ChunkJobOutcome:
-    """Run one job to its end."""
+    """Run one job."""
     try:
         return ChunkJobOutcome(number, run(number))
     except AirflowSkipException:
         return ChunkJobOutcome(number)
     except TaskDeferred:
         return ChunkJobOutcome(
-            number, error="it defers itself, which jobs in chunks cannot; use chunk_size=1", final=True
+            number, error="it defers itself, which jobs in chunks cannot do; use chunk_size=1", final=True
         )
     except BaseException as error:
         log.error("Job %d failed:\n%s", number, traceback.format_exc())
@@ -134,7 +134,7 @@ def attempt(run: Callable[[int], Any], number: int) -> ChunkJobOutcome:
 
 
 class Relay:
-    """Stands in for the connection to the supervisor: the parent asks on behalf of its children."""
+    """Replaces the connection to the supervisor in a child: the parent forwards its requests."""
 
     def __init__(self, parent: Connection) -> None:
         self.parent = parent
@@ -153,9 +153,9 @@ class Relay:
 class Chunk:
     """The jobs of one task instance.
 
-    :param numbers: of the jobs
+    :param numbers: the numbers of the jobs
     :param run_job: runs one of them and returns its output
-    :param context: of the task instance
+    :param context: the context of the task instance
     """
 
     def __init__(self, numbers: range, run_job: Callable[[int], Any], context: Any) -> None:
@@ -168,13 +168,13 @@ class Chunk:
     def run(self, label: Callable[[int], str]) -> list[Any]:
         """Run all jobs that have not finished in an earlier try, and return the outputs of all.
 
-        :param label: how a job is shown
-        :raises ElementsFailed: one has failed, or more
+        :param label: returns the label of a job
+        :raises ElementsFailed: at least one job failed
         """
         outputs = {number: output for number, output in self.finished.load().items() if number in self.numbers}
         todo = [number for number in self.numbers if number not in outputs]
         if outputs:
-            log.info("%d of %d jobs have finished in an earlier try", len(outputs), len(self.numbers))
+            log.info("%d of %d jobs finished in an earlier try", len(outputs), len(self.numbers))
         failures = []
         try:
             for outcome in self._outcomes(todo):
@@ -195,11 +195,11 @@ class Chunk:
         return [outputs[number] for number in self.numbers]
 
     def stop(self) -> None:
-        """End all jobs; called by the handler of SIGTERM."""
+        """Stop all jobs; called by the handler of SIGTERM."""
         self.stopping = True
 
     def _outcomes(self, numbers: Sequence[int]) -> Iterator[ChunkJobOutcome]:
-        """Run jobs, each as soon as a process is free, and report how they end."""
+        """Run jobs, each as soon as a process is free, and yield how they end."""
         waiting = list(reversed(numbers))
         children: list[Child] = []
         try:
@@ -227,7 +227,7 @@ class Chunk:
                 child.kill()
 
     def _read_outcome(self, child: Child) -> ChunkJobOutcome | None:
-        """Answer a child's request, or return the outcome of its job; that of a child that is gone is a failure."""
+        """Answer a child's request, or return the outcome of its job; a child that has died means a failure."""
         try:
             what, content = child.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -242,7 +242,7 @@ class Chunk:
 
 
 def ask(msg: Any) -> tuple[Any, Exception | None]:
-    """The supervisor's answer to a request."""
+    """Forward a request to the supervisor; return its answer, or its error."""
     from airflow.sdk.execution_time import task_runner
 
     channel: Channel = task_runner.SUPERVISOR_COMMS
@@ -253,7 +253,7 @@ def ask(msg: Any) -> tuple[Any, Exception | None]:
 
 
 def cpus(context: Any) -> int:
-    """How many jobs run at once: as many as the task instance has whole cpus, at least one."""
+    """Return how many jobs run at once: the number of whole cpus of the task instance, at least one."""
     amount: Any = os.environ.get(CPUS_VARIABLE) or given(context["task"].executor_config).get("cpus")
     try:
         return max(int(float(amount)), 1)

@@ -1,4 +1,4 @@
-"""Where the inputs of a task come from, in plain JSON: what is needed to evaluate its hints outside of the task.
+"""Where the inputs of a task come from, in plain JSON, so that its hints can be evaluated outside the task.
 
 A source is one of ``{"value": ...}``, ``{"xcom": [task_id, key], "mapped": bool}``, ``{"outputs": [task_id, key]}`` (of
 a scatter), and ``{"unknown": why}``.
@@ -15,14 +15,14 @@ Source = dict[str, Any]
 
 
 def parameters(task: Any) -> dict[str, Any]:
-    """The arguments of a task that have a name, without those that it is mapped over."""
+    """Return the named arguments of a task, except those it is mapped over."""
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     mapped = isinstance(task, MappedOperator)
     arguments = task.partial_kwargs if mapped else {name: getattr(task, name, None) for name in task.template_fields}
     if hasattr(task, "python_callable"):
         known = inspect.signature(task.python_callable).parameters
-        # None stands for what Airflow hands in itself, such as the parameter ti.
+        # None stands for what Airflow passes itself, such as the parameter ti.
         defaults = {name: each.default for name, each in known.items() if each.default not in (None, each.empty)}
         positional = dict(zip(known, arguments.get("op_args") or (), strict=False))
         return {**defaults, **positional, **(arguments.get("op_kwargs") or {})}
@@ -30,12 +30,12 @@ def parameters(task: Any) -> dict[str, Any]:
 
 
 def names(task: Any) -> set[str]:
-    """The names of all inputs that an expression may use."""
+    """Return the names of all inputs that an expression can use."""
     return set(parameters(task)) | set(mapped_over(task))
 
 
 def declared(task: Any) -> set[str]:
-    """The names of all inputs that a task can be given: those that it has, and those that are left out of it."""
+    """Return the names of all inputs that a task accepts, including those it was not given."""
     from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
     if not hasattr(task, "python_callable"):
@@ -46,7 +46,7 @@ def declared(task: Any) -> set[str]:
 
 
 def of_task(task: Any, used: Iterable[str] | None) -> dict[str, Any]:
-    """Where the inputs of a task come from.
+    """Return where the inputs of a task come from.
 
     :param used: the inputs that are needed; None: all
     """
@@ -56,7 +56,7 @@ def of_task(task: Any, used: Iterable[str] | None) -> dict[str, Any]:
 
 
 def mapped_over(task: Any) -> Mapping[str, Any]:
-    """The inputs that a mapped task is mapped over, by name, as far as that is known."""
+    """Return the inputs that a mapped task is mapped over, by name; empty if their names are unknown."""
     expansion = _expansion(task)
     if expansion is None:
         return {}
@@ -66,7 +66,7 @@ def mapped_over(task: Any) -> Mapping[str, Any]:
 
 
 def takes_rows(task: Any) -> bool:
-    """Whether the names of a mapped task's inputs are only known when it runs: ``expand_kwargs``."""
+    """Whether the input names of a mapped task are only known when it runs, as with ``expand_kwargs``."""
     expansion = _expansion(task)
     return expansion is not None and not hasattr(expansion, "scatter") and not isinstance(expansion.value, Mapping)
 
@@ -91,7 +91,7 @@ def _mapped_sources(task: Any) -> dict[str, Any]:
 
 
 def source(value: Any) -> Source:
-    """Where one input comes from."""
+    """Return where one input comes from."""
     from airflow.sdk import Asset
     from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
@@ -104,25 +104,25 @@ def source(value: Any) -> Source:
             return {"unknown": f"task {value.operator.task_id} is in a mapped task group"}
         return {"xcom": [value.operator.task_id, value.key], "mapped": bool(value.operator.is_mapped)}
     if isinstance(value, XComArg):
-        return {"unknown": "it is computed from XComs by map, zip or concat, within the task itself"}
+        return {"unknown": "it is computed from XComs by map, zip or concat within the task itself"}
     if isinstance(value, Asset):
         return {"value": value.uri}
     return _literal(value)
 
 
 def _literal(value: Any) -> Source:
-    """A value that the Dag's author wrote."""
+    """Return the source for a value that the Dag's author wrote."""
     try:
         text = json.dumps(value, default=_uri)
     except (TypeError, ValueError):
-        return {"unknown": f"it is of type {type(value).__name__}, or holds something that JSON cannot"}
+        return {"unknown": f"it is of type {type(value).__name__}, or contains something that JSON cannot hold"}
     if "{{" in text or "{%" in text:
         return {"unknown": "it is a template, which is rendered within the task itself"}
     return {"value": json.loads(text)}
 
 
 def _uri(value: Any) -> str:
-    """What stands for an asset or a path in a value."""
+    """Return the address of an asset or a path, which stands for it in JSON."""
     from os import PathLike, fspath
 
     if isinstance(uri := getattr(value, "uri", None), str):

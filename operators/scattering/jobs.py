@@ -1,4 +1,4 @@
-"""The jobs of a scatter, as the process sees them that runs one: its inputs, its label, its output."""
+"""The jobs of a scatter as seen by the process that runs one: inputs, label and output."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lading.operators.scattering.outputs import Pages, stored
 from lading.operators.scattering.shape import ScatterShape
 from lading.scheduling.scatter import ScatterError, elements, expand
 
-# In the context of a task instance: which of the jobs, and how it is shown.
+# Keys in the context of a task instance: the number of the job, and its label.
 JOB = "scatter_job"
 LABEL = "scatter_label"
-# Airflow stores no longer label; one value takes no more of it than this.
+# The longest label that Airflow stores, and the longest value within one.
 LONGEST_LABEL = 250
 LONGEST_VALUE = 60
 
@@ -43,21 +43,21 @@ class Scatter:
     _planned: tuple[object, ScatterShape, Mapping[str, Sequence[Any]]] | None = field(default=None, repr=False)
 
     def measure(self, context: Any) -> ScatterShape:
-        """Count the inputs.
+        """Determine the shape from the lengths of the inputs.
 
-        :raises ScatterError: one is no list, or their lengths do not go together
+        :raises ScatterError: an input is not a list, or the lengths do not match
         """
         lengths = {name: len(column) for name, column in self.resolve(context).items()}
         return ScatterShape.plan(self.method, lengths, self.chunk_size, conf.getint("core", "max_map_length"))
 
     def resolve(self, context: Any) -> dict[str, Sequence[Any]]:
-        """The elements of every input."""
+        """Return the elements of every input."""
         return {name: column(name, value, context) for name, value in self.inputs.items()}
 
     def planned(self, context: Any) -> tuple[ScatterShape, Mapping[str, Sequence[Any]]]:
-        """What was planned, with the elements of every input; found out once per task instance.
+        """Return the planned shape and the elements of every input, computed once per task instance.
 
-        :raises ScatterError: the inputs are not what they were
+        :raises ScatterError: the inputs have changed since they were planned
         """
         instance = context["ti"].id
         if self._planned is None or self._planned[0] != instance:
@@ -66,22 +66,22 @@ class Scatter:
             lengths = {name: len(each) for name, each in columns.items()}
             if shape is None or dict(shape.lengths) != lengths:
                 raise ScatterError(
-                    f"the inputs have other lengths than when they were planned: {lengths}; "
-                    f"clear {self.plan.operator.task_id} and what follows"
+                    f"the lengths of the inputs have changed since they were planned: {lengths}; "
+                    f"clear {self.plan.operator.task_id} and the tasks after it"
                 )
             self._planned = (instance, shape, columns)
         return self._planned[1:]
 
     def job(self, context: Any, number: int) -> dict[str, Any]:
-        """The inputs of one job."""
+        """Return the inputs of one job."""
         shape, columns = self.planned(context)
         return expand(shape.method, columns)[number]
 
 
 def column(name: str, value: Any, context: Any) -> Sequence[Any]:
-    """The elements of one input.
+    """Return the elements of one input.
 
-    :raises ScatterError: it is no list
+    :raises ScatterError: it is not a list
     """
     if isinstance(value, XComArg):
         value = value.resolve(context)
@@ -93,7 +93,7 @@ def column(name: str, value: Any, context: Any) -> Sequence[Any]:
 
 @attrs.define
 class ScatterInput(ListOfDictsExpandInput):
-    """Where the mapped task takes its arguments from; for Airflow's scheduler it is the list that was planned."""
+    """The arguments of the mapped task; to Airflow's scheduler, they are the list that was planned."""
 
     scatter: Scatter
 
@@ -102,13 +102,13 @@ class ScatterInput(ListOfDictsExpandInput):
         jobs = shape.jobs_of(context["ti"].map_index)
         values = self.scatter.job(context, context.get(JOB, jobs[0]))
         context[LABEL] = f"elements {jobs[0]} to {jobs[-1]}" if shape.chunked and JOB not in context else label(values)
-        # What a task has returned is no template, what the author wrote may be one.
+        # The output of a task is not rendered as a template, while a value written by the author may be one.
         returned = {id(values[name]) for name, given in self.scatter.inputs.items() if isinstance(given, XComArg)}
         return values, returned
 
 
 class Scattered:
-    """What a scattered operator does beside its own work."""
+    """The mixin that makes an operator run the jobs of a scatter."""
 
     scatter: Scatter
     _chunk: Chunk | None = None
@@ -124,7 +124,7 @@ class Scattered:
         return self._chunk.run(lambda number: label(self.scatter.job(context, number)))
 
     def run_job(self, context: Any, number: int) -> Any:
-        """Run one of several jobs, in a process of its own."""
+        """Run one job of a chunk, in a separate process."""
         own = {**context, JOB: number}
         self.scatter.mapped.render_template_fields(own)
         task = own["task"]
@@ -147,13 +147,13 @@ class Scattered:
 
 
 def scattered(operator_class: type, scatter: Scatter) -> type:
-    """The operator class with the abilities of ``Scattered``; by name and module it is the same one."""
+    """Derive an operator class with :class:`Scattered` mixed in, under the same name and module."""
     namespace = {"__module__": operator_class.__module__, "__doc__": operator_class.__doc__, "scatter": scatter}
     return type(operator_class)(operator_class.__name__, (Scattered, operator_class), namespace)
 
 
 def label(values: Mapping[str, Any]) -> str:
-    """How a job is shown: ``sample=A1, region=chr2``."""
+    """Return the label of a job, such as ``sample=A1, region=chr2``."""
     text = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
 

@@ -1,4 +1,4 @@
-"""The outputs of scattered jobs, as downstream tasks see them: sequences that read what is asked for."""
+"""The outputs of scattered jobs as downstream tasks see them: sequences that read only the elements that are used."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from lading.operators.scattering.shape import ScatterShape
 from lading.scheduling.scatter import gather
 
 OUTPUTS = "outputs"
-# What is stored for None: Airflow stores nothing for it, which would shift the outputs behind it.
+# Stored instead of None: Airflow stores nothing for None, which would shift the outputs after it.
 NOTHING: Mapping[str, Any] = {"lading": "None"}
-# How many outputs are read at once where they are read one after the other.
+# How many outputs are read at once when they are read in order.
 PAGE = 100
 
 
 def stored(output: object) -> object:
-    """The output as it is stored."""
+    """Return an output in the form in which it is stored."""
     return dict(NOTHING) if output is None else output
 
 
 def restored(output: object) -> object:
-    """The opposite of ``stored``."""
+    """Undo ``stored``."""
     return None if output == NOTHING else output
 
 
 class Pages(Sequence[Any]):
-    """A sequence that reads its elements when they are asked for: one, or pages for who goes through them in order.
+    """A sequence that reads its elements on demand: single ones, or pages of them when they are read in order.
 
-    :param length: how many elements there are
+    :param length: the number of elements
     :param read: returns the elements from a start to a stop
-    :param indexes: which of them
+    :param indexes: the elements that belong to this sequence; None: all
     """
 
     def __init__(self, length: int, read: Callable[[int, int], Sequence[Any]], indexes: range | None = None) -> None:
@@ -83,11 +83,11 @@ class Pages(Sequence[Any]):
 
 @dataclass(frozen=True)
 class OutputsReference:
-    """Where the outputs of a scatter are.
+    """Where the outputs of a scatter are stored.
 
     :param task_id: the mapped task
     :param shape: how the outputs are arranged
-    :param missing: the task instances without an output, in order
+    :param missing: the task instances without an output, in ascending order
     """
 
     task_id: str
@@ -102,16 +102,16 @@ class OutputsReference:
         return cls(fields["task_id"], ScatterShape.from_json(fields["shape"]), tuple(fields["missing"]))
 
     def open(self, stored_outputs: Sequence[Any]) -> Sequence[Any]:
-        """The outputs in their shape.
+        """Return the outputs in their shape.
 
-        :param stored_outputs: what the instances of the mapped task have pushed, without those that pushed
-            nothing; read by slices
+        :param stored_outputs: the values pushed by the instances of the mapped task, without those that pushed nothing;
+            read by slices
         """
         flat = Pages(self.shape.count, lambda start, stop: self._read(stored_outputs, start, stop))
         return gather(self.shape.method, self.shape.lengths, flat)
 
     def _read(self, stored_outputs: Sequence[Any], start: int, stop: int) -> list[Any]:
-        """The outputs of the jobs from ``start`` to ``stop``."""
+        """Return the outputs of the jobs from ``start`` to ``stop``."""
         size = self.shape.chunk_size
         first, last = start // size, (stop - 1) // size + 1
         found = iter(stored_outputs[self._rank(first) : self._rank(last)])
@@ -126,23 +126,22 @@ class OutputsReference:
         return outputs[start - first * size : stop - first * size]
 
     def _rank(self, instance: int) -> int:
-        """How many instances before this one have an output."""
+        """Return how many instances before this one have an output."""
         return instance - bisect_left(self.missing, instance)
 
 
 @attrs.define
 class GatheredOutputs(PlainXComArg):
-    """The XCom of a gather task, of which downstream tasks get the outputs in their shape."""
+    """The XCom of a gather task, which downstream tasks receive as the outputs in their shape."""
 
     @property
     def first(self) -> Any:
-        """The task that plans."""
         gather: Any = self.operator
         return gather.plan.operator
 
     @property
     def roots(self) -> list[Any]:
-        """``a >> scatter(...)`` puts ``a`` before the whole scatter."""
+        """The first task, so that ``a >> scatter(...)`` puts ``a`` before the whole scatter."""
         return [self.first]
 
     def set_upstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:
@@ -153,6 +152,6 @@ class GatheredOutputs(PlainXComArg):
         if reference is None:
             return None
         where = OutputsReference.from_json(reference)
-        # Of the task that pushed them only its name is needed, and it may be gone from the Dag by now.
+        # Only the name of the task that pushed them is needed; the task may no longer be in the Dag.
         source = SimpleNamespace(task_id=where.task_id, dag_id=self.operator.dag_id)
         return where.open(LazyXComSequence(xcom_arg=PlainXComArg(source), ti=context["ti"]))  # type: ignore[arg-type]

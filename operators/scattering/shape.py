@@ -1,4 +1,4 @@
-"""The shape of a scatter: how many jobs there are and which task instance runs which of them."""
+"""The shape of a scatter: how many jobs it has, and which task instance runs which of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from lading.scheduling.scatter import job_count
 
-# The XCom of the planning task that holds it.
+# The XCom of the planning task that holds the shape.
 SHAPE = "shape"
 
 
 @dataclass(frozen=True)
 class ScatterShape:
-    """What a planning task has found out.
+    """The result of a planning task.
 
     :param method: how the inputs are combined
-    :param lengths: by input, in scatter order, how many elements it has
+    :param lengths: the number of elements of each input, in scatter order
     :param chunk_size: how many jobs one task instance runs
     """
 
@@ -30,17 +30,18 @@ class ScatterShape:
     def plan(
         cls, method: str | None, lengths: Mapping[str, int], chunk_size: int | None, most_instances: int
     ) -> ScatterShape:
-        """
-        :param chunk_size: as the author wants it; None: as small as possible
-        :param most_instances: how many task instances one task may have
-        :raises ScatterError: the lengths do not go together
+        """Choose the chunk size.
+
+        :param chunk_size: requested by the author; None: as small as possible
+        :param most_instances: how many instances a task can have
+        :raises ScatterError: the lengths do not match
         """
         count = job_count(method, lengths)
         return cls(method, dict(lengths), max(chunk_size or 1, math.ceil(count / most_instances)))
 
     @classmethod
     def pull(cls, plan: Any, context: Any) -> ScatterShape | None:
-        """What the planning task of this run has found out; None: it was skipped.
+        """Read the shape from the planning task of this run; None: it was skipped.
 
         :param plan: the XCom of the planning task
         """
@@ -49,21 +50,18 @@ class ScatterShape:
 
     @property
     def count(self) -> int:
-        """How many jobs there are."""
         return job_count(self.method, self.lengths)
 
     @property
     def instances(self) -> int:
-        """How many task instances run them."""
         return math.ceil(self.count / self.chunk_size)
 
     @property
     def chunked(self) -> bool:
-        """Whether a task instance runs more than one job."""
         return self.chunk_size > 1
 
     def jobs_of(self, instance: int) -> range:
-        """The numbers of the jobs that a task instance runs."""
+        """Return the numbers of the jobs that a task instance runs."""
         return range(instance * self.chunk_size, min((instance + 1) * self.chunk_size, self.count))
 
     def to_json(self) -> dict[str, Any]:

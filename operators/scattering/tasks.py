@@ -1,4 +1,4 @@
-"""The tasks that a scatter is made of: one that plans, the mapped one that does the work, one that gathers."""
+"""The tasks of a scatter: one that plans, the mapped one that does the work, and one that gathers."""
 
 from __future__ import annotations
 
@@ -22,48 +22,44 @@ from lading.scheduling.scatter import ScatterError
 
 
 class Unplannable(ScatterError, AirflowFailException):
-    """A scatter that is not possible, which trying again does not change."""
+    """A scatter that is impossible, which another try would not change."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """What is to be scattered.
+    """The task to scatter.
 
-    :param partial: a TaskFlow function or an operator, with the arguments that all jobs have in common
+    :param partial: a TaskFlow function or an operator, with the arguments that all jobs share
     """
 
     partial: Any
 
     @classmethod
     def from_task(cls, task: object) -> Template:
-        """
-        :raises ScatterError: it is neither of the two
-        """
+        """:raises ScatterError: the task is neither a TaskFlow function nor the result of ``.partial(...)``"""
         if not isinstance(task, (_TaskDecorator, OperatorPartial)):
             raise ScatterError(
-                f"{task!r:.80} cannot be scattered; valid: a function with @task, or what .partial(...) of one or of "
-                "an operator class returns, as in scatter(align.partial(ref=REF), sample=[...])"
+                f"{task!r:.80} cannot be scattered; valid: a function with @task, or the result of .partial(...) on "
+                "one or on an operator class, as in scatter(align.partial(ref=REF), sample=[...])"
             )
         if isinstance(task, OperatorPartial):
-            task._expand_called = True  # else Airflow warns that it was never mapped
+            task._expand_called = True  # otherwise Airflow warns that it was never mapped
         return cls(task)
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        """The arguments that all jobs have in common."""
+        """The arguments that all jobs share."""
         if isinstance(self.partial, _TaskDecorator):
             return cast("Mapping[str, Any]", self.partial.kwargs.get("op_kwargs", {}))
         return cast("Mapping[str, Any]", self.partial.kwargs)
 
     def check_inputs(self, inputs: Mapping[str, object]) -> None:
-        """
-        :raises ScatterError: the task has no such parameter, or gets it in ``partial`` already
-        """
+        """:raises ScatterError: the task has no such parameter, or already gets it in ``partial``"""
         twice = [name for name in inputs if name in self.fixed]
         if twice:
-            raise ScatterError(f"{', '.join(twice)}: cannot be scattered over and be given in partial as well")
+            raise ScatterError(f"{', '.join(twice)}: cannot be scattered over and also be given in partial")
         if self.partial.kwargs.get("do_xcom_push") is False:
-            raise ScatterError("do_xcom_push=False leaves no outputs to gather; use .expand(), or leave it out")
+            raise ScatterError("do_xcom_push=False leaves no outputs to gather; use .expand(), or remove it")
         try:
             if isinstance(self.partial, _TaskDecorator):
                 self.partial._validate_arg_names("expand", dict(inputs))
@@ -73,7 +69,7 @@ class Template:
             raise ScatterError(f"the task cannot be scattered over {', '.join(inputs)}: {error}") from error
 
     def mapped(self, task_id: str, group: TaskGroup, plan: XComArg, scatter: Scatter, hints: Mapping[str, Any]) -> Any:
-        """The mapped operator, which takes its inputs from the scatter."""
+        """Return the mapped operator, which takes its inputs from the scatter."""
         own = self.partial.kwargs.get("executor_config") or {}
         kwargs = {**self.partial.kwargs, "task_id": task_id, "task_group": group}
         if hints:
@@ -87,7 +83,7 @@ class Template:
 
 
 class PlanScatter(BaseOperator):
-    """Counts the inputs and decides which task instance runs which jobs. No job starts where that is not possible."""
+    """Counts the inputs and decides which task instance runs which jobs. If that is impossible, no job starts."""
 
     ui_color = "#f4f4f4"
     takes_hints = False
@@ -100,7 +96,7 @@ class PlanScatter(BaseOperator):
     def execute(self, context: Any) -> list[int]:
         """Return the number of the first job of each task instance.
 
-        :raises Unplannable: an input is no list, or the lengths do not go together
+        :raises Unplannable: an input is not a list, or the lengths do not match
         """
         try:
             shape = self.scatter.measure(context)
@@ -112,7 +108,7 @@ class PlanScatter(BaseOperator):
 
 
 class Gather(BaseOperator):
-    """Counts the outputs and passes on to downstream tasks where they are; it reads none of them."""
+    """Counts the outputs and tells downstream tasks where they are, without reading them."""
 
     ui_color = "#f4f4f4"
     takes_hints = False
@@ -131,13 +127,13 @@ class Gather(BaseOperator):
         missing = () if count == shape.instances else self.skipped(ti)
         if count + len(missing) != shape.instances:
             raise ScatterError(
-                f"{count} of {shape.instances} instances of {self.jobs.task_id} have an output; run the others again"
+                f"{count} of {shape.instances} instances of {self.jobs.task_id} have an output; clear the others"
             )
         ti.xcom_push(OUTPUTS, OutputsReference(self.jobs.task_id, shape, tuple(missing)).to_json())
         self.log.info("%d outputs of %s", shape.count, self.jobs.task_id)
 
     def skipped(self, ti: Any) -> list[int]:
-        """The instances that were skipped: their outputs are None."""
+        """Return the instances that were skipped; their outputs are None."""
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[self.jobs.task_id], run_ids=[ti.run_id])
         return sorted(
             int(name.rpartition("_")[2]) for name, state in states.get(ti.run_id, {}).items() if state == "skipped"
@@ -147,10 +143,10 @@ class Gather(BaseOperator):
 def build(
     template: Template, inputs: Mapping[str, Any], method: str | None, hints: Mapping[str, Any], chunk_size: int | None
 ) -> XComArg:
-    """Add the tasks of a scatter to the Dag and return their gathered outputs."""
+    """Add the tasks of a scatter to the Dag; return their gathered outputs."""
     kwargs = template.partial.kwargs
     name = kwargs["task_id"].rpartition(".")[2]
-    # A Dag given to an operator outside of a `with` block takes the group along.
+    # A Dag passed to an operator outside of a `with` block also contains the group.
     dag = {"dag": kwargs["dag"]} if kwargs.get("dag") is not None else {}
     parent = {"parent_group": kwargs["task_group"]} if kwargs.get("task_group") is not None else {}
     try:
@@ -164,13 +160,13 @@ def build(
         )
     except RuntimeError as error:
         raise ScatterError(
-            f"{name} is scattered outside of a Dag; valid: within `with DAG(...)` or a @dag function"
+            f"{name} is scattered outside of a Dag; valid: inside `with DAG(...)` or a @dag function"
         ) from error
     prefix = group.parent_group.child_id if group.parent_group else str
     task_id = unused(prefix(name), group.dag)
     label = task_id.removeprefix(prefix(""))
     shared = {key: kwargs[key] for key in ("executor", "queue", "pool", "owner") if kwargs.get(key) is not None}
-    # Without the hints of the Dag's default_args, which are meant for the jobs.
+    # Drop the hints of the Dag's default_args, which are meant for the jobs.
     shared |= {"dag": group.dag, "task_group": group, "executor_config": {}}
     scatter = Scatter(dict(inputs), method, chunk_size)
     scatter.plan = XComArg(PlanScatter(task_id=prefix(f"plan_{label}"), scatter=scatter, **shared))
@@ -181,7 +177,7 @@ def build(
 
 
 def unused(task_id: str, dag: Any) -> str:
-    """A task id that the Dag does not have yet, as Airflow makes one for a function that is called twice."""
+    """Return a task id that is not in the Dag yet, numbered as Airflow does for a function called twice."""
     number, candidate = 0, task_id
     while dag.has_task(candidate):
         number += 1

@@ -773,7 +773,7 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     picture(window, "real")
     asked = page.get_by_role("table", name="Requests")
     local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
-    for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
+    for label, words in (("Pause", "it gets no more jobs"), ("Resume", "it gets jobs again")):
         local.get_by_role("button", name=f"{label} local", exact=True).click()
         expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
         page.get_by_role("button", name="Yes", exact=True).press("Enter")

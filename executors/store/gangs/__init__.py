@@ -1,4 +1,4 @@
-"""Gangs in the store: their rows, and those of the room that is held for them at sites.
+"""Gangs in the store: their rows, and the holds that sites keep for their members.
 
-What follows from the rows is decided in ``executors/gangs``; nothing is committed here.
+Decisions are made in ``executors/gangs``; nothing is committed here.
 """

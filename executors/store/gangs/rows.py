@@ -1,4 +1,4 @@
-"""The queries on gangs and holds."""
+"""Queries on gangs and holds."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class GangMember:
     :param job: as placement sees it
     :param gang: the token of its gang
     :param key: its task and its map index
-    :param is_ready: whether it waits, and what it asks for is known
-    :param stage: what is stored of the files that are brought to where it runs; None: none are
-    :param held: the budget for which it may not start; None: it may
+    :param is_ready: whether it waits and its request is final
+    :param stage: what is stored about the files staged to where it runs; None: none are staged
+    :param held: the budget that keeps it from starting; None: none does
     """
 
     job: WaitingJob
@@ -57,7 +57,7 @@ class GangMember:
         return self.job.name
 
     def partition(self, *, is_partial: bool) -> str:
-        """The name of its partition: its task, or where each member is tried for itself its own name."""
+        """Return the name of its partition: its task, or the job itself if members are scheduled individually."""
         task, map_index = self.key
         return f"{task}[{map_index}]" if is_partial and map_index >= 0 else task
 
@@ -68,10 +68,10 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True)
 class EndedMember:
-    """A job of a gang that has failed or was cancelled.
+    """A job of a gang that failed or was cancelled.
 
-    :param began_at: when it was placed, or where it never was when it ended: both by the controllers' clocks, as those
-        of sites may differ; epoch seconds
+    :param began_at: when it was placed, or when it ended if it never was; epoch seconds by the controller's clock,
+        because those of sites may differ
     """
 
     gang: str
@@ -82,7 +82,7 @@ class EndedMember:
 
 @dataclass(frozen=True, slots=True)
 class GangRecords:
-    """All that is known of gangs: their live members, their rows, what is held, and the ends of members that failed."""
+    """All stored data on gangs: their live members, their rows, the holds, and the members that failed."""
 
     members: Sequence[GangMember]
     gangs: Mapping[str, GangRow]
@@ -92,13 +92,13 @@ class GangRecords:
 
 @dataclass(frozen=True, slots=True)
 class GangChanges:
-    """What is recorded of gangs and holds in a tick.
+    """The changes of gangs and holds to record in a tick.
 
-    :param saved: gangs, new ones or as they are now
-    :param gone: the tokens of those that are over
-    :param new_holds: what is asked for first
-    :param gone_holds: the tokens of those that are over
-    :param again: the tokens of those that are asked for again
+    :param saved: new or updated gangs
+    :param gone: the tokens of gangs that are over
+    :param new_holds: holds requested for the first time
+    :param gone_holds: the tokens of holds that are over
+    :param again: the tokens of holds that are requested again
     """
 
     saved: Sequence[GangRow] = ()
@@ -109,12 +109,11 @@ class GangChanges:
 
 
 def any_gang(session: Session) -> bool:
-    """Whether there is a gang."""
     return session.scalar(select(GangRow.token).limit(1)) is not None
 
 
 def asleep(session: Session) -> list[str]:
-    """The jobs of gangs that sleep until their next attempt."""
+    """Return the jobs of gangs that sleep until their next attempt."""
     return [*session.scalars(select(JobRow.token).where(JobRow.state == State.ATTEMPTED))]
 
 
@@ -126,12 +125,14 @@ def load(
     fair: FairTurns | None = None,
     rests: Mapping[str, float] = queue.NO_RESTS,
 ) -> GangRecords:
-    """All that is known of gangs, apart from the session.
+    """Read all stored data on gangs, detached from the session.
 
-    :param by_dag: whether some site does not take every Dag
-    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
-    :param fair: the budgets and shares of their jobs; None: there are none
-    :param rests: by which those of one priority go, by token, seconds
+    :param by_dag: whether some site accepts only certain Dags
+    :param database_ahead: seconds by which the database's clock, which dates the queueing of jobs, is ahead of this
+        host's
+    :param fair: the budgets and shares of the jobs; None: none are declared
+    :param rests: the longest remaining path of each job's run, which orders jobs of equal priority; by token, in
+        seconds
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
@@ -163,7 +164,7 @@ def load(
         for row in session.execute(
             select(*columns).where(
                 JobRow.gang.in_(chunk),
-                # Airflow has decided itself about one that was cancelled with exit code 0.
+                # Airflow itself decided about a job that was cancelled with exit code 0.
                 or_(
                     JobRow.state == State.FAILED,
                     and_(JobRow.state == State.CANCELLED, JobRow.exit_code.is_distinct_from(0)),
@@ -176,7 +177,7 @@ def load(
 
 
 def turns(known: GangRecords) -> list[GangTurn]:
-    """The gangs that wait for their turn: all of their members that are there do."""
+    """Return the gangs that wait for their turn: none of their members runs, holds room or is held by a budget."""
     by_gang: dict[str, list[GangMember]] = {}
     for each in known.members:
         by_gang.setdefault(each.gang, []).append(each)
@@ -208,7 +209,7 @@ def _as_waiting(
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:
-    """Store what was decided about gangs and holds, before any site is asked.
+    """Store the decisions about gangs and holds, before any site is contacted.
 
     :param now: epoch seconds
     """
@@ -224,35 +225,37 @@ def apply(session: Session, changes: GangChanges, now: float) -> None:
 
 
 def store_answers(session: Session, site: str, answers: Iterable[tuple[str, str, Reason | None]]) -> None:
-    """Store what a site has said of holds; it says something of its own alone.
+    """Store a site's answers about its own holds.
 
-    :param answers: the token of each, what it is now, and why
+    :param answers: the token, the new state and the reason of each
     """
     for token, state, reason in answers:
-        # What is lost stays lost: an older word may come again.
+        # A lost hold stays lost, because an older answer may arrive again.
         before = HoldRow.state == "asked" if state == "held" else HoldRow.state.in_(("asked", "held"))
         query = update(HoldRow).where(HoldRow.token == token, HoldRow.site == site, before)
         session.execute(query.values(state=state, reason=reason), execution_options=WITHOUT_SYNC)
 
 
 def wake_with(session: Session, token: str) -> bool:
-    """Let the gang of a job be tried now; returns whether it sleeps."""
+    """Make the gang of a job due for its next attempt now; return whether it was asleep."""
     row = session.scalar(select(GangRow).join(JobRow, JobRow.gang == GangRow.token).where(JobRow.token == token))
     if row is None or row.stage != Stage.ATTEMPTED:
         return False
-    row.wake_at = 0.0  # by whichever clock
+    row.wake_at = 0.0  # in the past by any clock
     return True
 
 
 def held_for(session: Session) -> dict[str, str]:
-    """Where room is held for jobs, as ``site/location``, by the token of the job."""
+    """Return where room is held for jobs, as ``site/location``, by the token of the job."""
     query = select(HoldRow.job, HoldRow.site, HoldRow.location).where(HoldRow.state == "held")
     return {job: f"{site}/{location}" for job, site, location in session.execute(query)}
 
 
 def held_by(session: Session) -> Sequence[Any]:
-    """The room that is held for jobs that wait: their reason, Dag and site, the name of their gang, the site and
-    location of the room, for how many jobs, and their cpus.
+    """Return the room held for waiting jobs.
+
+    The rows have the reason, Dag and site of the jobs, the name of their gang, the site and location of the room, the
+    number of jobs, and their cpus.
     """
     who = JobRow.reason, JobRow.dag_id, JobRow.site, GangRow.name, HoldRow.site, HoldRow.location
     query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(JobRow, JobRow.token == HoldRow.job)
@@ -262,10 +265,10 @@ def held_by(session: Session) -> Sequence[Any]:
 
 
 def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | None = None) -> int:
-    """Let gangs of a Dag that sleep be tried now; returns how many.
+    """Make the sleeping gangs of a Dag due for their next attempt now; return how many there are.
 
-    :param run_id: those of one run; None: of all
-    :param name: of a gang, or the task of a job alone; None: all
+    :param run_id: only gangs of this run; None: of all runs
+    :param name: only the gang of this name, or the gangs of this task; None: all
     """
     query = select(GangRow).where(GangRow.dag_id == dag_id, GangRow.stage == Stage.ATTEMPTED)
     if run_id is not None:
@@ -275,5 +278,5 @@ def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | N
         query = query.where(or_(GangRow.name == name, GangRow.token.in_(its_jobs)))
     rows = session.scalars(query).all()
     for row in rows:
-        row.wake_at = 0.0  # by whichever clock
+        row.wake_at = 0.0  # in the past by any clock
     return len(rows)

@@ -1,4 +1,4 @@
-"""The queries on runs: what of them is live, what of them is to come, and how earlier runs of their Dags went."""
+"""Queries on runs: their live jobs, when they began, and the last jobs of earlier runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 
 
 class DagRunKey(NamedTuple):
-    """A run of a Dag."""
-
     dag_id: str
     run_id: str
 
 
 def live_jobs(session: Session) -> list[Any]:
-    """All live jobs, as rows of the queue, with where they are and since when, and ``wake_at`` of a gang that sleeps
-    until its next attempt."""
+    """Return all live jobs as rows of the queue, with their state and place, and the ``wake_at`` of a sleeping gang."""
     columns = (
         *queued.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
         JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs, GangRow.wake_at,
@@ -34,7 +31,7 @@ def live_jobs(session: Session) -> list[Any]:
 
 
 def first_queued(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, float]:
-    """When the first job of each run was queued that the store has, by the database's clock, epoch seconds."""
+    """Return when the first stored job of each run was queued, in epoch seconds by the database's clock."""
     found: dict[DagRunKey, float] = {}
     for dag_id, its_runs in by_dag(runs).items():
         for chunk in chunks(its_runs):
@@ -45,7 +42,7 @@ def first_queued(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey,
 
 
 def last_jobs(session: Session, dag_id: str) -> dict[str, Any]:
-    """The job of each task of a Dag that has succeeded last, as a row of the queue."""
+    """Return the job of each task of a Dag that succeeded last, as a row of the queue."""
     mine = JobRow.dag_id == dag_id, JobRow.state == State.SUCCEEDED
     last_end = func.max(JobRow.ended_at).label("at")
     last = select(JobRow.task_id, last_end).where(*mine).group_by(JobRow.task_id).subquery()
@@ -54,7 +51,7 @@ def last_jobs(session: Session, dag_id: str) -> dict[str, Any]:
 
 
 def by_dag(runs: Iterable[DagRunKey]) -> dict[str, list[str]]:
-    # The index of Airflow's table begins with the Dag.
+    # Grouped by Dag, because the index of Airflow's table begins with the Dag.
     found: dict[str, list[str]] = {}
     for run in runs:
         found.setdefault(run.dag_id, []).append(run.run_id)

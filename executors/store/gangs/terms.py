@@ -1,4 +1,4 @@
-"""What the hints of a job say of its gang, as its row has it."""
+"""The gang terms from a job's hints, as stored with the job."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lading.scheduling.hints.gang_hints import AttemptSchedule
 
 @dataclass(frozen=True, slots=True)
 class GangTerms:
-    """How the members of a gang start, as its Dag says; stored with each of them.
+    """How the members of a gang start, according to their Dag; stored with each member.
 
-    :param name: of the gang; None: the job is alone
-    :param partial: whether what has room starts even where the others have none
+    :param name: the name of the gang; None: a job alone
+    :param partial: whether members that fit start even if others do not
     :param on_failure: ``cancel`` or ``leave``
-    :param attempts: None: as usual
-    :param tasks: of the gang, in their order, each with those that come before it
-    :param limits: how many jobs of a task Airflow lets run at once, and what its limit is called
-    :param spread: whether each member has a location of its own
+    :param attempts: None: the default schedule
+    :param tasks: the gang's tasks in order, each with the tasks before it
+    :param limits: by task, how many of its jobs Airflow lets run at once, and the name of that limit
+    :param spread: whether each member needs a location of its own
     """
 
     name: str | None = None

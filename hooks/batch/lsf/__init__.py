@@ -1,1 +1,1 @@
-"""LSF and OpenLava: the options and commands (``system``), and what these print (``output``). Pure."""
+"""LSF and OpenLava: options and commands (``system``), and parsers of their output (``output``). Pure."""

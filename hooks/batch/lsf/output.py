@@ -1,22 +1,22 @@
-"""What bjobs, bhist and bhosts print, as jobs and nodes, for LSF and OpenLava alike.
+"""Parse the output of bjobs, bhist and bhosts of LSF and OpenLava into jobs and nodes.
 
-bjobs prints chosen columns, or the plain table.
+bjobs prints selected columns, or its plain table.
 
-States: Administering LSF, "Job states"; how jobs have ended: bjobs, "exit_reason"; lsbatch.h, TERM_*.
+States: Administering LSF, "Job states"; causes: bjobs, "exit_reason"; lsbatch.h, TERM_*.
 
-What follows where an answer does not say it all:
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
 | neither a table nor ``No job found`` | could not ask | a table |
-| a row that is cut or cannot be read | could not ask for that id | the next answer |
-| a state in no table | runs, ``strange`` | a known state; ``lost_after``, then exit file and bhist |
-| ``UNKWN``, ``ZOMBI`` | runs: its host does not answer | LSF knows, or what the job reports |
-| ``PDONE``, ``PERR`` | ended, not known how | exit file, bhist |
-| ``EXIT`` without host | cancelled: it has never run | for good |
+| a row that is truncated or cannot be parsed | could not ask about that ID | the next answer |
+| a state in no table | running, ``strange`` | a known state; ``lost_after``, then exit file and bhist |
+| ``UNKWN``, ``ZOMBI`` | running: its host does not respond | LSF knows, or the job's own report |
+| ``PDONE``, ``PERR`` | ended, result unknown | exit file, bhist |
+| ``EXIT`` without host | cancelled: it has never run | final |
 | ``EXIT`` without a code or ``TERM_*`` | ``error`` without exit code | exit file, bhist |
-| a ``TERM_*`` in no table | ``error``, with LSF's words | for good |
-| no job in bhist | nothing more is known | ``lost_after`` |
+| a ``TERM_*`` in no table | ``error``, with LSF's message | final |
+| no job in bhist | nothing new | ``lost_after`` |
 | hosts without their size | 0 cpus; no host at all: could not ask | the next survey |
 """
 
@@ -35,58 +35,57 @@ from lading.hooks.ssh.answer import whole_number
 
 SEPARATOR = "^"
 FIELDS = ("jobid", "jobindex", "stat", "exit_code", "exec_host", "exit_reason", "pend_reason", "job_name")
-# The same with when a job is expected to start, where LSF has that field.
+# The same fields and the expected start of a job, for versions of LSF that have it.
 MORE_FIELDS = (*FIELDS[:-1], "estart_time", "job_name")
 
 _STATES: dict[str, tuple[State, str | None]] = {
     "PEND": ("pending", None),
     "PSUSP": ("pending", "it is held"),
     "WAIT": ("pending", "it waits for the jobs before it in its chunk"),
-    "PROV": ("pending", "its host is being made ready"),
+    "PROV": ("pending", "its host is being prepared"),
     "FWD_PEND": ("pending", "it waits in another cluster"),
     "RUN": ("running", None),
     "USUSP": ("running", "it is suspended by its owner or an administrator"),
     "SSUSP": ("running", "it is suspended by LSF"),
-    "UNKWN": ("running", "its host does not answer"),
-    "ZOMBI": ("running", "its host does not answer, and it is to be ended"),
+    "UNKWN": ("running", "its host does not respond"),
+    "ZOMBI": ("running", "its host does not respond, and it is to be killed"),
     "DONE": ("ended", None),
     "EXIT": ("ended", None),
-    # What comes after it has ended, well or not; that says nothing of the job.
-    "PDONE": ("ended", "what was to be done after it is done"),
-    "PERR": ("ended", "what was to be done after it has failed"),
+    # The result of post-processing, which says nothing about the job itself.
+    "PDONE": ("ended", "its post-processing has completed"),
+    "PERR": ("ended", "its post-processing has failed"),
 }
 _CUSTOM = re.compile(r"\s*(\d+)\s*\^")
 _PLAIN = re.compile(r"(\d+)\s+\S+\s+([A-Z_]+)\s+\S+\s+(\S+)\s+")
 _NUMBER = re.compile(r"(\d+)\s")
-# As locales write it; what is estimated or at a limit has a letter behind it.
+# Dates as locales write them. A letter at the end marks an estimate or a limit.
 _DATE = re.compile(
     r"(?:[^\W\d_]{3,5}\.? \d{1,2}|\d{1,2}\.? [^\W\d_]{3,5}\.?|\d{4}-\d\d-\d\d)"
     r"(?: \d{4}| (?:\d{4} )?\d{1,2}(?::\d\d){1,2}(?: \d{4})?)(?: [ELX])?"
 )
 _MOMENT = re.compile(r"([A-Z][a-z]{2}) (\d{1,2}) (\d{1,2}):(\d\d)(?::(\d\d))?(?: (\d{4}))?(?: [A-Z])?")
-# Columns whose places say what is in them.
+# Columns of the plain table that are found by their position.
 _PLACES = ("FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _HEADER = re.compile(r"JOBID\s+USER\s+STAT\s")
 _INDEX = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)
 
-# The number that begins a row, and its job; None: the row cannot be read.
+# The job ID at the start of a row, and its job; None: the row cannot be parsed.
 _Row = tuple[str, NativeJob | None]
 
 
 def jobs(lines: list[str]) -> list[NativeJob] | None:
-    """The jobs in what bjobs has printed; None: it is neither of the tables, or no row of it can be read."""
+    """Return the jobs in the output of bjobs; None: it has neither of the two tables, or no row can be parsed."""
     rows = _rows(lines)
     found = [job for _, job in rows or () if job is not None]
     return None if rows is None or (rows and not found) else found
 
 
 def unread(lines: list[str]) -> set[str]:
-    """The ids that begin rows which cannot be read."""
+    """Return the IDs at the start of rows that cannot be parsed."""
     return {id for id, job in _rows(lines) or () if job is None}
 
 
 def _rows(lines: list[str]) -> list[_Row] | None:
-    """The rows of either table; None: it is none."""
     for number, line in enumerate(lines):
         if line.replace(" ", "").startswith("JOBID^JOBINDEX^"):
             columns = [name.strip().lower() for name in line.split(SEPARATOR)]
@@ -97,36 +96,35 @@ def _rows(lines: list[str]) -> list[_Row] | None:
 
 
 def _custom(columns: list[str], lines: list[str]) -> list[_Row]:
-    """The rows in columns that ``bjobs -o`` was asked for."""
     rows: list[tuple[str, str]] = []
     for line in lines:
         if match := _CUSTOM.match(line):
             rows.append((match[1], line))
         elif rows and line.strip() and rows[-1][1].count(SEPARATOR) < len(columns) - 1:
-            rows[-1] = rows[-1][0], f"{rows[-1][1]} {line.strip()}"  # a reason of several lines
+            rows[-1] = rows[-1][0], f"{rows[-1][1]} {line.strip()}"  # a reason that spans several lines
     return [(id, _of_columns(columns, row.split(SEPARATOR, len(columns) - 1))) for id, row in rows]
 
 
 def _plain(header: str, lines: list[str]) -> list[_Row]:
-    """The rows in the table of ``bjobs`` and ``bjobs -w``."""
+    """Return the rows of the plain table of ``bjobs`` and ``bjobs -w``."""
     columns = [header.index(name) for name in _PLACES]
     return [(match[1], _of_line(line, *columns)) for line in lines if (match := _NUMBER.match(line))]
 
 
 def _of_line(line: str, begins: int, hosts: int, names: int) -> NativeJob | None:
-    """The job in a row of the plain table; None: it cannot be read."""
+    """Return the job in a row of the plain table; None: it cannot be parsed."""
     match, dated = _PLAIN.match(line), _without_date(line)
     if match is None or dated is None or len(dated) < match.end(3):
         return None
     text = dated[match.end() :]
-    # What is longer than its column moves the rest of the row, so that blanks alone show that a column is empty.
+    # Values that are wider than their column shift the rest of the row, so only the blanks show that a column is empty.
     no_host = match.end() - match.end(3) >= max(hosts - begins - len(match[3]), 1) + names - hosts
     host, name = ("", text) if no_host else (*text.split(maxsplit=1), "", "")[:2]
     return row(match[1], "", match[2], "" if host == "-" else host, name)
 
 
 def _without_date(line: str) -> str | None:
-    """A row without its last column, the date; None: there is none. The name before it may hold anything."""
+    """Return a row without its last column, the date; None: it has none. The name before it can contain anything."""
     for length in range(5, 1, -1):
         rest, *date = line.rsplit(maxsplit=length)
         if _DATE.fullmatch(" ".join(date)):
@@ -135,7 +133,7 @@ def _without_date(line: str) -> str | None:
 
 
 def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
-    """The job in a row in columns; None: it is cut."""
+    """Return the job in a row of ``bjobs -o``; None: the row is truncated."""
     if len(texts) < len(columns):
         return None
     values = {name: "" if text.strip() == "-" else text for name, text in zip(columns, texts, strict=True)}
@@ -153,8 +151,10 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
 
 
 def moment(text: str, now: datetime) -> float | None:
-    """A time as bjobs has it, in UTC, for that is asked for: ``Nov 26 19:40``, with or without seconds, a year, and a
-    letter behind it. Without a year it is the one nearest to now. None: it is none.
+    """Parse a time of bjobs, in UTC since TZ is set for the query; None: it is not a time.
+
+    It looks like ``Nov 26 19:40``, optionally with seconds, a year, and a letter at the end. Without a year, the year
+    that puts it nearest to ``now`` is assumed.
     """
     if (match := _MOMENT.fullmatch(" ".join(text.split()))) is None:
         return None
@@ -168,7 +168,7 @@ def moment(text: str, now: datetime) -> float | None:
 
 
 def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
-    """A job, from what all tables show of it. How one has ended that LSF calls ``EXIT`` they do not say."""
+    """Return a job from the columns that all tables have. They do not show how a job in state ``EXIT`` ended."""
     state, reason = _STATES.get(stat, ("running", unknown("LSF", stat)))
     number = whole_number(index.strip()) or None
     match = _INDEX.fullmatch(name.rstrip())
@@ -183,7 +183,7 @@ def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     return replace(job, cause="error", reason=NO_CODE) if stat == "EXIT" else job
 
 
-# How a job has ended.
+# How a job ended.
 
 _TERM: Mapping[str, Cause] = {
     **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),
@@ -194,23 +194,23 @@ _TERM: Mapping[str, Cause] = {
     **dict.fromkeys(("ZOMBIE", "RMS", "SLURM", "CTRL_PID"), "node_failure"),
 }
 _CODE = re.compile(r"\bTERM_([A-Z_]+)")
-NO_CODE = "LSF says no exit code"
+NO_CODE = "LSF reports no exit code"
 
 
 def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
-    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own text."""
+    """Return the cause of a job in state ``EXIT``, and the reason in LSF's own words."""
     match = _CODE.search(reason)
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
     return "error", None if exit_code else NO_CODE
 
 
-# The long history that `bhist -l` prints. A section begins with `Job <7>` (OpenLava: `Job Id <7>`); an event is a line
-# with its time. Long lines continue after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
-# blanks there.
+# The long history of `bhist -l`. A section starts with `Job <7>` (OpenLava: `Job Id <7>`); an event is a line with its
+# time. Long lines are continued after 21 blanks: LSF breaks them between words; OpenLava breaks them after 79 bytes and
+# drops blanks there.
 _SECTION = re.compile(r"^Job (?:Id )?<(\d+)(?:\[(\d+)\])?>", re.MULTILINE)
 _FOLD = re.compile(r"\n {21}")
-# The name may hold anything; a blank between two words may be gone where the line is folded.
+# The name can contain anything; a blank between two words may be missing where the line is broken.
 _NAME = re.compile(r", ?Job ?Name ?<(.*?)>, ?User ?<")
 _ARRAY = re.compile(r"\[[\d,:-]+\](?:%\d+)?$")
 _TIME = r"\w{3} (\w{3} +\d+ \d\d:\d\d:\d\d)(?: [A-Z]{2,5})?(?: \d{4})?"
@@ -222,12 +222,11 @@ _ENDED_BY_USER = re.compile(r"Termination request|Signal <(?:KILL|TERM|INT)> req
 _LIMITS = re.compile(r"^([A-Z ]*)RUNLIMIT[A-Z ]*\n(.*)$", re.MULTILINE)
 _MINUTES = re.compile(r" *([\d.]+) min")
 _SPENT = re.compile(r"^ *PEND +PSUSP +RUN .*\n *\d+ +\d+ +(\d{1,9}) ", re.MULTILINE)
-# The exit codes of jobs that were ended at their run limit: by SIGUSR2, or by what OpenLava has no code for.
+# Exit codes of jobs that were killed at their run limit: by SIGUSR2, or in OpenLava, which has no code for it.
 _AT_LIMIT = (140, 255)
 
 
 def ended_jobs(text: str) -> list[NativeJob]:
-    """The jobs in it that have ended."""
     folded = text.replace("\r\n", "\n")
     starts = list(_SECTION.finditer(folded))
     found = [
@@ -238,12 +237,12 @@ def ended_jobs(text: str) -> list[NativeJob]:
 
 
 def has_jobs(text: str) -> bool:
-    """Whether it is about any job, also one that has not ended."""
+    """Whether the history has any job, including those that have not ended."""
     return _SECTION.search(text) is not None
 
 
 def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
-    """The job of a section, if it has ended; by its events alone, since its command may contain any text."""
+    """Return the job of a section if it has ended. Only its events count, since its command can contain any text."""
     section = _FOLD.sub("", folded)
     matches = list(_EVENT.finditer(section))
     events = [event[2] for event in matches]
@@ -254,7 +253,7 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
         return None
     done = any(events[number].startswith(("Completed <done", "Done")) for number in ends if number > last)
     name = _NAME.match(section)
-    # One that is folded may have lost blanks.
+    # A name that spans lines may have lost blanks.
     known = _ARRAY.sub("", name[1]) if name and f"<{name[1]}>" in folded else ""
     job = row(start[1], start[2] or "", "DONE" if done else "EXIT", "", known)
     first = max((number for number in ran if not events[number].startswith("Running")), default=last)
@@ -262,7 +261,7 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
     code = _EXIT_CODE.search(said)
     if done and ran and _reached(section, matches[first][1], matches[ends[-1]][1]):
         return replace(job, cause="time_limit", reason="it has reached its run limit")
-    # Where its beginning was in an older file than bhist has read, the code alone says that it ran.
+    # If the job started in a file older than those bhist has read, only its exit code shows that it ran.
     if done or not (ran or code):
         return job
     exit_code = None if code is None else int(code[1]) if code[1] else 128 + int(code[2])
@@ -275,36 +274,36 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
 
 
 def _reached(section: str, began: str, ended: str) -> bool:
-    """Whether a job has run for as long as it was allowed to; not where its times or its limit cannot be read."""
+    """Whether a job ran for its whole run limit; False if its times or its limit cannot be parsed."""
     try:
         limit = _limit(section)
         seconds = (_clock(ended) - _clock(began)).total_seconds()
     except ValueError:
         return False
-    if seconds < 0:  # from one year into the next
+    if seconds < 0:  # the year changed in between
         seconds += 366 * 86400
     spent = _SPENT.search(section)
-    # Suspended it does not run; what is summed up has all of its runs.
+    # While suspended, a job does not run; the summary covers all of its runs.
     return limit is not None and min(seconds, int(spent[1]) if spent else seconds) >= limit
 
 
 def _limit(section: str) -> float | None:
-    """The run limit in seconds; it stands below its name."""
+    """Return the run limit in seconds; it is printed below its name."""
     limits = _LIMITS.search(section)
     minutes = _MINUTES.match(limits[2][len(limits[1]) :]) if limits else None
     return float(minutes[1]) * 60 if minutes else None
 
 
 def _clock(text: str) -> datetime:
-    """A time without its year; a leap year has all days."""
+    """Parse a time without a year; a leap year accepts every date."""
     return datetime.strptime(f"2000 {text}", "%Y %b %d %H:%M:%S")
 
 
-# Hosts and queues: bqueues, bhosts, lshosts and bparams.
+# Parsers of hosts and queues: bqueues, bhosts, lshosts and bparams.
 
 
 def lsf_inventory(text: str) -> Inventory:
-    """IBM Spectrum LSF Command Reference: bqueues, bhosts, lshosts, bparams, each with its heading."""
+    """Parse bqueues, bhosts, lshosts and bparams, each with its heading (IBM Spectrum LSF Command Reference)."""
     queues, machines, default = [], dict[str, tuple[str, str]](), None
     slots = dict[str, tuple[str, bool]]()
     section = ""
@@ -323,7 +322,7 @@ def lsf_inventory(text: str) -> Inventory:
     nodes = []
     for name, (most, is_idle) in slots.items():
         cpus, memory = machines.get(name, ("-", "-"))
-        # Of a host that is down it may not be known how large it is, but it is one of them.
+        # A host that is down may not report its size, but it counts as a node.
         known = [number for each in (most, cpus) if (number := whole_number(each)) is not None]
         nodes.append(Nodes(next(iter(known), 0), mib(memory), idle=int(is_idle)))
     return Inventory(nodes, queues, default, dict.fromkeys(queues, len(nodes)))

@@ -1,4 +1,4 @@
-"""LSF and OpenLava: the options of bsub, all commands, what they refuse, and the unit of limits of memory.
+"""LSF and OpenLava: the options of bsub, all commands, the meaning of refusals, and the unit of memory limits.
 
 Commands: IBM Spectrum LSF Command Reference, bsub, bjobs, bkill, bhist.
 """
@@ -34,8 +34,8 @@ VARIABLES: Mapping[str, str] = {
     "ARRAY_INDEX": "$LSB_JOBINDEX",
     "NODELIST": "$LSB_HOSTS",
 }
-# The options of more than one letter ("bsub", "Options"; OpenLava's are among them). Any other key is one of a letter
-# with its argument attached, as in -Etouch.
+# The options of more than one letter ("bsub", "Options"), including those of OpenLava. Any other long key is a
+# one-letter option with its argument attached, as in -Etouch.
 _OPTIONS = """
     Ep Full G Ip IS ISp ISs Is IX Jd Lp Ne Sla Ti Wd Wep Wp XF Zs alloc_flags app ar bw clusters cn_cu cn_mem
     core_isolation csm cwd data datachk datagrp env eo eptl ext extsched fd freq fwd gpu hl hostfile is jobaff jsdl
@@ -43,9 +43,9 @@ _OPTIONS = """
     step_cgroup ti tty ul un wa wt yaml
 """
 OPTIONS = frozenset(_OPTIONS.split())
-# Those of one letter that take no argument.
+# One-letter options without an argument.
 FLAGS = "BHIKNVhrx"
-# Settings that are the same, or that cannot be given together.
+# Settings that are equivalent, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
 EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
 
@@ -92,12 +92,12 @@ WORDING = Wording(
         "not a member",
         "request from (?:a )?non-lsf",
     ),
-    # Of an array, some of whose elements have ended; the others are killed all the same.
+    # The cancellation of an array of which some elements have ended; the others are killed nevertheless.
     ending=any_of("operation is in progress"),
 )
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
-# OpenLava and old versions have no -o, or not all of its fields: they report that, and print fewer or their table then.
+# OpenLava and old versions lack -o or some of its fields, and report that; then print fewer fields, or the plain table.
 _STATUS = """\
 TZ=UTC LC_ALL=C
 export TZ LC_ALL
@@ -117,7 +117,7 @@ exit $status"""
 
 
 def span(request: BatchJobRequest, profile: Profile) -> list[tuple[str, str]]:
-    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
+    """Return how slots are distributed over hosts (IBM Spectrum LSF, "Span string"): a process's threads share one."""
     if profile.nodes is None:
         return [("R", f"span[ptile={request.cpus_per_node}]")]
     if request.processes == 1:
@@ -126,9 +126,9 @@ def span(request: BatchJobRequest, profile: Profile) -> list[tuple[str, str]]:
 
 
 def memory_option(name: str, number: int, unit: str | None) -> tuple[str, str | int]:
-    """The option for an amount of memory: ``M``, the limit, or a resource that is reserved.
+    """Return the option for an amount of memory: ``M``, the limit, or a resource to reserve.
 
-    Where LSF_UNIT_FOR_LIMITS is not set, the limit is in KiB, but what is reserved is in MiB.
+    If LSF_UNIT_FOR_LIMITS is not set, limits are in KiB but reservations in MiB.
     """
     if name == "M":
         return "M", number
@@ -136,10 +136,13 @@ def memory_option(name: str, number: int, unit: str | None) -> tuple[str, str | 
 
 
 def jobname(request: BatchJobRequest) -> str | None:
-    """What a job is called, with the indices of an array, which LSF has behind its name."""
+    """Return the job name, followed by the indices of an array, which LSF expects there.
+
+    :raises Unsupported: the name has a bracket
+    """
     if request.jobname and re.search(r"[\[\]]", request.jobname):
         raise Unsupported(
-            f"jobname {shortened(request.jobname)} has a bracket, which LSF takes for an array; leave it out"
+            f"jobname {shortened(request.jobname)} has a bracket, which LSF reads as an array; leave it out"
         )
     if request.array is None:
         return request.jobname
@@ -147,11 +150,11 @@ def jobname(request: BatchJobRequest) -> str | None:
     return f"{request.jobname or 'array'}[{request.array.indices}]{running}"
 
 
-# In which unit limits of memory are counted: LSF_UNIT_FOR_LIMITS in lsf.conf, KiB where it is not set
+# The unit of memory limits: LSF_UNIT_FOR_LIMITS in lsf.conf, KiB if it is not set
 # (IBM Spectrum LSF Configuration Reference, "LSF_UNIT_FOR_LIMITS"; Command Reference, "badmin showconf", "bjobs -l").
 
 _SETTING = re.compile(r"^\s*LSF_UNIT_FOR_LIMITS\s*=\s*\"?([KMGT])B?\b", re.MULTILINE | re.IGNORECASE)
-# What showconf begins with; a parameter that it does not list is not set.
+# Start of showconf's output; a parameter that it does not list is not set.
 _SHOWN = re.compile(r"^\s*MBD configuration at ", re.MULTILINE)
 # The names of limits, and their values in the line below.
 _LIMITS = re.compile(r"^((?: +[A-Z]+LIMIT)* +MEMLIMIT\b.*)\r?\n(.*)$", re.MULTILINE)
@@ -159,7 +162,7 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT])B?\b")
 
 
 def unit(text: str) -> Unit | None:
-    """The unit in what ``badmin showconf`` and ``bparams -l`` print; None: they do not say it."""
+    """Return the unit in the output of ``badmin showconf`` and ``bparams -l``; None: they do not show it."""
     if match := _SETTING.search(text):
         found: dict[str, Unit] = {"K": "K", "M": "M", "G": "G", "T": "T"}
         return found[match[1].upper()]
@@ -167,7 +170,7 @@ def unit(text: str) -> Unit | None:
 
 
 def shown(text: str) -> float | None:
-    """MiB of the MEMLIMIT in what ``bjobs -l`` prints; None: there is none, or it cannot be read."""
+    """Return the MEMLIMIT, in MiB, in the output of ``bjobs -l``; None: there is none, or it cannot be parsed."""
     if (match := _LIMITS.search(text)) is None:
         return None
     names, values = match[1].split(), _VALUE.findall(match[2])
@@ -176,7 +179,7 @@ def shown(text: str) -> float | None:
 
 
 MEMORY_UNIT = MemoryUnit(
-    # Neither is there in every version, and showconf may be for administrators.
+    # Some versions lack one of these commands, and showconf may be restricted to administrators.
     command=["sh", "-c", "badmin showconf mbd </dev/null 2>/dev/null; bparams -l 2>/dev/null; true"],
     read=unit,
     setting="LSF_UNIT_FOR_LIMITS",
@@ -193,7 +196,7 @@ class LSF(BatchSystem):
     prefix = "#BSUB"
     grain = 60
     variables = VARIABLES
-    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no option for it.
+    # LSF does not rerun jobs unless the queue says so; OpenLava has no option to prevent it.
     no_requeue = {}  # noqa: RUF012
     leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
     first_index = 1
@@ -231,18 +234,18 @@ class LSF(BatchSystem):
         if value is True:
             return f"-{key}"
         text = str(value)
-        # In what -R, -J and -gpu take, [ and = would be read again without quotes.
+        # In the values of -R, -J and -gpu, [ and = would be interpreted again without quotes.
         always = re.search(r"[\[\]=]", text) and not re.search(r'["\\]', text)
         return f'-{key} "{text}"' if always else f"-{key} {quoted(text)}"
 
     def options(self, key: str) -> frozenset[str]:
         if len(key) == 1 or key in OPTIONS:
             return frozenset((key,))
-        flags = len(key) - len(key.lstrip(FLAGS))  # which may stand together, before one with an argument
+        flags = len(key) - len(key.lstrip(FLAGS))  # flags can be combined, before an option with an argument
         return frozenset((key, *key[: flags + 1]))
 
     def submit(self, path: str) -> list[str]:
-        # Where too many jobs wait, bsub would try again every minute, forever.
+        # If too many jobs are pending, bsub would retry every minute, forever.
         return ["sh", "-c", 'LSB_NTRIES=1; export LSB_NTRIES; exec bsub < "$0"', path]
 
     def submitted(self, answer: CommandResult) -> str:
@@ -252,7 +255,7 @@ class LSF(BatchSystem):
         return f"{id}[{index}]"
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        # By user: LSF fails if one of many ids is not there.
+        # By user: LSF fails if one of several IDs does not exist.
         with_start, without = (
             f"{' '.join(fields)} delimiter='{output.SEPARATOR}'" for fields in (output.MORE_FIELDS, output.FIELDS)
         )
@@ -261,16 +264,16 @@ class LSF(BatchSystem):
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.jobs(answer.lines)
-        if jobs and answer.cut_line:  # and with it the last name
+        if jobs and answer.cut_line:  # the last name is truncated too
             jobs[-1] = replace(jobs[-1], name=None)
         if jobs is not None:
             return jobs
         if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return []
-        raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.message}")
+        raise CouldNotAsk(f"the answer of bjobs cannot be parsed: {answer.message}")
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
-        # Of an answer that is cut it is not known what it lacks.
+        # It is unknown which jobs a truncated answer lacks.
         unread = ids if answer.cut_line else output.unread(answer.lines)
         return set(super().unknown(answer, ids, listed=listed)) - set(unread)
 
@@ -281,13 +284,13 @@ class LSF(BatchSystem):
         return ["bkill", *ids]
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # Two files, since LSF may have begun a new one after the job had ended.
+        # Two files, since LSF may have started a new one after the job ended.
         return ["bhist", "-l", "-n", "2", *ids]
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.ended_jobs(answer.stdout)
-        # bhist leaves out silently what it does not know; jobs that have not ended it names.
+        # bhist silently omits jobs that it does not know, but names those that have not ended.
         if jobs or output.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
-        raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.message}")
+        raise CouldNotAsk(f"the answer of bhist cannot be parsed: {answer.message}")

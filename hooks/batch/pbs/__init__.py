@@ -1,1 +1,1 @@
-"""PBS Pro and TORQUE: the options and commands (``pbspro``, ``torque``), and what these print (``output``). Pure."""
+"""PBS Pro and TORQUE: options and commands (``pbspro``, ``torque``), and parsers of their output (``output``). Pure."""

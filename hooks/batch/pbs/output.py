@@ -1,24 +1,24 @@
-"""What qstat and pbsnodes of PBS Pro and TORQUE print, as jobs and nodes.
+"""Parse the output of qstat and pbsnodes of PBS Pro and TORQUE into jobs and nodes.
 
 States: PBS Professional Reference Guide, "Job States"; exit codes: "Job Exit Codes" there, and TORQUE Administrator
 Guide, "Job Exit Status"; substates: job.h of OpenPBS.
 
-What follows where an answer does not say it all:
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| nothing of an id that was asked for | could not ask for that job | an answer, or ``Unknown Job Id`` with its id |
+| nothing about a queried ID | could not ask about that job | an answer, or ``Unknown Job Id`` with its ID |
 | nothing from qselect | no jobs if ``qstat -B`` names the server, else could not ask | the next answer |
-| an id that two servers have, the server's name written in another way | it is neither's | the exact id |
-| a job that is cut before its state | could not ask | the next answer |
-| a last line without its end | a name that is missing may be there | a whole answer |
-| a state in no table, none, or ``M`` (moved) | runs, ``strange`` | a known state; ``lost_after``, then exit file |
-| ``Unknown Job Id``, also without a history of jobs | gone | ``lost_after``: exit file, else lost |
-| an array without its elements | not known, unless it has ended | its elements |
-| ended without exit status, never started | cancelled; if it had started, not known how | exit file |
-| a negative exit status in no table | ``error``, with its number | for good |
+| an ID that two servers have, with the server's name in another notation | no job's | the exact ID |
+| a job that is truncated before its state | could not ask | the next answer |
+| a last line without a line end | a missing name may still exist | a complete answer |
+| a state in no table, none, or ``M`` (moved) | running, ``strange`` | a known state; ``lost_after``, then exit file |
+| ``Unknown Job Id``, also without a job history | gone | ``lost_after``: exit file, else lost |
+| an array without its elements | unknown, unless it has ended | its elements |
+| ended without exit status, never started | cancelled; if it had started, unknown | exit file |
+| a negative exit status in no table | ``error``, with its number | final |
 | ``too many failed attempts to run`` | will never start: ``error`` | it is cancelled |
-| a node that makes no sense | costs itself alone; no node at all: could not ask | the next survey |
+| a node that cannot be parsed | skipped; no node at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -44,58 +44,58 @@ _STATES: dict[str, State] = {
 }
 _HOLDS = {"u": "the user holds it", "o": "an operator holds it", "s": "the system holds it", "p": "its password is bad"}
 _TERMINATED = "91"
-# An element of TORQUE's is held by "l" while as many of its array run as may.
-_HOLDS |= {"l": "as many elements of its array run as may at once"}
+# In TORQUE, "l" holds an element while the maximum number of elements of its array runs.
+_HOLDS |= {"l": "the maximum number of elements of its array is running"}
 
-# Exit codes below 0: PBS itself has failed. The same numbers mean other things with TORQUE.
+# Negative exit codes: PBS itself has failed. In TORQUE, the same numbers have other meanings.
 PBSPRO_EXIT_CODES: Codes = {
-    -3: ("node_failure", "PBS could not run it, and was to try again"),
+    -3: ("node_failure", "PBS could not run it and meant to try again"),
     -4: ("node_failure", "MoM was restarted while it ran"),
     -5: ("node_failure", "MoM was restarted while it ran"),
     -6: ("node_failure", "MoM was restarted while it ran"),
-    -11: ("preempted", "it was ended to be run again"),
-    -12: ("preempted", "it was checkpointed and ended"),
+    -11: ("preempted", "it was killed to be rerun"),
+    -12: ("preempted", "it was checkpointed and killed"),
     -14: ("node_failure", "a sister MoM failed"),
-    -16: ("node_failure", "a hook has failed, and it was to be run again"),
-    -18: ("preempted", "a hook ended it to be run again"),
+    -16: ("node_failure", "a hook failed, and the job was to be rerun"),
+    -18: ("preempted", "a hook killed it to be rerun"),
     -19: ("cancelled", "a hook deleted it"),
-    -20: ("node_failure", "the node that led it was lost"),
-    -24: ("error", "it used more cpus than it had asked for"),
-    -25: ("error", "it used more cpus than it had asked for"),
-    -26: ("out_of_memory", "it used more virtual memory than it had asked for"),
-    -27: ("out_of_memory", "it used more memory than it had asked for"),
-    -28: ("time_limit", "it used more cpu time than it had asked for"),
-    -29: ("time_limit", "it ran longer than it had asked for"),
+    -20: ("node_failure", "its primary node was lost"),
+    -24: ("error", "it used more cpus than requested"),
+    -25: ("error", "it used more cpus than requested"),
+    -26: ("out_of_memory", "it used more virtual memory than requested"),
+    -27: ("out_of_memory", "it used more memory than requested"),
+    -28: ("time_limit", "it used more cpu time than requested"),
+    -29: ("time_limit", "it ran longer than requested"),
     -30: ("node_failure", "its nodes could not be joined"),
-    -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
-    -32: ("node_failure", "its node no longer knew it, and it was to be run again"),
+    -31: ("out_of_memory", "it used more memory in huge pages than requested"),
+    -32: ("node_failure", "its node no longer knew it, and it was to be rerun"),
 }
 TORQUE_EXIT_CODES: Codes = {
-    -3: ("node_failure", "TORQUE could not run it, and was to try again"),
+    -3: ("node_failure", "TORQUE could not run it and meant to try again"),
     -4: ("node_failure", "MOM was restarted while it ran"),
     -5: ("node_failure", "MOM was restarted while it ran"),
     -6: ("node_failure", "MOM was restarted while it ran"),
-    -10: ("out_of_memory", "it used more memory than it had asked for"),
-    -11: ("time_limit", "it ran longer than it had asked for"),
-    -12: ("time_limit", "it used more cpu time than it had asked for"),
-    -13: ("node_failure", "its cgroup could not be made, and TORQUE was to try again"),
-    -14: ("node_failure", "its prologue has failed, and TORQUE was to try again"),
+    -10: ("out_of_memory", "it used more memory than requested"),
+    -11: ("time_limit", "it ran longer than requested"),
+    -12: ("time_limit", "it used more cpu time than requested"),
+    -13: ("node_failure", "its cgroup could not be created, and TORQUE meant to try again"),
+    -14: ("node_failure", "its prologue failed, and TORQUE meant to try again"),
 }
-# Held by the server, for good: no node could start it.
+# The server holds the job permanently because no node could start it.
 _START_FAILED = re.compile("too many failed attempts to run", re.IGNORECASE)
-# The comment of PBS Pro's scheduler about a request that no node or queue can ever meet.
+# The comment of PBS Pro's scheduler on a request that no node or queue can ever meet.
 _NEVER = re.compile("can never run", re.IGNORECASE)
 _SIGTERM, _SIGKILL, _SIGXCPU = 15, 9, 24
 
 
 def split(id: str) -> tuple[str, int | None]:
-    """The id of the submission, and the index of an element: ``8[].pbs1`` and 3 for ``8[3].pbs1``.
+    """Split an ID into that of the submission and the index of an element: ``8[].pbs1`` and 3 for ``8[3].pbs1``.
 
-    :raises ValueError: it is no id
+    :raises ValueError: it is not an ID
     """
     match = _ID.fullmatch(id.strip())
     if match is None:
-        raise ValueError(f"{id!r} is no id of a PBS job")
+        raise ValueError(f"{id!r} is not the ID of a PBS job")
     number, index, server = match.groups()
     if index is None:
         return f"{number}{server}", None
@@ -103,15 +103,15 @@ def split(id: str) -> tuple[str, int | None]:
 
 
 def element(id: str, index: int) -> str:
-    """The opposite of :func:`split`."""
+    """Return the ID of an element: the inverse of :func:`split`."""
     return id.replace("[]", f"[{index}]", 1)
 
 
 def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[NativeJob]:
-    """The jobs with these ids and attributes. What has no id of a job costs itself alone.
+    """Return the jobs with these IDs and attributes. An entry without a valid ID is skipped.
 
-    An array is reported by its elements; by itself where it has ended and none is there. One that lives has some, so
-    that without them nothing is known of it.
+    An array is reported by its elements, or by itself if it has ended and no element is listed. An array that has not
+    ended always has elements, so if none is listed, its state is unknown.
     """
     every: dict[tuple[str, int | None], Mapping[str, Any]] = {}
     for id, attributes in found:
@@ -129,7 +129,7 @@ def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[N
 def _job(
     id: str, index: int | None, attributes: Mapping[str, Any], array: Mapping[str, Any], codes: Codes
 ) -> NativeJob:
-    """A job, or an element of an array, which is empty where the array itself is not shown."""
+    """Return a job or an element. ``array`` has the attributes of its array, and is empty if that is not listed."""
     word = _text(attributes, "job_state")
     state = _STATES.get(word, "running")
     common: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _job(
     }
     comment = _text(attributes, "comment") or None
     if word not in _STATES:
-        moved = "it was moved to another server, which this one does not ask"
+        moved = "it was moved to another server, which Lading does not query"
         return NativeJob(**common, state=state, reason=moved if word == "M" else unknown("PBS", word), strange=True)
     if state == "pending":
         reason = None if index is not None and _is_of_array(comment, array) else comment
@@ -168,7 +168,7 @@ def _job(
 
 
 def _moment(text: str) -> float | None:
-    """A time as qstat has it: seconds since the epoch, or as ctime(3) writes it, in UTC, for that is asked for."""
+    """Parse a time of qstat: seconds since the epoch, or a text as ctime(3) returns it, in UTC as set for the query."""
     if (seconds := whole_number(text.strip())) is not None:
         return float(seconds) or None
     with suppress(ValueError):
@@ -179,8 +179,8 @@ def _moment(text: str) -> float | None:
 
 
 def _is_of_array(comment: str | None, array: Mapping[str, Any]) -> bool:
-    """Whether a comment is about an array, which its waiting elements show as theirs. While the array itself waits,
-    they wait for the same.
+    """Whether a comment is about an array. Its pending elements show the array's comment as their own, which applies to
+    them only while the array itself is pending.
     """
     if comment is None or comment.startswith("Job Array"):
         return True
@@ -188,28 +188,29 @@ def _is_of_array(comment: str | None, array: Mapping[str, Any]) -> bool:
 
 
 def _never_ran(attributes: Mapping[str, Any]) -> bool:
-    """Whether an element of PBS Pro's was deleted while it waited. It shows its array's attributes as its own then,
-    among them an exit status, which says that another element has failed.
+    """Whether an element was deleted while it was pending.
+
+    PBS Pro then shows its array's attributes as its own, including an exit status, which says that another element has
+    failed.
     """
     if any(_text(attributes, key) for key in ("exec_host", "session_id", "history_timestamp", "obittime")):
         return False
     comment, status = _text(attributes, "comment"), _text(attributes, "Exit_status")
-    if comment == "Subjob failed" or status == "0":  # older versions keep the exit status of an element, and no more
+    if comment == "Subjob failed" or status == "0":  # older versions keep only the exit status of an element
         return False
     return status != "" or comment.startswith("Subjob")
 
 
 def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[Cause | None, int | None, str | None]:
-    """The cause, the exit code and the reason of a job that has ended."""
     status = _number(_text(attributes, "Exit_status") or _text(attributes, "exit_status"))
     cancelled = _text(attributes, "substate") == _TERMINATED
     if array:
-        # Its own says whether an element has failed; it is no exit code of any.
+        # An array's exit status only says whether an element has failed.
         return "cancelled" if cancelled else None, None, None
     if status is None:
         started = any(_text(attributes, key) for key in ("stime", "start_time", "exec_host"))
-        # What has never run cannot have succeeded: it was deleted, or what it depends on has failed. An element
-        # that has ended before its array (X) may have been stripped of all that it had.
+        # A job that never ran cannot have succeeded: it was deleted, or a job that it depends on has failed. But PBS
+        # may have stripped all attributes from an element that ended before its array (X).
         never = not started and _text(attributes, "job_state") != "X"
         return ("cancelled", None, None) if cancelled or never else (None, None, None)
     if status < 0:
@@ -226,20 +227,20 @@ def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[C
 
 
 def _limit_reached(attributes: Mapping[str, Any], exit_code: int) -> tuple[Cause, str] | None:
-    """The limit that a job was killed for, by what it has used; None: by nothing that can be seen."""
+    """Return the limit for which a job was killed, judging by its usage; None: no limit was reached."""
     comment = _text(attributes, "comment").lower()
     if "walltime" in comment and "exceed" in comment:
-        return "time_limit", "it ran longer than it had asked for"
+        return "time_limit", "it ran longer than requested"
     if exit_code not in (128 + _SIGTERM, 128 + _SIGKILL, 128 + _SIGXCPU):
         return None
     used, asked = (attributes.get(key) for key in ("resources_used", "Resource_List"))
     if not isinstance(used, Mapping) or not isinstance(asked, Mapping):
         return None
     for name, parse, cause, reason, share in (
-        ("walltime", _seconds, "time_limit", "it ran longer than it had asked for", 1.0),
-        ("mem", _kib, "out_of_memory", "it used as much memory as it had asked for", 0.98),
-        ("vmem", _kib, "out_of_memory", "it used as much virtual memory as it had asked for", 0.98),
-        ("cput", _seconds, "time_limit", "it used as much cpu time as it had asked for", 1.0),
+        ("walltime", _seconds, "time_limit", "it ran longer than requested", 1.0),
+        ("mem", _kib, "out_of_memory", "it used as much memory as requested", 0.98),
+        ("vmem", _kib, "out_of_memory", "it used as much virtual memory as requested", 0.98),
+        ("cput", _seconds, "time_limit", "it used as much cpu time as requested", 1.0),
     ):
         most, taken = parse(_text(asked, name)), parse(_text(used, name))
         if most and taken is not None and taken >= share * most:
@@ -276,13 +277,13 @@ def _kib(text: str) -> int | None:
     return int(match[1]) * 1024 ** " kmgtp".index(match[2] or " ") // 1024 if match else None
 
 
-# What `qstat -f -F dsv` of PBS Pro and OpenPBS prints: a job in a line, with bars between its attributes. It is the one
-# form that answers for each id (`-F json` prints the first one alone) and in which no value can pass for an attribute:
-# within a value a bar, a backslash and the end of a line have a backslash before them, and other control characters are
-# written as `^M`. Older versions leave the end of a line as it is; such values are put together again.
-# With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
-# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks, continued after a tab. The
-# end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
+# The output of `qstat -f -F dsv` of PBS Pro and OpenPBS: one job per line, with bars between its attributes. It is the
+# only format that answers for each ID (`-F json` prints the first one only) and in which no value can be mistaken for
+# an attribute: within a value, a bar, a backslash and a line end are escaped with a backslash, and other control
+# characters are written as `^M`. Older versions do not escape line ends; such values are joined again. With -x, jobs
+# that have ended are listed too, but a server without history then prints nothing. Versions before 18 lack -F: awk
+# converts their output, in which an attribute is a line indented by four blanks and continued after a tab. A line end
+# within a value and the text after it are dropped, as is a last job that is not followed by a blank line.
 COMMAND = r"""TZ=UTC LC_ALL=C history=-x form='-F dsv'
 export TZ LC_ALL
 ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }
@@ -305,7 +306,7 @@ form=
   /^\t/ { add(substr($0, 2)) }
   END { if (job && blank) print job; exit status }'"""
 _JOB = re.compile(r"^Job Id: (\S+?)\|(?=[A-Za-z_][\w.]*=)", re.MULTILINE)
-# A backslash takes away the meaning of what comes after it.
+# A backslash escapes the next character.
 _FIELD = re.compile(r"(?:[^\\|]+|\\.?)+", re.DOTALL)
 _MORE = re.compile(r"(?<!\\)(?:\\\\)*\|[A-Za-z_][\w.]*=")
 _ESCAPED = re.compile(r"\\([\\|nf])")
@@ -314,21 +315,22 @@ _ENDED = ("F", "X")
 
 
 def parse_dsv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The id and the attributes of each job in an answer; those of ``resources_used.mem`` in a dictionary of their own.
+    """Yield the ID and the attributes of each job in an answer. Those such as ``resources_used.mem`` are in a
+    dictionary of their own.
 
-    :raises ValueError: it is cut before what a job has to say
+    :raises ValueError: the answer is truncated before the relevant attributes of a job
     """
     starts = list(_JOB.finditer(text))
     for start, after in zip_longest(starts, starts[1:]):
         section = text[start.end() : after.start() if after else len(text)]
         lines = [line.removesuffix("\r") for line in section.split("\n")]
-        # What a site prints after the last job is no part of it.
+        # Text that a site prints after the last job does not belong to the job.
         kept = 1 + max((number for number, line in enumerate(lines) if _MORE.search(line)), default=0)
         fields = _FIELD.findall("\n".join(lines[:kept]))
         whole = kept < len(lines)
         attributes = _attributes(fields if whole or fields[-1].startswith("job_state=") else fields[:-1])
         if not whole and not _is_informative(attributes):
-            raise ValueError(f"it is cut at job {start[1]}")
+            raise ValueError(f"it is truncated at job {start[1]}")
         yield start[1], attributes
 
 
@@ -347,31 +349,31 @@ def _attributes(fields: list[str]) -> dict[str, Any]:
 
 
 def _is_informative(attributes: dict[str, Any]) -> bool:
-    """Whether the first attributes of a job say enough: that it lives, or how it has ended."""
+    """Whether the first attributes of a job suffice: it has not ended, or its exit status is known."""
     state = attributes.get("job_state", "")
     return len(state) == 1 and (state not in _ENDED or "Exit_status" in attributes)
 
 
-# Nodes and queues: pbsnodes and qstat.
+# Parsers of nodes and queues: pbsnodes and qstat.
 
 _START = re.compile(r"^\{", re.MULTILINE)
-# A member of an object in a line of its own, as PBS writes them, whose value may be no JSON.
+# A member of a JSON object, which PBS writes in a line of its own; its value may be invalid JSON.
 _MEMBER = re.compile(r'^(\s*"[^"\n]*":\s*)(?:"(.*)"|([^\s"{\[].*?))(,?)\r?$', re.MULTILINE)
 _ESCAPE = re.compile(r'\\.|"')
 
 
 def pbspro_inventory(text: str) -> Inventory:
-    """PBS Professional Reference Guide, pbsnodes and qstat: vnodes of one host are one node."""
+    """Parse nodes and queues (PBS Professional Reference Guide, pbsnodes and qstat). Vnodes of a host form one node."""
     whole = {key: value for each in _documents(text) for key, value in each.items()}
     hosts: dict[str, tuple[int, int | None, str | None, bool]] = {}
     for name, vnode in whole.get("nodes", {}).items():
-        with suppress(AttributeError, TypeError, ValueError):  # one that makes no sense costs itself alone
+        with suppress(AttributeError, TypeError, ValueError):  # a node that cannot be parsed does not affect the others
             available = vnode.get("resources_available", {})
             if not (cpus := int(available.get("ncpus", 0))):
                 continue
             host = str(available.get("host", name))
             memory = mib(str(available["mem"])) if "mem" in available else None
-            # It is busy, offline, down, stale, reserved, asleep or provisioned in any other state, or in several.
+            # Every other state, or combination of states, is not idle: busy, offline, down, stale, reserved, asleep ...
             is_idle = vnode.get("state") == "free" and not vnode.get("jobs")
             before = hosts.get(host)
             if before is not None:
@@ -391,18 +393,18 @@ def pbspro_inventory(text: str) -> Inventory:
 
 
 def _longest(whole: dict[str, Any]) -> dict[str, int]:
-    """For how many seconds a job in each queue may run."""
+    """Return the maximum run time of a job in each queue, in seconds."""
     servers, found = list(whole.get("Server", {}).values()), {}
     for name, queue in whole.get("Queue", {}).items():
         limits = [each.get("resources_max") for each in (queue, *servers) if isinstance(each, dict)]
         known = [time_limit(str(each.get("walltime"))) for each in limits if isinstance(each, dict)]
         if seconds := [each for each in known if each is not None]:
-            found[name] = seconds[0]  # of a queue that has a limit, that of the server does not count
+            found[name] = seconds[0]  # the limit of a queue overrides the server's
     return found
 
 
 def _most_chunks(whole: dict[str, Any]) -> dict[str, int]:
-    """How many chunks the server and each queue allow. How many there can be is not known: a host may have several."""
+    """Return the maximum number of chunks by queue. The physical maximum is unknown: a host can run several chunks."""
     servers = [_nodect(each) for each in whole.get("Server", {}).values()]
     found = {}
     for name, queue in whole.get("Queue", {}).items():
@@ -413,7 +415,7 @@ def _most_chunks(whole: dict[str, Any]) -> dict[str, int]:
 
 
 def _nodect(values: Any) -> int | None:
-    """The most nodes that a server or a queue allows; None: any number, or it makes no sense."""
+    """Return the maximum number of nodes that a server or queue allows; None: unlimited, or not readable."""
     limits = values.get("resources_max", {}) if isinstance(values, dict) else {}
     return whole_number(str(limits.get("nodect", ""))) if isinstance(limits, dict) else None
 
@@ -423,8 +425,8 @@ def _name(values: dict[str, Any], key: str) -> str | None:
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
-    """The documents in an answer. Versions of PBS differ in what they fail to escape, and in which numbers they write
-    as JSON has none (``007``).
+    """Parse the JSON documents in an answer, and repair them if necessary: some versions of PBS fail to escape
+    characters and write numbers that are invalid in JSON (``007``).
     """
     try:
         return list(_decoded(text))
@@ -449,7 +451,7 @@ def _decoded(text: str) -> Iterator[dict[str, Any]]:
 
 
 def torque_inventory(text: str) -> Inventory:
-    """TORQUE Administrator Guide, pbsnodes and qstat: blocks of ``key = value`` below a name."""
+    """Parse nodes and queues, blocks of ``key = value`` below a name (TORQUE Administrator Guide, pbsnodes, qstat)."""
     nodes, queues, default = [], dict[str, dict[str, str]](), None
     server: dict[str, str] = {}
     for name, values in _blocks(text):
@@ -468,7 +470,7 @@ def torque_inventory(text: str) -> Inventory:
 
 
 def _torque_most(count: int, server: dict[str, str], queue: dict[str, str]) -> int:
-    """How many nodes a job in a queue can have: as many as there are, unless an administrator says more or less."""
+    """Return the maximum number of nodes of a job: the number of nodes, unless an administrator sets more or fewer."""
     there = [whole_number(each.get("resources_available.nodect", "")) or 0 for each in (server, queue)]
     allowed = [whole_number(each.get("resources_max.nodect", "")) for each in (server, queue)]
     return min([max(count, *there), *(each for each in allowed if each is not None)])

@@ -1,4 +1,4 @@
-"""PBS Professional and OpenPBS: the options of qsub, all commands, and what they refuse.
+"""PBS Professional and OpenPBS: the options of qsub, all commands, and the meaning of refusals.
 
 Commands: PBS Professional Reference Guide, "PBS Commands", qsub, qstat, qselect, qdel. Refusals, also those of TORQUE:
 pbs_error.h, and the texts in pbs_messages.c.
@@ -27,7 +27,7 @@ from lading.hooks.batch.system import (
 )
 from lading.hooks.ssh.answer import CommandResult
 
-# What the core variables are called inside a job (PBS Reference Guide, "PBS Environment Variables").
+# Names of the core variables inside a job (PBS Reference Guide, "PBS Environment Variables").
 VARIABLES: Mapping[str, str] = {
     "ID": "$PBS_JOBID",
     "WORKDIR": "$PBS_O_WORKDIR",
@@ -36,19 +36,19 @@ VARIABLES: Mapping[str, str] = {
     "ARRAY_INDEX": "$PBS_ARRAY_INDEX",
     "NODELIST": '$(cat "$PBS_NODEFILE")',
 }
-# Settings that are the same, or that cannot be given together.
+# Settings that are equivalent, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {f"l {name}": "l select" for name in ("nodes", "ncpus", "mpiprocs", "ompthreads", "mem")}
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
-# What sizes end with.
+# Suffixes of sizes.
 UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}
 
 WORDING = Wording(
     permanent=any_of(
         "violates queue and/or server resource limits",
-        # TORQUE says the same of a request that no node can ever give and of nodes that are busy.
+        # TORQUE uses the same message for requests that no node can ever meet and for busy nodes.
         "exceeds queue resource limits(?!.*cannot locate feasible nodes)",
         "cannot satisfy",
-        # Of one job, not of how many there are.
+        # A limit of one job, not on the number of jobs.
         r"walltime (?:limit )?exceed|exceed\w* (?:the )?(?:max\w* )?walltime",
         "unknown queue",
         "unknown resource",
@@ -86,7 +86,7 @@ WORDING = Wording(
         "system error",
         "internal (?:server )?error",
         "failed to save job",
-        # Its qsub hands jobs to one in the background, which may have submitted it.
+        # qsub passes jobs to a background process, which may have submitted this one.
         "background qsub",
         "no free connections",
         "connection table full",
@@ -109,14 +109,14 @@ WORDING = Wording(
     account=any_of(
         "unauthorized (?:request|user)", "access .*(?:denied|not allowed)", "bad [ug]id for job", "invalid account"
     ),
-    # Asked for 9.trq1, qstat may say that it does not know 9.trq1.example.org.
+    # If queried for 9.trq1, qstat may report that it does not know 9.trq1.example.org.
     server=any_of(r"(?<=[\d\]])\.[a-z][\w.-]*"),
     ending=any_of("delete already in progress", "job cancel in progress"),
 )
 
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
-# qselect prints nothing where there are no jobs, as does a wrapper that fails silently, but for a banner: then the
-# server has to answer.
+# If there are no jobs, qselect prints nothing, or only a site's banner. So does a wrapper that fails silently, so in
+# that case the server has to answer a query of its own.
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
 ids=$(printf '%%s\\n' "$ids" | grep '^[0-9][][A-Za-z0-9._-]*$')
@@ -131,7 +131,7 @@ set -- $(printf '%%s\\n' "$@" "$ids" | sort -u)
 
 
 def chunks(request: BatchJobRequest) -> BatchJobRequest:
-    """The request with a chunk for each process in place of one for each node; chunks lie where they fit."""
+    """Return the request with one chunk per process instead of one per node; chunks can run on any nodes."""
     mem = None if request.mem is None else -(-request.mem // (request.ppn or 1))
     return replace(request, nodes=request.processes, ppn=1, mem=mem)
 
@@ -167,9 +167,8 @@ class PBSPro(BatchSystem):
         return [self.native_directive(key, value) for key, value in options if value is not None]
 
     def memory(self, profile: Profile) -> MemoryDialect:
-        """The site's dialect."""
         memory = dialect(profile, MemoryDialect(per="node"))
-        # The chunks of a job have its memory, each that of a node: qsub takes no amount for the whole job beside them.
+        # Each chunk has the memory of a node. Together with chunks, qsub accepts no amount for the whole job.
         return memory.model_copy(update={"per": "node"}) if memory.per == "job" else memory
 
     def shape(
@@ -190,7 +189,7 @@ class PBSPro(BatchSystem):
         return [*([("l", ":".join(chunk))] if needed else []), *place, *(("l", each) for each in whole)]
 
     def array(self, array: ArrayRange) -> str:
-        """The argument that makes a job an array."""
+        """Return the argument that makes a job an array."""
         if not re.fullmatch(r"\d+-\d+(:\d+)?", array.indices):
             raise Unsupported(f"array {array}: PBS Pro takes one range such as 0-9 or 0-8:2; submit one job per range")
         return str(array)
@@ -216,7 +215,7 @@ class PBSPro(BatchSystem):
         return ["sh", "-c", self.qstat, "qstat", *ids] if ids else self.lookup(user, ids)
 
     def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
-        # qselect lists those alone that live; of those that are known, qstat shows how they have ended.
+        # qselect lists only jobs that have not ended. For the known IDs, qstat shows how they have ended.
         return ["sh", "-c", _SELECT % self.nothing + self.qstat, user, *ids]
 
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
@@ -224,9 +223,9 @@ class PBSPro(BatchSystem):
         try:
             found = output.jobs(output.parse_dsv(answer.stdout), output.PBSPRO_EXIT_CODES)
         except ValueError as error:
-            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+            raise CouldNotAsk(f"the answer of qstat cannot be parsed: {error}") from None
         if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):
-            raise CouldNotAsk(f"qstat has said nothing of any job: {answer.message}")
+            raise CouldNotAsk(f"qstat reports no job: {answer.message}")
         return found
 
     def lists_all(self, answer: CommandResult) -> bool:

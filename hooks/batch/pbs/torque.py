@@ -1,7 +1,8 @@
-"""TORQUE (Administrator Guide, "Commands Overview": qsub, qstat, qdel), where it differs from PBS Pro.
+"""TORQUE (Administrator Guide, "Commands Overview": qsub, qstat, qdel), as far as it differs from PBS Pro.
 
-``qstat -x`` is XML here, and history there: a document for each id. Without ``-t`` an array's id would list all jobs of
-the server. There is no accounting that users can read: a job that has ended is shown for ``keep_completed`` seconds.
+In TORQUE ``qstat -x`` prints XML, one document for each ID; in PBS Pro, it includes the history. Without ``-t``, the ID
+of an array would list all jobs of the server. Users cannot read any accounting: a job that has ended is listed for
+``keep_completed`` seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class TORQUE(PBSPro):
         self.wording.check_asked(answer)
         documents, faults = _documents(answer.stdout)
         if not documents and (faults or not answer.status):
-            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.message}")
+            raise CouldNotAsk(
+                f"the answer of qstat is truncated or cannot be parsed: {'; '.join(faults) or answer.message}"
+            )
         jobs = [job for document in documents for job in document.iter("Job")]
         return output.jobs(((xml.text_of(job, "Job_Id"), _attributes(job)) for job in jobs), output.TORQUE_EXIT_CODES)
 
@@ -72,7 +75,9 @@ class TORQUE(PBSPro):
 
 
 def _documents(text: str) -> tuple[list[Element], list[str]]:
-    """The documents in an answer, and what is wrong with others: one for each id, which costs its own id alone."""
+    """Return the XML documents in an answer, and the faults of those that cannot be parsed. Each ID has a document, so
+    a fault affects one ID only.
+    """
     documents, faults = list[Element](), list[str]()
     for inside, end, _ in (part.partition("</Data>") for part in text.split("<Data>")[1:]):
         try:

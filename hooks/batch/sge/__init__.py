@@ -1,1 +1,1 @@
-"""Grid Engine: the options and commands (``system``), and what these print (``output``). Pure."""
+"""Grid Engine: options and commands (``system``), and parsers of their output (``output``). Pure."""

@@ -1,21 +1,21 @@
-"""What ``qstat -xml``, ``qacct -j`` and ``qhost -xml`` of Grid Engine print, as jobs and nodes.
+"""Parse the output of ``qstat -xml``, ``qacct -j`` and ``qhost -xml`` of Grid Engine into jobs and nodes.
 
 States: qstat(1), "state"; accounting: sge_accounting(5), "failed".
 
-What follows where an answer does not say it all:
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| no whole ``<job_info>``, or a job without its number | could not ask | the next answer |
-| a job that a whole list lacks | gone | ``lost_after``: exit file, qacct, else lost |
-| letters in no table, or none | runs, ``strange`` | known ones; ``lost_after``, then exit file and qacct |
+| no complete ``<job_info>``, or a job without its number | could not ask | the next answer |
+| a job that a complete list lacks | gone | ``lost_after``: exit file, qacct, else lost |
+| letters in no table, or none | running, ``strange`` | known ones; ``lost_after``, then exit file and qacct |
 | ``E`` among them (``Eqw``) | will never start: ``error`` | it is cleared or cancelled |
-| ``d`` (``dr``, ``dt``) | runs: it is being deleted | it is gone |
-| ``z`` | ended, not known how | exit file, qacct |
-| a record of qacct that is cut, or of another host's process | costs itself alone | the next one |
-| ``failed`` 24, 25 | waits: it is being restarted | another record |
-| ``failed`` in no table | ``error``, with Grid Engine's words | for good |
-| a host without its size | that of its largest queue; no host at all: could not ask | the next survey |
+| ``d`` (``dr``, ``dt``) | running: it is being deleted | it is gone |
+| ``z`` | ended, result unknown | exit file, qacct |
+| a record of qacct that is truncated, or of a process on another host | skipped | the next one |
+| ``failed`` 24, 25 | pending: it is being restarted | another record |
+| ``failed`` in no table | ``error``, with Grid Engine's message | final |
+| a host without its size | the size of its largest queue; no host at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from lading.hooks.ssh.answer import whole_number
 _BLOCK = re.compile(r"^=+[ \t]*$", re.MULTILINE)
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGTkmgt]?)[Bb]?s?")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-# What ended a job that nevertheless continues: it was migrated or rescheduled.
+# Codes of a job that stopped but continues later: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
 _LIMIT, _SIGNAL = "37", "100"
-# In a record that some versions make beside the real one; it may claim a success.
+# End time in a second record that some versions write next to the real one; it may claim a success.
 _NEVER = "-/-"
-# The shepherd has died, or its machine has.
+# The shepherd died, or its host did.
 _NODE = ("18", "19")
 
 
 def queued(text: str) -> list[NativeJob]:
-    """The jobs in the XML of qstat.
+    """Return the jobs in the XML of qstat.
 
-    :raises ValueError: there is none, or it is cut
+    :raises ValueError: there is no XML, or it is truncated
     """
     start, end = text.find("<job_info"), text.rfind("</job_info>")
     if start < 0 or end < start:
@@ -54,7 +54,7 @@ def queued(text: str) -> list[NativeJob]:
     for row in root.iter("job_list"):
         number = xml.text_of(row, "JB_job_number")
         if whole_number(number) is None:
-            raise ValueError(f"{number!r} is no number of a job")
+            raise ValueError(f"{number!r} is not a job number")
         host = xml.text_of(row, "queue_name").partition("@")[2] or None
         name = xml.text_of(row, "JB_name") or xml.text_of(row, "full_job_name") or None
         described = _described(xml.text_of(row, "state"))
@@ -62,16 +62,16 @@ def queued(text: str) -> list[NativeJob]:
             NativeJob(id=number, index=index, name=name, nodes=host, **described)
             for index in _indices(xml.text_of(row, "tasks"))
         ]
-    # A task on several hosts may come once for each; the running one says more than a waiting remainder.
+    # A task on several hosts may be listed once for each; the running entry is more informative than a pending rest.
     return list({(job.id, job.index): job for job in reversed(jobs)}.values())[::-1]
 
 
 def accounted(text: str) -> list[NativeJob]:
-    """The jobs in the records of qacct, which come in the order in which they ended."""
+    """Return the jobs in the records of qacct, which are in the order in which the jobs ended."""
     found: dict[tuple[str, int | None], NativeJob] = {}
     for block in _BLOCK.split(text.replace("\r\n", "\n"))[1:]:
         record = {key: value.strip() for key, _, value in (line.partition(" ") for line in block.split("\n"))}
-        # A process of a parallel job on another host has a record of its own. One without this is cut.
+        # A process of a parallel job on another host has a record of its own. A record without these keys is truncated.
         is_whole = whole_number(record.get("jobnumber", "")) is not None and record.get("failed", "")[:1].isdecimal()
         if is_whole and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
             job = _of_record(record)
@@ -81,7 +81,6 @@ def accounted(text: str) -> list[NativeJob]:
 
 
 def _described(letters: str) -> dict[str, Any]:
-    """State, reason and cause for letters such as ``hqw``."""
     if not letters or set(letters) - set("dEhrRsStTqwPNz"):
         return {"state": "running", "reason": unknown("Grid Engine", letters), "strange": True}
     state, reason, cause = _state(letters)
@@ -102,7 +101,7 @@ def _state(letters: str) -> tuple[State, str | None, Cause | None]:
 
 
 def _indices(tasks: str) -> Iterable[int | None]:
-    """The tasks that a row names; None is a job that is no array, or an array whose tasks are not listed one by one."""
+    """Return the tasks in a row; None: the job is not an array, or its tasks are not listed one by one."""
     try:
         return ArrayRange(tasks.replace(" ", "")) if tasks else (None,)
     except ValueError:
@@ -137,7 +136,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
 def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cause | None:
     if record.get("deleted_by", "NONE") not in ("NONE", "", "undefined"):
         return "cancelled"
-    if failed == "0" and not exit_code:  # where there is none, it is not known how it has ended
+    if failed == "0" and not exit_code:  # without an exit code, the result is unknown
         return None
     if failed in _NODE:
         return "node_failure"
@@ -166,7 +165,7 @@ def _limits(category: str) -> Iterator[tuple[str, str]]:
 
 
 def _seconds(text: str) -> float | None:
-    """A length of time such as ``3600`` or ``1:00:00``; its parts may be empty (sge_types(1), "time_specifier")."""
+    """Parse a duration such as ``3600`` or ``1:00:00``; its parts can be empty (sge_types(1), "time_specifier")."""
     if not re.fullmatch(r"\d{1,9}|\d{0,9}:\d{0,9}:\d{0,9}", text):
         return None
     hours, minutes, seconds = ["0", "0", *text.split(":")][-3:]
@@ -178,24 +177,24 @@ def _bytes(text: str) -> float | None:
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
-# Hosts and queues: qhost and qconf.
+# Parsers of hosts and queues: qhost and qconf.
 
 
 def sge_inventory(text: str) -> Inventory:
-    """qhost(1) with queues in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any.
+    """Parse qhost(1) with queues in XML, then qconf(1) -sql, one name per line. Jobs without a queue can run in any.
 
-    A job asks for slots, which may all be on one host, so no number of hosts is too small for it.
+    A job requests slots, which can all be on one host, so it needs no minimum number of hosts.
     """
     document, end, rest = text[max(0, text.find("<qhost")) :].partition("</qhost>")
     nodes = []
     for host in xml.parse(document + end).iter("host"):
         values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
         queues = [{each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")]
-        # Of a host that is down it is not said how large it is, but how many slots its queues have.
+        # A host that is down does not report its size, but its queues report their slots.
         slots = [each for queue in queues if (each := whole_number(queue.get("slots") or "")) is not None]
         number = whole_number(values.get("num_proc", ""))
         if (cpus := number if number is not None else max(slots, default=None)) is not None:
-            # A state is a letter for what keeps jobs away: unknown, disabled, suspended, alarm, error.
+            # Each letter of a state is a reason to refuse jobs: unknown, disabled, suspended, alarm, error.
             is_open = any(not queue.get("state_string") for queue in queues)
             is_idle = is_open and all(queue.get("slots_used") == "0" for queue in queues)
             nodes.append(Nodes(cpus, mib(values.get("mem_total", "")), idle=int(is_idle)))

@@ -1,4 +1,4 @@
-"""Grid Engine: the options of qsub, all commands, and what they refuse.
+"""Grid Engine: the options of qsub, all commands, and the meaning of refusals.
 
 Son of Grid Engine, Open Grid Scheduler, Univa and Altair: qsub(1), qstat(1), qdel(1), qacct(1).
 """
@@ -41,11 +41,11 @@ _OPTIONS = """
     notify now ot par pe pty rdi rou sc shell si soft sync tc tcon terse umask verify wd xdv xd_run_as_image_user
 """
 OPTIONS = frozenset(_OPTIONS.split())
-# Settings that are the same, or that cannot be given together.
+# Settings that are equivalent, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt", "l hostname": "l h"}
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 EXCLUSION = Exclusion("-l h=!({})", separator="|")  # complex(5), sge_types(1) "expression"
-# The slots may be a list of ranges.
+# Slots can be a list of ranges.
 _ENVIRONMENT = re.compile(r"(\S+)\s+([0-9][0-9,-]*|-[0-9]+)")
 
 WORDING = Wording(
@@ -86,15 +86,16 @@ WORDING = Wording(
         "access denied", "no (?:submit )?permissions?\\b", "(?:does not have|has no|no) access to", "no submit host"
     ),
 )
-# With -terse a line has the id alone.
+# With -terse, a line has only the ID.
 _SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")
 _TAKEN = re.compile(r"^Your job(?:-array)? (\d+).* has been submitted$", re.MULTILINE)
-# qsub(1), "EXIT STATUS": a limit on jobs is reached, or a verifier of the site's says that the job may be taken later.
+# qsub(1), "EXIT STATUS": a limit on jobs is reached, or the site's verifier asks to submit the job later.
 _TRY_LATER = 25
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
-# Asks for all jobs of user $0 since $1, in one pass over the file, for qacct takes no list of ids; and lets through the
-# records of those in $2 alone: there may be a hundred thousand others. The exit status is that of qacct.
+# Reads all jobs of user $0 since $1 in one pass over the accounting file, because qacct accepts no list of IDs, and
+# keeps only the records of the jobs in $2, since there may be a hundred thousand others. The exit status is that of
+# qacct.
 _QACCT = r"""exec 3>&1
 exit "$({ { qacct -o "$0" -b "$1" -j; echo $? >&4; } | awk -v ids="$2" '
   function tell() { if (is_asked) printf "%s", record; record = ""; is_asked = 0 }
@@ -107,22 +108,22 @@ exit "$({ { qacct -o "$0" -b "$1" -j; echo $? >&4; } | awk -v ids="$2" '
 
 
 def parallel_environment(value: str) -> str:
-    """A parallel environment and its slots, which are two words of a directive (qsub(1), "-pe").
+    """Return a parallel environment and its slots, which are two words of a directive (qsub(1), "-pe").
 
-    :raises Unsupported: it is something else
+    :raises Unsupported: the value is something else
     """
     match = _ENVIRONMENT.fullmatch(value)
     if match is None:
         raise Unsupported(
-            f"pe = {value!r} is not valid; an environment and its slots are, such as 'smp 4' or 'mpi 4-16'"
+            f"pe = {value!r} is not valid; give an environment and its slots, such as 'smp 4' or 'mpi 4-16'"
         )
     return f"{quoted(match[1])} {match[2]}"
 
 
 def valid_jobname(jobname: str) -> str:
-    """The name of a job, as ``-N`` takes it.
+    """Return the job name unchanged if ``-N`` accepts it.
 
-    :raises Unsupported: it would not
+    :raises Unsupported: it does not
     """
     if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
         raise Unsupported(
@@ -132,14 +133,14 @@ def valid_jobname(jobname: str) -> str:
 
 
 def slots_per_node(request: BatchJobRequest, profile: Profile) -> int:
-    """How many slots a job gets on each of its nodes, whatever it has asked for of a whole one."""
+    """Return how many slots a job gets on each of its nodes; on whole nodes, all of them."""
     return profile.whole_node.cpus if profile.whole_node else request.cpus_per_node
 
 
 def slots(request: BatchJobRequest, profile: Profile) -> str | None:
-    """The parallel environment and the slots in it; None: one slot needs none.
+    """Return the parallel environment and its slots; None: a single slot needs no environment.
 
-    :raises Unsupported: there is no parallel environment
+    :raises Unsupported: the profile has no parallel environment
     """
     number = (request.nodes or 1) * slots_per_node(request, profile)
     if number == 1 or (profile.parallel_environment is None and request.native.get("pe")):
@@ -150,11 +151,11 @@ def slots(request: BatchJobRequest, profile: Profile) -> str | None:
 
 
 def submitted_id(answer: CommandResult) -> str:
-    """The native id in the answer to qsub.
+    """Return the native ID in the answer to qsub.
 
     :raises SubmitError: there is none
     """
-    # "Unable to run job: warning: ... your job is not allowed to run in any queue": it waits until one lets it.
+    # "Unable to run job: warning: ... your job is not allowed to run in any queue": it was accepted, and waits for one.
     taken = set(_TAKEN.findall(f"{answer.stderr}\n{answer.stdout}"))
     if answer.status and len(taken) == 1:
         return str(taken.pop())
@@ -182,9 +183,9 @@ class SGE(BatchSystem):
         memory = dialect(profile, MemoryDialect(per="none"))
         number = amount(request, memory, slots_per_node(request, profile))
         if number is not None and not memory.resource:
-            raise Unsupported(f"mem = {request.mem} MiB: memory.resource of the profile is not set, such as 'h_vmem'")
+            raise Unsupported(f"mem = {request.mem} MiB: memory.resource is missing in the profile, such as 'h_vmem'")
         if request.gpus and profile.gpu_resource is None:
-            raise Unsupported(f"gpus = {request.gpus}: set gpu_resource in the profile to what the site calls them")
+            raise Unsupported(f"gpus = {request.gpus}: set gpu_resource in the profile to the site's name for GPUs")
         unit = "" if memory.unit == "B" else memory.unit or "M"
         same = request.stdout is not None and request.stdout == request.stderr
         directives: list[tuple[str, Any]] = [
@@ -211,7 +212,7 @@ class SGE(BatchSystem):
         return f"-{key}" if value is True else f"-{key} {written}"
 
     def interpreter_directives(self, path: str) -> list[str]:
-        # Queues run scripts with a shell of theirs, most often csh, unless they are set up as unix_behavior.
+        # Queues run scripts with a shell of their own, usually csh, unless they are configured as unix_behavior.
         return [f"-S {quoted(path)}"]
 
     def submit(self, path: str) -> list[str]:
@@ -231,13 +232,13 @@ class SGE(BatchSystem):
         try:
             return output.queued(answer.stdout)
         except ValueError as error:
-            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}; {answer.message}") from None
+            raise CouldNotAsk(f"the answer of qstat cannot be parsed: {error}; {answer.message}") from None
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["qdel", *ids]
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
+        # Two days of slack: the site's time zone can differ by up to 26 hours, and its clock may be wrong.
         start = (since - timedelta(days=2)).strftime("%Y%m%d%H%M")
         return ["sh", "-c", _QACCT, user, start, f" {' '.join(ids)} "]
 

@@ -1,1 +1,1 @@
-"""SLURM: the options and commands (``system``), and what these print (``output``). Pure."""
+"""SLURM: options and commands (``system``), and parsers of their output (``output``). Pure."""

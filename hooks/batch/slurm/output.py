@@ -1,23 +1,23 @@
-"""What squeue, sacct and sinfo print, as jobs and nodes.
+"""Parse the output of squeue, sacct and sinfo into jobs and nodes.
 
-States: squeue, "JOB STATE CODES"; why a job waits: squeue, "JOB REASON CODES". Exit codes ``code:signal``: sacct,
-"ExitCode"; there signal 125 stands for out of memory and 53 for a job that could not be launched.
+States: squeue, "JOB STATE CODES"; reasons of pending jobs: squeue, "JOB REASON CODES". Exit codes ``code:signal``:
+sacct, "ExitCode"; there, signal 125 stands for out of memory and 53 for a job that could not be launched.
 
-What follows where an answer does not say it all:
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| no titles of columns: nothing, an error, a banner | could not ask: nothing of jobs that it lacks | titles are there |
-| titles of some clusters only (``CLUSTER:``) | the same of jobs of the others | theirs are there |
-| a row that is cut, ``7_[1,3,...]`` | the same of that id; of a last line without its end, of all | the next answer |
-| a state in no table, or none | runs, ``strange`` | a known state; ``lost_after``, then exit file and accounting |
+| no column titles: no output, an error, a banner | could not ask about jobs that are not listed | titles |
+| titles of some clusters only (``CLUSTER:``) | the same for jobs of the others | their titles |
+| a truncated row, ``7_[1,3,...]`` | the same for that ID; a last line without end: for all | the next answer |
+| a state in no table, or none | running, ``strange`` | a known state; ``lost_after``, then exit file and accounting |
 | ``...fail... requeued held``, ``JobHoldMaxRequeue`` | never launched: ``pending``, ``node_failure`` | it is gone |
-| ``CANCELLED by 0``, and no exit code of its batch step | never launched: ``node_failure`` | for good |
-| ``SPECIAL_EXIT``, ``BadConstraints``... | ``never`` starts as things are | released; ``cancel_unrunnable_after`` |
-| any other reason to wait, known or not | waits, with SLURM's words | another reason or state |
-| ``REVOKED`` alone | runs in another cluster | its row there, or what the job reports |
-| ended without exit code; sacct without the job | not known how | exit file, ``lost_after`` |
-| a row of sinfo or scontrol that makes no sense | costs itself alone; no node at all: could not ask | the next survey |
+| ``CANCELLED by 0``, and no exit code of its batch step | never launched: ``node_failure`` | final |
+| ``SPECIAL_EXIT``, ``BadConstraints``... | ``never`` under this configuration | released; ``cancel_unrunnable_after`` |
+| any other reason to wait, known or unknown | waiting, with SLURM's message | another reason or state |
+| ``REVOKED`` only | running in another cluster | its row there, or the job's own report |
+| ended without exit code; sacct without the job | ended, result unknown | exit file, ``lost_after`` |
+| a row of sinfo or scontrol that cannot be parsed | skipped; no node at all: could not ask | the next survey |
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from lading.hooks.batch.status_query import SHORTEST_BEGINNING
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
 from lading.hooks.ssh.answer import CommandResult, whole_number
 
-# The expected start is marked: what was recorded without it has the name there, which may hold anything.
+# The expected start has a marker: in recordings without it, the name is in its place, which can contain anything.
 SQUEUE_FORMAT = "%i|%T|%N|%r|start=%S|%j"
-# As seconds since the epoch: the time zone of the host is not known.
+# Seconds since the epoch, because the time zone of the host is unknown.
 TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
 
@@ -46,19 +46,20 @@ _ROW = re.compile(rf"{_ID}\|")
 _TITLES = re.compile(r"JOBID\|(?:[^|]*\|){3,4}[^|]*")
 _SIZE = r"(?:\d[\d.]*[KMGTP]?)?"
 _CODE = r"\d{1,9}"
-# Without its two amounts of memory, as it was asked for before.
+# The two amounts of memory are optional: earlier versions of Lading did not query them.
 _SACCT = re.compile(
     rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)([^|]*)\|(?:({_CODE}):({_CODE}))?\|([^|]*)\|([^|]*)\|"
     rf"(?:({_SIZE})\|({_SIZE}[cn]?)\|)?(.*)"
 )
 _UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
-# The exit code, as a shell has it, of what SIGKILL has ended.
+# Exit code, as a shell reports it, of a process killed by SIGKILL.
 KILLED = 137
 _NO_NODES = ("", "(null)", "None assigned")
-# A user whose name is not resolved has no jobs, and squeue no fault: directories and their caches fail in passing.
+# If squeue cannot resolve a user name, it lists no jobs and does not fail, although the directory service may only be
+# unavailable for a moment.
 _NOBODY = "invalid user: "
-# What a federation leaves of a job in a cluster while another one runs it.
+# State of a job in the other clusters of a federation while one cluster runs it.
 _ELSEWHERE = "REVOKED"
 
 _STATES: dict[str, tuple[State, Cause | None]] = {
@@ -79,10 +80,10 @@ _STATES: dict[str, tuple[State, Cause | None]] = {
     "TIMEOUT": ("ended", "time_limit"),
 }
 _STATE_TEXTS = {
-    "CONFIGURING": "its nodes are being made ready",
+    "CONFIGURING": "its nodes are being prepared",
     "REQUEUE_HOLD": "it was requeued and is held",
     "RESV_DEL_HOLD": "its reservation was deleted, so it is held",
-    "SPECIAL_EXIT": "it ended with a special exit code and is held",
+    "SPECIAL_EXIT": "it exited with a special exit code and is held",
     "REQUEUED": "it was requeued",
     "SUSPENDED": "it is suspended",
     "STOPPED": "it is stopped",
@@ -91,10 +92,9 @@ _STATE_TEXTS = {
 
 
 def queued(answer: CommandResult) -> list[NativeJob]:
-    """The jobs that squeue lists.
+    """Return the jobs that squeue lists.
 
-    :raises CouldNotAsk: there is neither a job nor the titles of the columns; or squeue does not know whose jobs it was
-        asked for
+    :raises CouldNotAsk: there are neither jobs nor column titles, or squeue could not resolve the user
     """
     if _NOBODY in answer.stderr.lower():
         raise CouldNotAsk(answer.message)
@@ -103,7 +103,7 @@ def queued(answer: CommandResult) -> list[NativeJob]:
     for line in answer.lines:
         if match := _SQUEUE.fullmatch(line):
             word, rest, nodes, reason, start, name = match.groups()[4:]
-            word = word or rest  # a state that is none of SLURM's is one that Lading does not know
+            word = word or rest  # a state that does not look like SLURM's is reported as unknown
             id, indices = _elements(match.groups()[:4], cluster)
             for index in indices:
                 job = _job(
@@ -115,13 +115,13 @@ def queued(answer: CommandResult) -> list[NativeJob]:
         elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
     if not jobs and answer.status == 0 and not _titled(answer):
-        raise CouldNotAsk(f"squeue shows neither jobs nor the titles of its columns: {answer.message}")
+        raise CouldNotAsk(f"squeue shows neither jobs nor its column titles: {answer.message}")
     return list(jobs.values())
 
 
 def _titled(answer: CommandResult) -> dict[str | None, bool]:
-    """The clusters of which an answer has a list, each with whether that has its titles; without them squeue has not
-    asked that cluster, whatever it was started by. None is the own one, whose list has no heading.
+    """Return the clusters in an answer, each with whether its list has column titles. Without titles, squeue has not
+    queried that cluster, whatever started it. None is the local cluster, whose list has no heading.
     """
     found: dict[str | None, bool] = {}
     cluster: str | None = None
@@ -135,15 +135,16 @@ def _titled(answer: CommandResult) -> dict[str | None, bool]:
 
 
 def _whole_name(answer: CommandResult, line: str, name: str) -> str:
-    """The name in a row; empty: it is cut with the answer, and too short to tell a job by."""
+    """Return the name in a row; empty: it is truncated with the answer, and too short to identify a job."""
     is_cut = line == answer.cut_line and (len(name) < SHORTEST_BEGINNING or name.startswith("start="))
     return "" if is_cut else name
 
 
 def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
-    """Those of the ids of which squeue knows no more than it lists: not those in rows that are cut, nor those of
-    clusters that have not answered. Where all ids are without a cluster and the lists have headings, as the site's
-    environment may have it, they are in any of those.
+    """Return the IDs about which squeue knows no more than it lists.
+
+    This excludes IDs in truncated rows and those of clusters that have not answered. If no ID has a cluster but the
+    lists have headings, which a site's environment can cause, the jobs can be in any of these lists.
     """
     if answer.cut_line:
         return []
@@ -156,13 +157,12 @@ def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
 
 
 def lists_all(answer: CommandResult) -> bool:
-    """Whether an answer lists all jobs of the user."""
     titled = _titled(answer)
     return bool(titled) and all(titled.values()) and not answer.cut_line and not _cut_ids(answer)
 
 
 def _cut_ids(answer: CommandResult) -> set[str]:
-    """The ids of which rows cannot be read, or leave out indices."""
+    """Return the IDs whose rows cannot be parsed, or omit indices."""
     cut: set[str] = set()
     cluster: str | None = None
     for line in answer.lines:
@@ -176,9 +176,9 @@ def _cut_ids(answer: CommandResult) -> set[str]:
 
 
 def accounted(answer: CommandResult) -> list[NativeJob]:
-    """The jobs that sacct lists, each with the cause that one of its steps knows better.
+    """Return the jobs that sacct lists. The cause comes from one of a job's steps if that is more precise.
 
-    :raises CouldNotAsk: there are lines, but none is a job
+    :raises CouldNotAsk: there are lines, but none of them is a job
     """
     jobs: dict[Key, NativeJob] = {}
     most: dict[Key, float | None] = {}
@@ -195,7 +195,7 @@ def accounted(answer: CommandResult) -> list[NativeJob]:
                     by_root.add((id, index))
                 most[id, index] = _mib(asked) or most.get((id, index))
             elif (id, index) in by_root and step == ".batch" and word == "CANCELLED" and code is None:
-                # What slurmd makes of a job that it cannot start, where that may not be requeued; scancel leaves 0:15.
+                # slurmd reports this if it cannot start a job that must not be requeued; scancel leaves 0:15.
                 jobs[id, index] = replace(jobs[id, index], cause="node_failure", reason="it could not be launched")
             elif (id, index) in jobs:
                 jobs[id, index] = _with_step(jobs[id, index], word, _mib(used), most.get((id, index)))
@@ -205,24 +205,24 @@ def accounted(answer: CommandResult) -> list[NativeJob]:
 
 
 def split_cluster(id: str) -> tuple[str, str | None]:
-    """The number and the cluster of an id such as ``123;far``, which sbatch gives where there are several clusters."""
+    """Split an ID such as ``123;far`` into number and cluster; sbatch prints the cluster if there are several."""
     number, _, cluster = id.partition(";")
     return number, cluster or None
 
 
 def joined(number: str, cluster: str | None) -> str:
-    """The opposite of :func:`split_cluster`."""
+    """Return the ID: the inverse of :func:`split_cluster`."""
     return f"{number};{cluster}" if cluster else number
 
 
 def clusters(ids: Iterable[str]) -> list[str]:
-    """The option that names the clusters of ids; none where they have none."""
+    """Return the option that names the clusters of these IDs; empty if no ID has one."""
     named = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
     return ["-M", ",".join(named)] if named else []
 
 
 def by_cluster(ids: Iterable[str]) -> list[list[str]]:
-    """The ids without a cluster, and those with one: with ``-M`` a command is about those that it names alone."""
+    """Group IDs into those without and with a cluster: with ``-M``, a command only covers the named clusters."""
     parts: dict[bool, list[str]] = {False: [], True: []}
     for id in ids:
         parts[";" in id].append(id)
@@ -230,7 +230,7 @@ def by_cluster(ids: Iterable[str]) -> list[list[str]]:
 
 
 def cancelling(ids: Iterable[str]) -> list[str]:
-    """The command that cancels jobs: a ``scancel`` for each cluster, since a number is another job in another one."""
+    """Return the command that cancels jobs: one ``scancel`` per cluster, because job numbers repeat across clusters."""
     numbers: dict[str | None, list[str]] = {}
     for id in ids:
         number, cluster = split_cluster(id)
@@ -239,7 +239,7 @@ def cancelling(ids: Iterable[str]) -> list[str]:
 
 
 def together(commands: list[list[str]]) -> list[str]:
-    """One command for several, which fails if one of them does."""
+    """Combine several commands into one, which fails if one of them does."""
     if len(commands) == 1:
         return commands[0]
     lines = [f"{shlex.join(command)} || status=$?" for command in commands]
@@ -255,7 +255,9 @@ def _job(
     reason: str = "",
     exit_code: int | None = None,
 ) -> NativeJob:
-    """The job of a row. What its state says is a better reason than the row's, unless that ends its waiting."""
+    """Return the job of a row. The text of its state takes precedence over the row's reason, unless the job is pending
+    with a cause.
+    """
     state, cause = _STATES.get(word, ("running", None))
     text, never = explain_reason(reason), False
     if state == "pending":
@@ -296,29 +298,29 @@ def _with_exit(job: NativeJob, code: str | None, signal: str | None) -> NativeJo
 
 
 def _with_step(job: NativeJob, word: str, used: float | None, asked: float | None) -> NativeJob:
-    """A job with what one of its steps says; MiB."""
+    """Return a job updated by one of its steps; memory in MiB."""
     if job.cause == "error" and job.exit_code == KILLED and used and asked and used >= asked:
-        # Without cgroups it is slurmstepd that kills (OverMemoryKill), and calls it a failure.
-        return replace(job, cause="out_of_memory", reason="it used more memory than it had asked for")
-    # A job whose script has got over a step without memory has completed, and stays so.
+        # Without cgroups, slurmstepd itself kills the job (OverMemoryKill) and reports it as failed.
+        return replace(job, cause="out_of_memory", reason="it used more memory than requested")
+    # A job whose script survived a step that ran out of memory has completed, and stays a success.
     return replace(job, cause="out_of_memory") if job.cause == "error" and word == "OUT_OF_MEMORY" else job
 
 
 def _mib(text: str | None) -> float | None:
-    """An amount of memory of a node; None: there is none, or it is one of each cpu."""
+    """Parse an amount of memory per node, in MiB; None: there is none, or it is per cpu."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)n?", text or "")
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
 def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:
-    """The id, and the indices that a row names; None is that of a job that is no array."""
+    """Return the ID and the indices in a row; the index None stands for a job that is not an array."""
     number, index, span, _component = id
     indices = (int(index) if index else None,) if span is None else _indices(span)
     return joined(number or "", cluster), indices
 
 
 def _indices(span: str) -> Iterable[int]:
-    """The indices of elements that were not listed one by one. SLURM cuts long lists by dots; then it has not said."""
+    """Parse the indices of elements that are not listed one by one; empty if SLURM abbreviates the list with dots."""
     try:
         return ArrayRange(span.split("%", maxsplit=1)[0])
     except ValueError:
@@ -326,66 +328,66 @@ def _indices(span: str) -> Iterable[int]:
 
 
 def _take(jobs: dict[Key, NativeJob], job: NativeJob, component: str | None, word: str) -> None:
-    """Take in what a row says of a job: the last of its runs counts, and the first of its components.
+    """Store the job of a row: the last run of a requeued job counts, and the first component of a heterogeneous one.
 
-    What a federation has left of it is the least that is said.
+    A row that a federation leaves in another cluster only counts if there is no other row.
     """
     if (job.id, job.index) not in jobs or (component in (None, "+0") and word != _ELSEWHERE):
         jobs[job.id, job.index] = job
 
 
-# Why a job waits.
+# Reasons of pending jobs.
 
 _REASONS = {
     "AccountNotAllowed": "the partition does not admit the account",
-    "AssocGrpJobsLimit": "the account runs as many jobs as it may",
-    "AssocMaxJobsLimit": "the user runs as many jobs as the account allows",
+    "AssocGrpJobsLimit": "the account runs its maximum number of jobs",
+    "AssocMaxJobsLimit": "the user runs the maximum number of jobs that the account allows",
     "BadConstraints": "no node can ever meet its constraints",
-    "BeginTime": "its start time has not come yet",
+    "BeginTime": "its start time has not been reached",
     "BurstBufferResources": "the burst buffer has no room",
-    "Cleaning": "it was requeued, and what its last run has left is being cleaned up",
-    "Dependency": "a job that it depends on has not ended yet",
+    "Cleaning": "it was requeued, and its last run is being cleaned up",
+    "Dependency": "a job that it depends on has not finished yet",
     "DependencyNeverSatisfied": "a job that it depends on has failed, so it can never start",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
-    "JobArrayTaskLimit": "as many elements of its array run as may at once",
+    "JobArrayTaskLimit": "the maximum number of elements of its array is running",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "the user holds it",
     "job requeued in held state": "it was requeued and is held",
-    "job requeued in special exit state": "it ended with a special exit code and is held",
+    "job requeued in special exit state": "it exited with a special exit code and is held",
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
-    "NonZeroExitCode": "it ended with an exit code other than 0",
-    "OutOfMemory": "it needed more memory than it had asked for",
-    "PartitionConfig": "it asks for more than the partition has",
+    "NonZeroExitCode": "it exited with a non-zero exit code",
+    "OutOfMemory": "it needed more memory than requested",
+    "PartitionConfig": "it requests more than the partition has",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is not active",
-    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
-    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows",
+    "PartitionTimeLimit": "it requests more time than the partition allows",
     "Priority": "jobs with a higher priority come first",
     "ReqNodeNotAvail": "nodes that it needs are not available",
-    "Reservation": "its reservation has not begun yet",
+    "Reservation": "its reservation has not started yet",
     "ReservationDeleted": "its reservation was deleted",
     "Resources": "it waits for resources to become free",
     "SystemFailure": "a failure of SLURM, a file system or the network",
-    "TimeLimit": "it ran longer than it had asked for",
+    "TimeLimit": "it ran longer than requested",
     "JobLaunchFailure": "it could not be launched, or was killed",
-    "RaisedSignal": "it was ended by a signal",
+    "RaisedSignal": "it was killed by a signal",
 }
-# Whatever changes at the cluster, it will not start.
+# The job will never start, whatever changes in the cluster.
 HOPELESS = frozenset({"DependencyNeverSatisfied"})
-# It will not, unless an administrator changes the partition or the nodes, or releases it.
+# The job will not start unless an administrator changes the partition or the nodes, or releases it.
 NEVER = frozenset({"BadConstraints", "PartitionTimeLimit", "job requeued in special exit state"})
-# A node could not start it, and it is held until somebody releases it: it has never begun. There are "launch failed
-# requeued held", "user env retrieval failed requeued held", "UserEnv retrieval failed, requeued held" and others.
+# A node could not start the job, and it is held until somebody releases it: it has never run. Examples: "launch failed
+# requeued held", "user env retrieval failed requeued held", "UserEnv retrieval failed, requeued held".
 _NOT_LAUNCHED = re.compile(r"(?:.*fail.*requeued held|JobHoldMaxRequeue)", re.IGNORECASE)
 _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 
 
 def normalised(reason: str) -> str:
-    """The reason that squeue gives, as the tables have it; empty: there is none.
+    """Normalise a reason to the spelling of the tables; empty: there is none.
 
-    squeue writes those of several words with blanks, scontrol with underscores, and %R in parentheses.
+    squeue separates words with blanks, scontrol with underscores, and %R adds parentheses.
     """
     text = " ".join(re.split(r"[\s_]+", reason.strip()))
     text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
@@ -393,7 +395,7 @@ def normalised(reason: str) -> str:
 
 
 def explain_reason(reason: str) -> str | None:
-    """The reason that squeue gives, as text and in SLURM's own; None: there is none."""
+    """Return a reason as text, followed by SLURM's own; None: there is none."""
     if not (text := normalised(reason)):
         return None
     code = re.split("[,:]", text)[0]
@@ -405,7 +407,7 @@ def explain_reason(reason: str) -> str | None:
 
 
 def _verdict(word: str, reason: str) -> tuple[Cause | None, bool]:
-    """The cause for which a job that waits will never start, and whether it will not as things are."""
+    """Return the cause for which a pending job will never start, and whether the configuration prevents its start."""
     text = normalised(reason)
     code = re.split("[,:]", text)[0]
     if _NOT_LAUNCHED.fullmatch(text):
@@ -413,22 +415,23 @@ def _verdict(word: str, reason: str) -> tuple[Cause | None, bool]:
     return "error" if code in HOPELESS else None, code in NEVER or word == "SPECIAL_EXIT"
 
 
-# Nodes and partitions: sinfo and scontrol.
+# Parsers of nodes and partitions: sinfo and scontrol.
 
-# A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none now: it
-# is silent, goes down, will be rebooted, or is reserved or planned for others.
+# A node that is powered off (``~``) or being powered up (``#``) accepts jobs. A node with any other suffix does not: it
+# is silent, is going down, will be rebooted, or is reserved or planned for other jobs.
 _SLURM_IDLE = re.compile(r"idle[~#]?")
 
 
 def slurm_inventory(text: str) -> Inventory:
-    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each state.
+    """Parse sinfo(1): ``%P``, with ``*`` after the default; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each
+    state.
 
-    Then scontrol(1), a line for each partition: sinfo leaves out nodes of a cloud that are powered off.
+    Then scontrol(1), a line for each partition, because sinfo omits cloud nodes that are powered off.
     """
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 4]
     kinds: dict[tuple[str, int, int], list[int]] = {}
     for name, cpus, memory, count, state in rows:
-        with suppress(ValueError):  # a line that makes no sense costs itself alone
+        with suppress(ValueError):  # a line that cannot be parsed does not affect the others
             of_kind = kinds.setdefault((name.rstrip("*"), int(cpus.rstrip("+")), int(memory.rstrip("+"))), [0, 0])
             of_kind[0] += int(count)
             of_kind[1] += int(count) if _SLURM_IDLE.fullmatch(state) else 0
@@ -438,8 +441,8 @@ def slurm_inventory(text: str) -> Inventory:
 
 
 def _partitions(text: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How many nodes a job can have in each partition: all that it has, and no more than its ``MaxNodes``; and for how
-    many seconds it can run.
+    """Return, by partition, the maximum number of nodes of a job (all of them, or ``MaxNodes``) and its maximum run
+    time in seconds.
     """
     found, longest = {}, {}
     for line in text.splitlines():
@@ -452,8 +455,8 @@ def _partitions(text: str) -> tuple[dict[str, int], dict[str, int]]:
     return found, longest
 
 
-# By configuration, not by node: thousands of nodes are a few lines.
-# Where scontrol has no answer, it is not known how many nodes a job can have.
+# Grouped by configuration, not listed by node: thousands of nodes are a few lines.
+# If scontrol fails, the maximum number of nodes of a job is unknown.
 SLURM_SURVEY = Survey(
     one_shell("sinfo -h -a -e -o '%P|%c|%m|%D|%t'", "{ scontrol -a -o show partition || :; }"), slurm_inventory
 )

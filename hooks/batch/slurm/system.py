@@ -1,7 +1,7 @@
-"""SLURM (https://slurm.schedmd.com): the options of sbatch, all commands, and what they refuse (slurm_errno.h).
+"""SLURM (https://slurm.schedmd.com): the options of sbatch, all commands, and the meaning of refusals (slurm_errno.h).
 
-squeue and sacct are asked for columns, the name last since it may hold any character: the JSON of 22.05 ignores
-filters and has wrong exit codes.
+squeue and sacct print columns, with the name last since it can contain any character. JSON is not used because that of
+version 22.05 ignores filters and returns wrong exit codes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem, MemoryDialect, NativeJob, Profile
 from lading.hooks.ssh.answer import CommandResult
 
-# Settings that are the same, or that cannot be given together.
+# Settings that are equivalent, or that cannot be given together.
 # fmt: off
 SYNONYMS = {
     "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
@@ -48,7 +48,7 @@ WORDING = Wording(
         "violates accounting/QOS policy",
         "QOS usage threshold",
         "MaxJobCount",
-        "unable to create job record",  # what older versions say at MaxJobCount
+        "unable to create job record",  # message of older versions at MaxJobCount
         "too many jobs",
         "submissions disabled",
         "presently disabled",
@@ -76,7 +76,7 @@ WORDING = Wording(
         "shutting down",
         "incompatible versions",
         "protocol version",
-        "configuration (?:source|file)",  # it could not be fetched, or a name in it not be resolved
+        "configuration (?:source|file)",  # it could not be fetched, or a host name in it could not be resolved
         "unable to resolve",
         "writing script",
         "connect to database",
@@ -88,7 +88,7 @@ WORDING = Wording(
     ),
     memory=any_of("exceeded (?:job )?memory limit"),
     gone=any_of("invalid job id", "already completing or completed", "no active jobs match"),
-    # Asked for 7, squeue may show it in the list of a cluster that it was not asked for by name.
+    # If queried for 7, squeue may list it under a cluster that was not named in the query.
     server=any_of(r"(?<=\d);[\w.-]+"),
     account=any_of(
         "invalid account",
@@ -140,7 +140,7 @@ class SLURM(BatchSystem):
 
     def native_directive(self, key: str, value: object) -> str:
         short = len(key) == 1
-        # In Python a name has no dashes, and no option of sbatch has underscores: mail_type is --mail-type.
+        # Python names cannot have dashes, and no option of sbatch has underscores: mail_type becomes --mail-type.
         option = f"-{key}" if short else f"--{key.replace('_', '-')}"
         return option if value is True else f"{option}{' ' if short else '='}{escaped(str(value))}"
 
@@ -148,7 +148,7 @@ class SLURM(BatchSystem):
         return ["sbatch", "--parsable", path]
 
     def submitted(self, answer: CommandResult) -> str:
-        # A site's own sbatch in front of the real one may drop --parsable.
+        # A site's wrapper of sbatch may drop --parsable.
         return self.wording.submitted(answer, _SUBMITTED).replace(_ON, ";")
 
     def element(self, id: str, index: int) -> str:
@@ -156,9 +156,9 @@ class SLURM(BatchSystem):
         return joined(f"{number}_{index}", cluster)
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        # By user: a single unknown id makes squeue fail, two do not. Without -a, jobs in hidden partitions and those
-        # that another cluster of a federation has are left out. Not -h: the titles prove that squeue has asked, and
-        # newer versions name no clusters without them.
+        # By user, since squeue fails for a single unknown ID, but not for two. Without -a, it omits jobs in hidden
+        # partitions and those of other clusters of a federation. Without -h, because the column titles prove that
+        # squeue has queried the controller, and newer versions print cluster names only together with titles.
         asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
         squeue = ["env", output.TIME_FORMAT, "squeue"]
         return together([[*squeue, *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
@@ -177,7 +177,7 @@ class SLURM(BatchSystem):
         return output.cancelling(ids)
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
+        # Two days of slack: the site's time zone can differ by up to 26 hours, and its clock may be wrong.
         start = (since - timedelta(days=2)).strftime("%Y-%m-%d")
         commands = []
         for same_cluster in by_cluster(ids):
@@ -193,7 +193,7 @@ class SLURM(BatchSystem):
 
 
 def _gres(request: BatchJobRequest, profile: Profile) -> str:
-    """The GPUs of each node, as ``name[:type]:count``."""
+    """Return the GPUs of each node as ``name[:type]:count``."""
     name = profile.gpu_resource or "gpu"
     if request.gpu_type is not None and ":" in name:
         raise Unsupported(
@@ -204,7 +204,6 @@ def _gres(request: BatchJobRequest, profile: Profile) -> str:
 
 
 def _layout(request: BatchJobRequest, profile: Profile) -> dict[str, int | str | None]:
-    """The options that say how processes lie on nodes."""
     if profile.nodes == "ignore":
         processes = None if request.nodes is None and request.ppn is None else request.processes
         return {"ntasks": processes, "cpus-per-task": request.threads}

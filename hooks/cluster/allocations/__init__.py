@@ -1,4 +1,4 @@
-"""Allocations: batch jobs of a cluster in each of which a node agent runs many tasks.
+"""Allocations: batch jobs of a cluster, each with a node agent that runs many tasks.
 
-How a single batch job is submitted and followed is the room's above.
+``lading.hooks.cluster.jobs`` submits and tracks a single batch job.
 """

@@ -1,4 +1,4 @@
-"""What a controller knows of allocations and of what their jobs need. The cluster's folder has it all."""
+"""What a controller remembers about allocations and their jobs. The cluster's folder has all of it, too."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lading.scheduling.reasons import Reason
 
 
 class ReleaseState(Enum):
-    """How far the release of an allocation is."""
+    """How far the release of an allocation has progressed."""
 
     NONE = 0
     WANTED = 1
-    """It is to be asked to end with its running jobs."""
+    """It has yet to be asked to end once its running jobs have ended."""
     ASKED = 2
-    """It was, or was cancelled before it ran."""
+    """It was asked to end, or was cancelled before it ran."""
 
 
 @dataclass(slots=True)
 class Allocation:
     """One allocation.
 
-    :param batch: its batch job; it was asked for by ``batch.submission``
-    :param ends_at: when it takes no jobs any more, on the monotonic clock; None: its agent has not begun
-    :param clock_ahead: seconds by which the clock of its node is ahead of ours, to a minute; 0: they agree to a minute
-    :param worked: whether it has run a job to its end
-    :param closed: whether it has refused a job: it ends
-    :param release: how far its release is
-    :param end: the cause of its end and why, nothing where it was in order; None: it is not known to have ended
-    :param rest: in how many looks in a row there was nothing new from it after its end
+    :param batch: its batch job, requested by ``batch.submission``
+    :param ends_at: when it stops accepting jobs, on the monotonic clock; None: its agent has not started
+    :param clock_ahead: seconds by which its node's clock is ahead of ours, to the minute; 0: they agree to the minute
+    :param worked: whether a job has run to its end in it
+    :param closed: whether it has refused a job because it is ending
+    :param release: how far its release has progressed
+    :param end: cause and reason of its end, both None if it ended normally; None: not known to have ended
+    :param rest: number of consecutive polls without news from it after its end
     """
 
     folder: AllocationFolder
@@ -49,7 +49,7 @@ class Allocation:
 
     @classmethod
     def from_terms(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
-        """An allocation that is asked for now, or was by an earlier controller."""
+        """Create an allocation that is requested now, or was requested by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
         batch = TrackedBatchJob(folder.name)
         batch.enter(submission)
@@ -66,32 +66,31 @@ class Allocation:
 
     @property
     def over(self) -> bool:
-        """Whether it is known to have ended: nothing in it will ever run."""
+        """Whether it is known to have ended, so that nothing will ever run in it."""
         return self.end is not None
 
     @property
     def is_up(self) -> bool:
-        """Whether its agent has begun and takes jobs, as far as is known."""
+        """Whether its agent has started and accepts jobs, as far as known."""
         return self.ends_at is not None and not self.ends
 
     @property
     def ends(self) -> bool:
-        """Whether nothing that lies in its inbox will be started any more."""
+        """Whether nothing more in its inbox will be started."""
         return bool(self.closed or self.batch.gone_since or self.over)
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits in its queue."""
         return self.ends_at is None and not self.ends
 
 
 @dataclass(slots=True)
 class AllocationFleet:
-    """The allocations by name, and which of them jobs were given to.
+    """The allocations by name, and the jobs given to them.
 
-    :param given: the name of the allocation of a job, by token, also before it is in its inbox
+    :param given: name of a job's allocation by token, even before the job is in its inbox
     :param placed_at: when a job was put into an inbox, on the monotonic clock
-    :param doubtful: the jobs of which it is not known whether they arrived in their inbox
+    :param doubtful: jobs that may or may not have arrived in their inbox
     """
 
     tracker: BatchJobTracker
@@ -101,21 +100,19 @@ class AllocationFleet:
     doubtful: set[str] = field(default_factory=set)
 
     def of_job(self, job: TrackedBatchJob) -> Allocation | None:
-        """The allocation that a job was given to."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
     def living(self) -> list[TrackedBatchJob]:
-        """The batch jobs of the allocations that are not over."""
         return [each.batch for each in self.allocations.values() if not each.over]
 
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
-        """The jobs in allocations whose end was not reported."""
+        """Yield the jobs in allocations whose end has not been reported, with their allocation."""
         for job in list(self.tracker.live()):
             if (allocation := self.of_job(job)) is not None:
                 yield allocation, job
 
     def known(self) -> dict[str, set[str]]:
-        """The jobs of each allocation, by its name; also those whose end is not stored yet."""
+        """Return the jobs of each allocation by its name, including those whose end is not stored yet."""
         known: dict[str, set[str]] = {}
         for token, name in self.given.items():
             known.setdefault(name, set()).add(token)
@@ -125,12 +122,11 @@ class AllocationFleet:
         return known
 
     def place(self, job: TrackedBatchJob, allocation: Allocation) -> None:
-        """A job is put into an inbox."""
         job.enter(allocation.submission)
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """These jobs are over, or are to be given again."""
+        """Forget jobs that are over, or that will be given again."""
         with self.tracker.lock:
             for token in tokens:
                 self.given.pop(token, None)
@@ -138,6 +134,6 @@ class AllocationFleet:
                 self.doubtful.discard(token)
 
     def drop(self, allocation: Allocation) -> None:
-        """Forget an allocation, and remove its folder."""
+        """Forget an allocation, and have its folder removed."""
         self.allocations.pop(allocation.name, None)
         self.tracker.pending.leftovers.add(allocation.folder.relative)

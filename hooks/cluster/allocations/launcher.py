@@ -1,5 +1,6 @@
-"""The launcher: it asks for the allocations that are ordered, lets those go that are released, and brings jobs into the
-inboxes of those that they were given to. It decides nothing of that.
+"""The launcher: requests ordered allocations, releases others, and moves jobs into the inboxes of their allocations.
+
+It decides nothing: the controller has chosen all of these.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# How many allocations in a row may end before they begin until that is shown as a fault of the site.
+# This many consecutive allocations that end before they start count as a fault of the site.
 MOST_FAILURES = 2
 NO_ROOM = because("allocation_full")
 
 
 class AllocationLauncher(Submitter):
-    """The way of jobs into allocations.
+    """Requests the allocations of a site and submits jobs to them.
 
     :param fleet: the allocations
     """
@@ -59,14 +60,13 @@ class AllocationLauncher(Submitter):
 
     @property
     def most(self) -> Market:
-        """What can be launched while nothing is in its way."""
+        """What can be launched if nothing prevents it."""
         queue = ",".join(named_queues(self.config, self.system))
         return allocation_script.market(self.config, self._longest(queue))
 
     # -- what the controller calls
 
     def market(self) -> Market:
-        """What can be launched now."""
         barred = next(iter(self.barred.reasons().values()), None)
         held = self.trouble or self.pressure.held() or self._starts.reason or self._unexplained() or barred
         if held is None and not self.pressure.room(submitted := self._count_submitted()):
@@ -77,40 +77,40 @@ class AllocationLauncher(Submitter):
         return sum(not each.over for each in list(self.fleet.allocations.values()))
 
     def note_end(self) -> None:
-        """A job of an allocation is none of the batch system's."""
+        """A job in an allocation is not a batch job, so its end makes no room in the batch system."""
 
     def order(self, orders: Iterable[Order]) -> None:
-        """Take orders, to be launched in the next round; one that is known is not launched again."""
+        """Take orders, to be launched in the next round; an order that is known already is ignored."""
         with self.tracker.lock:
             self._orders |= {each.name: each for each in orders if each.name not in self.fleet.allocations}
 
     def ordered(self) -> list[Order]:
-        """The orders that were taken and not looked at."""
+        """Return the orders that were taken but not processed."""
         with self.tracker.lock:
             return list(self._orders.values())
 
     def forget_orders(self, reason: Reason) -> None:
-        """Launch nothing of what was ordered and not looked at."""
+        """Drop the orders that were taken but not processed."""
         self.release({each.name: reason for each in self.ordered()})
 
     def take_for(self, name: str, envelopes: Sequence[Envelope]) -> None:
-        """Take jobs for an allocation, to be brought into its inbox in the next round."""
+        """Take jobs for an allocation, to be moved into its inbox in the next round."""
         with self.tracker.lock:
             jobs = self.tracker.jobs
-            # One that lies in an inbox already is there until it was taken out of it.
+            # A job that is already in an inbox stays with that allocation until it is taken out of it.
             new = [each.token for each in envelopes if each.token not in jobs or jobs[each.token].submission is None]
             self.fleet.given |= dict.fromkeys(new, name)
             self.take(envelopes)
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Have room held in allocations, in the next round."""
+        """Hold room in allocations, from the next round on."""
         with self.tracker.lock:
             files = {self._hold_file(name, each.token): each for name, here in holds.items() for each in here}
             self._holds |= {file: each.to_json().encode() for file, each in files.items() if file}
         self.interval.at_once()
 
     def drop_holds(self, tokens: Mapping[str, Collection[str]]) -> None:
-        """Have room given back in allocations, in the next look."""
+        """Stop holding room in allocations, from the next poll on."""
         with self.tracker.lock:
             for file in (self._hold_file(name, token) for name, here in tokens.items() for token in here):
                 self._holds.pop(file, None)
@@ -118,12 +118,12 @@ class AllocationLauncher(Submitter):
         self.interval.at_once()
 
     def _hold_file(self, name: str, token: str) -> str:
-        """The file of a hold, relative to the cluster's folder; empty: there is no such allocation any more."""
+        """Return the file of a hold, relative to the cluster's folder; empty: the allocation no longer exists."""
         allocation = self.fleet.allocations.get(name)
         return "" if allocation is None else f"{allocation.folder.relative}/spool/holds/{checked(token)}.json"
 
     def give_back(self) -> None:
-        """Look at what was taken: it waits for its allocation, from which it is given back like the others."""
+        """Register the taken jobs: they wait for their allocation, and are given back with all others."""
         self._note_given()
 
     # -- the rounds
@@ -149,22 +149,21 @@ class AllocationLauncher(Submitter):
 
     @property
     def failing(self) -> str | None:
-        """The end of the last allocation, when several in a row have ended before they began; None: one works."""
+        """Why the last allocation failed, if several in a row ended before they started; None: they did not."""
         is_enough = len(self._failures) >= (1 if self.is_trial else MOST_FAILURES)
         return self._failures[-1].sentence if is_enough else None
 
     def has_failed(self, allocation: Allocation, why: Reason) -> None:
-        """An allocation has ended before it could run a job."""
+        """Note that an allocation has ended before it could run a job."""
         self._failures.append(because("allocation_failed", allocation=allocation.name).with_also(why))
         self._starts.failed_for(self._failures[-1])
 
     def has_worked(self) -> None:
-        """An allocation has run a job."""
         self._failures.clear()
         self._starts.succeeded()
 
     def _placed(self, transport: Transport) -> dict[str, str]:
-        """The jobs that go into an inbox now, each with the name of its allocation, by token."""
+        """Return the jobs that go into an inbox now, as the name of the allocation by token."""
         waiting = []
         for job in list(self.tracker.waiting()):
             if (allocation := self._allocation(job)) is None or self.letting_go:
@@ -180,13 +179,13 @@ class AllocationLauncher(Submitter):
         return placed
 
     def _allocation(self, job: TrackedBatchJob) -> Allocation | None:
-        """The allocation that a job was given to, if that takes jobs."""
+        """Return the allocation to which a job was given, if it accepts jobs."""
         allocation = self.fleet.allocations.get(self.fleet.given.get(job.token, ""))
         takes = allocation is not None and allocation.is_up and allocation.release is ReleaseState.NONE
         return allocation if takes else None
 
     def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
-        """A job is in no inbox, and will not be: it waits again."""
+        """Return a job that is in no inbox and will not be; it waits for a new placement."""
         name = self.fleet.given.get(job.token) or (job.submission.name if job.submission is not None else "")
         self.fleet.forget([job.token])
         with self.tracker.lock:
@@ -194,7 +193,7 @@ class AllocationLauncher(Submitter):
         self.event_buffer.add({"event": "returned", "token": job.token, "location": name, "reason": reason})
 
     def _launched(self) -> list[tuple[Allocation, str, Order]]:
-        """The allocations that are asked for now, each noted, with its script and what had ordered it."""
+        """Register the allocations that are requested now, and return each with its script and its order."""
         if self.market().held is not None or self.letting_go:
             return []
         with self.tracker.lock:
@@ -220,9 +219,9 @@ class AllocationLauncher(Submitter):
         return allocation
 
     def drop(self, allocation: Allocation, cause: str | None, reason: Reason | None, *, refused: bool = False) -> None:
-        """Forget an allocation that is over, or was never there, and report that.
+        """Forget an allocation that is over or never existed, and report it as released.
 
-        :param refused: whether the batch system does not take it
+        :param refused: whether the batch system refuses it permanently
         """
         self.fleet.drop(allocation)
         if cause != "submit_rejected":
@@ -234,9 +233,9 @@ class AllocationLauncher(Submitter):
         self.interval.at_once()
 
     def release(self, reasons: Mapping[str, Reason]) -> None:
-        """Let allocations go: those that run when their jobs have ended, the others at once.
+        """Release allocations: a running one ends when its jobs have ended, a pending one at once.
 
-        :param reasons: why, by their names
+        :param reasons: by name
         """
         for name, reason in reasons.items():
             with self.tracker.lock:
@@ -248,20 +247,20 @@ class AllocationLauncher(Submitter):
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
-        """Let an allocation end when its running jobs have, at once when it waits in its queue."""
+        """Let an allocation end when its running jobs have ended, or at once if it is pending."""
         allocation.release = ReleaseState.WANTED if allocation.is_up else ReleaseState.ASKED
         if not allocation.is_up:
             self.tracker.cancel_natively(allocation.batch, self.system)
 
     def _unexplained(self) -> Reason | None:
-        """The allocation that has ended before it began, as long as it is being looked into."""
+        """Return the allocation that ended before it started, until the cause is determined; None: there is none."""
         for allocation in list(self.fleet.allocations.values()):
             is_explained = allocation.over or allocation.release is ReleaseState.ASKED
             if allocation.batch.gone_since is not None and allocation.ends_at is None and not is_explained:
                 return because("allocation_failed", allocation=allocation.name)
         return None
 
-    # -- what is done
+    # -- exchanging with the cluster
 
     def _exchange(
         self,
@@ -308,9 +307,9 @@ class AllocationLauncher(Submitter):
         self._read_placed(placed, put, moved)
 
     def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:
-        """The envelope with what its job takes of an allocation: the agent packs by the same numbers as the planner.
+        """Return the envelope with the resources that its job takes of an allocation, as the planner counts them.
 
-        Its times are by the clock of the agent's node.
+        Its times are converted to the clock of the agent's node.
         """
         node = replace(self.most, capacity=allocation.terms.capacity)
         sent = replace(envelope, resources=need(envelope.waiting(), node).resources)
@@ -319,7 +318,7 @@ class AllocationLauncher(Submitter):
     def _read_placed(self, placed: dict[str, str], put: CommandResult, moved: CommandResult) -> None:
         refused = frozenset(placed) if put.status else allocation_steps.refused(moved)
         if put.status is None or refused is None:
-            return  # they are looked for before anything else is done about them
+            return  # unknown whether they arrived: they are looked up before anything else is done about them
         self.fleet.doubtful -= placed.keys()
         for token in refused & placed.keys():
             if not put.status:
@@ -329,7 +328,7 @@ class AllocationLauncher(Submitter):
             raise TransportError(f"jobs could not be written to {self.folder.root}: {put.message}")
 
     def _read_launch(self, allocation: Allocation, answer: CommandResult, submitted: int) -> int:
-        """Read the answer to a submission; returns whether there is, or may be, one allocation more than so many."""
+        """Read the answer to a submission; return 1 if an allocation was, or may have been, submitted, else 0."""
         submission = allocation.submission
         refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind, submitted)
         queue = allocation_script.queue(allocation.terms)
@@ -350,10 +349,10 @@ class AllocationLauncher(Submitter):
         self.drop(allocation, "submit_rejected", reason, refused=for_good)
         return 0
 
-    # -- what is reported
+    # -- reporting
 
     def queue_reason(self, allocation: Allocation) -> Reason | None:
-        """What an allocation waits for in its queue; None: it does not, or nothing was said of it."""
+        """Return why an allocation waits in its queue; None: it does not, or the batch system has not reported it."""
         native = allocation.batch.native
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
@@ -366,8 +365,8 @@ class AllocationLauncher(Submitter):
 
 
 def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[ObservedLocation]:
-    """The allocations that were asked for and are not forgotten, and those that are about to be."""
-    with fleet.tracker.lock:  # an order becomes an allocation under the same
+    """Return the requested allocations that are not forgotten, and the orders that are about to be requested."""
+    with fleet.tracker.lock:  # orders become allocations under the same lock
         known, allocations, orders = fleet.known(), list(fleet.allocations.values()), launcher.ordered()
     held = launcher.market().held
     there = [
@@ -386,9 +385,9 @@ def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> li
 
 
 def seen_order(order: Order, held: Reason | None) -> ObservedLocation:
-    """What is about to be asked for.
+    """Return an order that is about to be requested, as a location.
 
-    :param held: why it is not yet
+    :param held: why it is not requested yet
     """
     launch = order.launch
     there = allocation_location(order.name, launch.capacity, launch.kind, time.time() + launch.seconds)
@@ -397,7 +396,6 @@ def seen_order(order: Order, held: Reason | None) -> ObservedLocation:
 
 
 def location_state(allocation: Allocation) -> LocationState:
-    """What an allocation can do now."""
     if allocation.release is not ReleaseState.NONE:
         return LocationState.DRAINING
     if allocation.is_pending:
@@ -406,11 +404,11 @@ def location_state(allocation: Allocation) -> LocationState:
 
 
 def last_moment(allocation: Allocation) -> float:
-    """When it takes no jobs any more, epoch seconds; of one that has not begun: if it began now."""
+    """Return when an allocation stops accepting jobs, epoch seconds; one that has not started: as if it started now."""
     left = allocation.terms.seconds if allocation.ends_at is None else allocation.ends_at - time.monotonic()
     return time.time() + left
 
 
 def allocation_location(name: str, capacity: Resources, kind: str, ends_at: float) -> Location:
-    """An allocation as placement sees it; its end is rounded, or it would be another location at each look."""
+    """Return an allocation as placement sees it. Its end is rounded, so that each poll gives the same location."""
     return Location(name, capacity, instance_type=kind, ends_at=float(round(ends_at)))

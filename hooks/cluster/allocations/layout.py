@@ -1,8 +1,8 @@
-"""The folder of an allocation on a cluster, and what its agent gets: the one place that has the names in it.
+"""The folder of an allocation on a cluster, and the terms that its agent gets: the one place that knows the file names.
 
-It holds the spool of the allocation's node agent, its script, what the batch system answered, and what it has printed.
-Beside the folders of all allocations lie the claims: a process that starts a job makes the claim of its token first, so
-of two agents that have been given the same job one starts it.
+The folder contains the spool of the allocation's node agent, its script, the batch system's answer, and its output. The
+claims are next to the folders of all allocations: a process must claim a job's token before it starts the job, so if
+two agents have got the same job, only one starts it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lading.hooks.files.safe_files import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.resources import Resources
 
-# What is larger is no claim, and no terms of an allocation.
+# Larger files are not claims or terms.
 MOST_CLAIM_BYTES = 2**16
 MOST_TERMS_BYTES = 2**20
-# How often an agent writes how much of its time is left, seconds: what is read may be that old.
+# Seconds between an agent's reports of its remaining time, so a report can be that old.
 SECONDS_BETWEEN_REPORTS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationTerms:
-    """What an allocation is for, in ``terms.json``: written before it is submitted, read by its agent.
+    """The terms of an allocation, in ``terms.json``: written before it is submitted, read by its agent.
 
-    :param capacity: what its jobs can use together
-    :param seconds: that it has for jobs, from the start of its agent
-    :param unlimited: seconds that are left when a job without a time limit begins, at least
-    :param idle: seconds after which it ends when nothing has run
+    :param capacity: shared by its jobs
+    :param seconds: for jobs, from the start of its agent
+    :param unlimited: minimum of remaining seconds for which a job without a time limit is started
+    :param idle: seconds without a running job after which it ends
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param kind: which jobs may use it
-    :param scratch: the folder in which each job has one of its own; empty: the node's folder for temporary files
-    :param keep_failed: seconds for which that of a failed job is kept
+    :param kind: determines which jobs can use it
+    :param scratch: folder with a sub-folder for each job; empty: the node's folder for temporary files
+    :param keep_failed: seconds for which the scratch folder of a failed job is kept
     """
 
     capacity: Resources
@@ -49,13 +49,12 @@ class AllocationTerms:
     keep_failed: float = 0.0
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> AllocationTerms:
         """:raises ValueError: the text is damaged"""
-        # A node that only names its folder need not know how they look.
+        # Imported here, since a process on a node that only needs the folder names does not need the models.
         from lading.hooks.files.json_model import checked, parsed
         from lading.hooks.spool.events import TermsFile
 
@@ -66,9 +65,9 @@ class AllocationTerms:
 
 @dataclass(frozen=True, slots=True)
 class AllocationFolder:
-    """The paths of one allocation, as text, for most of them are not on this machine.
+    """The paths of one allocation, as text because most of them are not on this machine.
 
-    :param name: that of its batch job
+    :param name: of its batch job
     """
 
     cluster: ClusterFolder
@@ -76,7 +75,7 @@ class AllocationFolder:
 
     @property
     def relative(self) -> str:
-        """To the cluster's folder."""
+        """Relative to the cluster's folder."""
         return f"allocations/{checked(self.name)}"
 
     @property
@@ -89,7 +88,7 @@ class AllocationFolder:
 
     @property
     def closed(self) -> str:
-        """The name of the inbox when the agent takes nothing more; a process that writes there notices it."""
+        """The name that the agent gives its inbox when it stops accepting jobs, so that later writes to it fail."""
         return f"{self.spool}/closed"
 
     @property
@@ -98,17 +97,16 @@ class AllocationFolder:
 
     @property
     def taken(self) -> str:
-        """Made by the first process of the batch job; a second one, if it is being restarted, ends."""
+        """Created by the first process of the batch job; if that is restarted, the second process exits."""
         return f"{self.root}/taken"
 
     @property
     def up(self) -> str:
-        """Written by the agent when it takes jobs: where it is, and when it will not any more."""
+        """Written by the agent when it starts to accept jobs: its host, and how long it accepts them."""
         return f"{self.root}/up.json"
 
     @property
     def output(self) -> str:
-        """What the batch job has printed."""
         return f"{self.root}/output"
 
     @property
@@ -117,25 +115,24 @@ class AllocationFolder:
 
 
 def claims(cluster: ClusterFolder) -> str:
-    """The folder of the claims."""
     return f"{cluster.root}/claims"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who has begun a job, and where its log is.
+    """The claim of a job: which allocation has started it, and where its log is.
 
-    :param allocation: its name
-    :param log_path: of the task's log, relative to Airflow's folder of logs; empty: it has none
+    :param allocation: name
+    :param log_path: of the task's log, relative to Airflow's log folder; empty: it has none
     """
 
     allocation: str
     log_path: str
 
     def make(self, folder: Path, token: str) -> bool:
-        """Claim a job; False: another allocation has.
+        """Claim a job; return False if another allocation has claimed it.
 
-        :raises OSError: neither is known
+        :raises OSError: the result is unknown
         """
         path = folder / checked(token)
         part = folder / f".{token}.{self.allocation}"
@@ -151,9 +148,9 @@ class Claim:
         return True
 
     def drop(self, folder: Path, token: str) -> None:
-        """Release the claim of a job that was not begun; another allocation's stays.
+        """Release the claim of a job that was not started; another allocation's claim stays.
 
-        :raises OSError: it may still be there
+        :raises OSError: the claim may still exist
         """
         path = folder / checked(token)
         with contextlib.suppress(FileNotFoundError):
@@ -167,6 +164,5 @@ class Claim:
 
     @classmethod
     def from_line(cls, line: str) -> Claim:
-        """The claim that a file holds."""
         allocation, _, log_path = line.rstrip("\n").partition("\t")
         return cls(allocation, log_path)

@@ -1,7 +1,7 @@
-"""The rounds of a site on which tasks are packed into allocations, each of which a node agent fills.
+"""The rounds of a site where tasks are packed into allocations, each of which is filled by a node agent.
 
-An envelope lies in one inbox at a time: it is given to another allocation after it was taken out of the first, or when
-that one is over. Should a job reach two of them all the same, the first agent that claims it starts it.
+An envelope is in only one inbox at a time: it is given to another allocation after it was taken out of the first one,
+or once that one is over. If a job reaches two of them nevertheless, the first agent that claims it starts it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# While jobs wait for an allocation that waits in its queue, there are so many seconds between two looks at most.
+# Maximum seconds between two polls while jobs wait for a pending allocation.
 SECONDS_WHILE_AWAITED = 15
-# How old what is read of an agent's time may be, seconds.
+# Maximum age, in seconds, of the remaining time that an agent reports.
 LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
-# The folder of a trial is removed by so many attempts, one a second.
+# Maximum number of attempts to remove the folder of a trial, one per second.
 MOST_REMOVALS = 5
 
 
 @dataclass(slots=True, kw_only=True)
 class _Look(ClusterLook):
-    """One look at the cluster.
+    """One poll of the cluster.
 
-    :param back: the jobs to be taken out of inboxes: the allocation of each, by token
-    :param gone: the allocations that may have ended, with those of their jobs that had begun
-    :param new: those whose agents have not said that they have begun
+    :param back: jobs to be taken out of inboxes: the allocation of each, by token
+    :param gone: allocations that may have ended, with those of their jobs that had started
+    :param new: allocations whose agents have not reported their start
     """
 
     back: dict[str, str]
@@ -57,14 +57,14 @@ class _Look(ClusterLook):
 
 
 class AllocationMode(ClusterPoller):
-    """The state of a site of allocations."""
+    """The state of a site with allocations."""
 
     def _set_up(self, api: str) -> None:
         self.fleet = AllocationFleet(self.tracker)
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = InboxRecall(self.fleet, self._let_wait)
-        # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
+        # By token: reasons of cancelled jobs, and log paths of jobs about which nothing else is known.
         self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
 
@@ -78,11 +78,11 @@ class AllocationMode(ClusterPoller):
         )
 
     def seen(self) -> list[ObservedLocation]:
-        """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
+        """Return the requested allocations that are not forgotten, and the orders that are about to be requested."""
         return seen_allocations(self.fleet, self.submitter)
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
-        # What is taken back ends in Airflow, if it has not begun; else it is asked again.
+        # A job that is being taken back ends in Airflow if it has not started; otherwise the request is repeated.
         return super().ask_to_cancel(
             {token: reason for token, reason in reasons.items() if token not in self.recall.asked}
         )
@@ -107,7 +107,7 @@ class AllocationMode(ClusterPoller):
         ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
         if ids:
             self.transport.run([self.system.cancel(ids)])
-        for _ in range(MOST_REMOVALS - 1):  # an agent that is about to end may still write there
+        for _ in range(MOST_REMOVALS - 1):  # an agent that is shutting down may still write there
             with contextlib.suppress(OSError):
                 super().remove()
                 return
@@ -119,7 +119,7 @@ class AllocationMode(ClusterPoller):
         left = remote_steps.loaded(answer)
         for listed in left.allocations.values():
             if listed.terms is None:
-                log.error("what allocation %s is for cannot be read; it is left alone", listed.name)
+                log.error("the terms of allocation %s cannot be read; it is left alone", listed.name)
                 continue
             id = self._submitted_id(listed.name, listed.answer)
             allocation = Allocation.from_terms(AllocationFolder(self.folder, listed.name), listed.terms, id)
@@ -132,13 +132,13 @@ class AllocationMode(ClusterPoller):
                     self.tracker.jobs.setdefault(token, job)
                     self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
-        for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
+        for token, claim in left.claims.items():  # claims of jobs whose end has not been read yet, or that are over
             if token not in self.tracker.jobs:
                 self._paths[token] = claim.log_path
         self.logs.keep({*self.tracker.jobs, *left.claims})
         self.user = left.user
 
-    # -- looking
+    # -- polling
 
     def _has_errands(self) -> bool:
         return super()._has_errands() or bool(self.recall.asked)
@@ -153,7 +153,7 @@ class AllocationMode(ClusterPoller):
             raise
         self._slow_down()
         for name, files in events.items():
-            self._reading = self.fleet.allocations[name]  # none is dropped before
+            self._reading = self.fleet.allocations[name]  # allocations are only dropped below
             self._read_events(files)
         if all(len(files) < Events.most for files in events.values()):
             self._events_read_at = look.asked_at
@@ -172,7 +172,7 @@ class AllocationMode(ClusterPoller):
         self.post_mortem.conclude_hopeless()
 
     def _read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
-        """Take in which agents have started, and until when they will run."""
+        """Read which agents have started, and how long they will run."""
         contents = _begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
@@ -194,22 +194,21 @@ class AllocationMode(ClusterPoller):
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
         allocation = self.fleet.of_job(job)
         assert allocation is not None
-        # Until its agent was to end, that may still run.
+        # Until the announced end of its agent, it may still be running.
         may_run = allocation.ends_at is not None and asked_at < allocation.ends_at
         self._see(job, native, asked_at, may_run=may_run)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and job.gone_since is None
-        if native is not None and (job.is_hopeless or unwanted):  # or it was cancelled without success
+        if native is not None and (job.is_hopeless or unwanted):  # unwanted: its cancellation had no effect
             self.tracker.press(job, self.system)
 
     def _slow_down(self) -> None:
-        """Know when the next look is due: a node that comes out of its queue should not wait for its jobs for long."""
+        """Set the poll interval. While an allocation is pending it stays short, so that its node soon gets its jobs."""
         awaited = any(each.is_pending for each in self.fleet.allocations.values())
         longest = self.config.max_poll_interval
         self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
         self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 
     def _prepare(self) -> _Look:
-        """What is asked and done in one look."""
         allocations, gone = list(self.fleet.allocations.values()), self.post_mortem.gone()
         look = _Look(
             back=self.recall.choose(),
@@ -230,10 +229,10 @@ class AllocationMode(ClusterPoller):
             look.steps["remains"] = look.remains = self.post_mortem.question(gone)
         return look
 
-    # -- what the answers say
+    # -- reading the answers
 
     def _events(self, look: _Look, answers: Mapping[str, CommandResult]) -> dict[str, dict[str, bytes]]:
-        """The files of events of each allocation, by their names in the cluster's folder."""
+        """Return the event files of each allocation, by their paths relative to the cluster's folder."""
         found = {}
         for key, step in look.steps.items():
             if isinstance(step, Events):
@@ -278,16 +277,16 @@ class AllocationMode(ClusterPoller):
         return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
     def _let_wait(self, job: TrackedBatchJob) -> None:
-        """A job is in no inbox any more."""
+        """Let a job that is in no inbox any more wait again, or report it as cancelled if that was requested."""
         if job.token in self._cancelled:
             self._conclude(job, end_event.not_begun(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
             self.submitter.give_back_job(job, because("not_started_there"))
 
-    # -- the ends
+    # -- removing allocations
 
     def _tidy(self, allocation: Allocation, events: Mapping[str, bytes] | None) -> None:
-        """Remove an allocation that is over when nothing of it is needed any more."""
+        """Remove an allocation that is over once two polls in a row found no news and no unfinished jobs of it."""
         if allocation.end is None or events is None:
             return
         allocation.rest = 0 if events else allocation.rest + 1
@@ -335,18 +334,17 @@ class AllocationMode(ClusterPoller):
 
 
 def _begun_question(allocations: Sequence[Allocation]) -> Parts:
-    """The question whether the agents of allocations have begun."""
     return Parts([FilePart(each.folder.up) for each in allocations])
 
 
-# What is taken out of inboxes: nothing will start it there, or it is wanted back.
+# Jobs are taken out of inboxes if nothing will start them there, or if they are asked back.
 
-# In one look so many jobs are taken out of inboxes.
+# Maximum number of jobs taken out of inboxes in one poll.
 MOST_TAKEN_BACK = 1000
 
 
 class InboxRecall:
-    """The jobs that are to leave their inboxes.
+    """Takes jobs out of their inboxes.
 
     :param let_wait: called with each job that is in no inbox any more
     """
@@ -355,10 +353,10 @@ class InboxRecall:
         self.fleet = fleet
         self.let_wait = let_wait
         self.asked: dict[str, str] = {}
-        """The allocation of each job that is wanted back, by token."""
+        """The allocation of each job that was asked back, by token."""
 
     def ask(self, tokens: Mapping[str, Sequence[str]]) -> bool:
-        """Take jobs back in the next round; returns whether there is anything new in that.
+        """Take jobs back in the next round; return whether any request is new.
 
         :param tokens: by allocation
         """
@@ -370,15 +368,14 @@ class InboxRecall:
         return bool(new)
 
     def ask_for_all(self) -> None:
-        """Take back all that has not begun."""
         self.asked |= {job.token: allocation.name for allocation, job in self.fleet.jobs() if not job.started}
 
     def choose(self) -> dict[str, str]:
-        """The jobs that leave their inbox in this look: the allocation of each, by token."""
+        """Return the jobs to take out of their inboxes in this poll: the allocation of each, by token."""
         placed = {job.token: allocation for allocation, job in self.fleet.jobs() if not job.started}
         back = {token: each.name for token, each in placed.items() if each.ends or token in self.fleet.doubtful}
         for job in list(self.fleet.tracker.waiting()):
-            if job.token in self.asked:  # it is in no inbox yet
+            if job.token in self.asked:  # it is not in an inbox yet
                 self.let_wait(job)
         with self.fleet.tracker.lock:
             self.asked = {token: name for token, name in self.asked.items() if token in placed}
@@ -386,9 +383,9 @@ class InboxRecall:
         return dict(list(back.items())[:MOST_TAKEN_BACK])
 
     def read(self, chosen: Mapping[str, str], gone: Mapping[str, object], answer: CommandResult | None) -> None:
-        """See which of the chosen jobs are in no inbox any more.
+        """Determine which of the chosen jobs are in no inbox any more.
 
-        :param gone: the allocations that may have ended
+        :param gone: allocations that may have ended
         :param answer: None: nothing was taken back
         """
         found = {} if answer is None else remote_steps.taken_back(answer)

@@ -1,10 +1,12 @@
-"""The allocations of a cluster that have gone: how the jobs have ended that ran in them.
+"""Find out how the allocations of a cluster that have gone, and the jobs in them, ended.
+
+How incomplete evidence is interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| gone, and nothing known of a job in it | nothing; after ``lost_after`` ``lost`` | for good |
-| a strange state | runs while its agent may; then the same, and it is cancelled | a known state |
-| never launched, and still shown | nothing | it is gone, then another one is asked for |
+| gone, and nothing known about a job in it | nothing; after ``lost_after``: ``lost`` | final |
+| a strange state | running until its agent's time is over; then as above, and it is cancelled | a known state |
+| never launched, and still listed | nothing | it is gone, then another one is requested |
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
-# In one look so many jobs of an allocation that has gone are looked into.
+# Maximum number of jobs of one gone allocation that are examined in one poll.
 MOST_VERDICTS = 200
 
 
 class AllocationPostMortem(ClusterPart):
-    """What is concluded of allocations that have gone, and of the jobs that ran in them.
+    """Decides how allocations that have gone ended, and the jobs that ran in them.
 
-    :param submitter: learns of allocations that have ended before they could run a job
-    :param conclude: reports the end of a job: the job, the event, the file in which the event came
+    :param submitter: is told about allocations that ended before they could run a job
+    :param conclude: reports the end of a job: the job, the event, the file that contained the event
     """
 
     def __init__(
@@ -51,12 +53,12 @@ class AllocationPostMortem(ClusterPart):
         self.conclude = conclude
 
     def gone(self) -> dict[str, list[TrackedBatchJob]]:
-        """The allocations that may have ended, each with its jobs that had begun and whose end was not reported."""
+        """Return the allocations that may have ended, each with its started jobs whose end has not been reported."""
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
 
     def question(self, gone: Mapping[str, Sequence[TrackedBatchJob]]) -> Parts:
-        """What allocations that have gone have printed, and what their jobs have left."""
+        """Return the step that reads the output of gone allocations, and what their jobs have left."""
         return Parts(list(self._remains(gone)), 2**16)
 
     def judge(
@@ -69,8 +71,8 @@ class AllocationPostMortem(ClusterPart):
         """Report the end of jobs whose allocation has gone, as far as it is known how they ended.
 
         :param contents: the answer to :meth:`question`
-        :param accounts: what the accounting says
-        :param known: what the batch system says now; those of which it says nothing are left as they are
+        :param accounts: the accounting's report
+        :param known: the batch system's report of this poll; allocations about which it says nothing are left alone
         """
         left = iter(contents)
         for name, jobs in gone.items():
@@ -113,14 +115,14 @@ class AllocationPostMortem(ClusterPart):
         own = job.own or (job.dated(events.of_sentinel(sentinel, cause)) if sentinel is not None else None)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
-            native = None  # it was over before its allocation was: how that has ended is not how it has
+            native = None  # the job ended before its allocation, so how the allocation ended does not matter
         facts = replace(self.evidence(native, own, gone_since, output), cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, own, allocation=allocation.name)
         if event is not None:
             self.conclude(job, event, job.own_file)
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
-        """An allocation is over, and all that can be known of that is known."""
+        """Note that an allocation is over, once the end of all of its jobs is known."""
         if self._begun(allocation):
             return
         if native is None and allocation.batch.native is not None and allocation.batch.native.strange:
@@ -145,7 +147,7 @@ class AllocationPostMortem(ClusterPart):
             self.submitter.has_failed(allocation, event["reason"])
 
     def conclude_hopeless(self) -> None:
-        """Report the end of jobs that were killed in an allocation that lives, and of those that are nowhere."""
+        """Report the end of jobs that were killed in a running allocation, and of those that are nowhere."""
         now = time.monotonic()
         for allocation, job in list(self.fleet.jobs()):
             if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
@@ -157,7 +159,7 @@ class AllocationPostMortem(ClusterPart):
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:
-        """Report the end of a job of which nothing more can be known."""
+        """Report the end of a job about which nothing more can be learned."""
         facts = Evidence(native=native, cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, job.own, started=job.started)
         assert event is not None
@@ -169,6 +171,5 @@ class AllocationPostMortem(ClusterPart):
 
 
 def _native(batch: TrackedBatchJob, accounts: Statuses) -> NativeJob | None:
-    """What is known of a batch job that has gone, from the batch system or from its accounting."""
     account = None if batch.is_hopeless else batch.found_in(accounts)
     return account if account is not None and is_unclear(batch.native) else batch.end_seen

@@ -1,4 +1,4 @@
-"""What is asked of a cluster about allocations: the shell texts, and what they answer. Pure."""
+"""Shell commands about allocations on a cluster, and parsers of their output. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.steps import GetAll, RunCommand
 
-# Envelopes lie here on their way into the inboxes; what a controller has left there was given to no agent.
+# Folders for envelopes on their way into inboxes. If a controller left them there, no agent got them.
 GIVEN, RENEWED = "given-", "renewed-"
-# The last line of an answer that is whole.
+# Last line of a complete answer.
 END = "."
-# Where the log of a job is, in its envelope.
+# The path of a job's log in its envelope.
 LOG_PATH = shlex.quote('"log_path": *"[^"]*"')
-# Where it reads its Dags, likewise.
+# The folder of its Dags in its envelope.
 DAGS = shlex.quote('"dags": *"[^"]*"')
 
 
 @dataclass(frozen=True)
 class Events(GetAll):
-    """Read the events of an allocation; there are none as long as its agent has not begun."""
+    """Read the events of an allocation; there are none before its agent has started."""
 
     def text(self, marker: str, timeout: int) -> str:
         return f"if [ -d {shlex.quote(self.folder)} ]; then {super().text(marker, timeout)}; else echo :; fi"
@@ -37,12 +37,12 @@ class Events(GetAll):
 
 @dataclass(slots=True)
 class ListedAllocation:
-    """An allocation as it lies on the cluster.
+    """An allocation as found on the cluster.
 
     :param terms: None: they cannot be read
-    :param answer: what the batch system said; None: it was not accepted, or that is not known
-    :param waiting: the jobs that it has been given and that have not begun
-    :param begun: those that have
+    :param answer: of the batch system; None: the submission was not accepted, or its outcome is unknown
+    :param waiting: jobs that it was given and that have not started
+    :param begun: jobs that have started
     """
 
     name: str
@@ -56,9 +56,9 @@ class ListedAllocation:
 class EarlierJobs:
     """What an earlier controller has left.
 
-    :param user: the name of the user
-    :param log_paths: of the jobs that have not begun, by token
-    :param bundles: the hashes of what they read their Dags from, by token
+    :param user: name of the user
+    :param log_paths: log paths of the jobs that have not started, by token
+    :param bundles: hashes of their Dag bundles, by token
     """
 
     user: str
@@ -69,9 +69,9 @@ class EarlierJobs:
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
-    """Make the folders where they are missing, and print what is in them; agents that were to drain take jobs again.
+    """Return a step that creates missing folders and prints their content. It also cancels requests to drain agents.
 
-    :param owner: whose the folder is to be; None: any deployment's
+    :param owner: who is to own the folder; None: any deployment
     """
     root = shlex.quote(folder.root)
     return RunCommand(
@@ -95,9 +95,9 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
 
 
 def loaded(answer: CommandResult) -> EarlierJobs:
-    """What that says.
+    """Parse the output of :func:`load`.
 
-    :raises TransportError: the folders could not be made, or the answer is cut
+    :raises TransportError: the folders could not be created, or the answer is truncated
     """
     lines = _whole(answer)
     if not lines or not lines[0].startswith("user\t"):
@@ -108,7 +108,7 @@ def loaded(answer: CommandResult) -> EarlierJobs:
         key, _, value = line.partition("\t")
         if key == "allocation":
             found = ListedAllocation(_last(value))
-            if TOKEN.fullmatch(found.name):  # else it is nothing that a controller has made
+            if TOKEN.fullmatch(found.name):  # otherwise, no controller has created it
                 left.allocations[found.name] = found
         elif key == "terms":
             found.terms = _terms(value)
@@ -131,10 +131,10 @@ def loaded(answer: CommandResult) -> EarlierJobs:
 
 
 def place(names: Sequence[str], folder: ClusterFolder) -> RunCommand:
-    """Move envelopes into the inboxes of allocations; those that an allocation does not take any more are named.
+    """Return a step that moves envelopes into the inboxes of allocations, and prints those that were refused.
 
-    :param names: what holds them in ``incoming``, for each allocation in a folder of its name; with :data:`RENEWED` in
-        front it holds those that only replace others
+    :param names: source folders in ``incoming``, with a sub-folder for each allocation; those that start with
+        :data:`RENEWED` hold envelopes that only replace others
     """
     return RunCommand(
         f"cd -- {shlex.quote(folder.root)}/incoming || exit\n"
@@ -150,18 +150,18 @@ def place(names: Sequence[str], folder: ClusterFolder) -> RunCommand:
 
 
 def refused(answer: CommandResult) -> frozenset[str] | None:
-    """The tokens that were not placed; None: that is not known."""
+    """Return the tokens that were refused; None: unknown."""
     lines = _whole(answer)
     return None if lines is None else frozenset(_last(line).removesuffix(".json") for line in lines)
 
 
 def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> RunCommand:
-    """Take jobs out of inboxes again; print of each whether it is out, or has begun, or is not there.
+    """Return a step that takes jobs out of inboxes, and prints for each: removed, begun or absent.
 
-    The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
+    It also removes the claim of an allocation that has not started the job, since no other one could start it then.
 
     :param jobs: the allocation of each, by token
-    :param over: the allocations whose agent has ended: what it was about to start is taken back, too
+    :param over: allocations whose agent has exited; jobs that it was about to start are taken back, too
     """
     message = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
     ended = "|".join(checked(name) for name in over) or "-"
@@ -179,23 +179,23 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
 
 
 def taken_back(answer: CommandResult) -> dict[str, str]:
-    """By token, ``removed``, ``begun`` or ``absent``; empty where that is not known."""
+    """Return ``removed``, ``begun`` or ``absent`` by token; empty if the result is unknown."""
     return parse_fates(_whole(answer) or [])
 
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:
-    """What an agent has written when it began; None: it has not, or not all of it is to be seen yet."""
+    """Parse what an agent has written on its start; None: it has not started, or the file is incomplete so far."""
     return events.remains(events.UpFile, content)
 
 
 def _whole(answer: CommandResult) -> list[str] | None:
-    """The lines of an answer before its last one; None: it is cut."""
+    """Return the lines of an answer before its last one; None: it is truncated."""
     lines = [line for line in answer.lines if line]
     return lines[:-1] if answer.status == 0 and lines[-1:] == [END] else None
 
 
 def _value(name: str, pair: str) -> str:
-    """What such a pair of JSON says."""
+    """Return the value of a JSON name-value pair; empty if it is damaged."""
     try:
         found = json.loads(f"{{{pair}}}").get(name, "")
     except ValueError:
@@ -204,7 +204,6 @@ def _value(name: str, pair: str) -> str:
 
 
 def _tokens(name: str) -> list[str]:
-    """The token that a name is, if it is one."""
     return [name] if TOKEN.fullmatch(name) else []
 
 

@@ -1,4 +1,4 @@
-"""What an allocation is asked for: how large, for how long, and its script."""
+"""The request of an allocation: its size, its duration, and its script."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lading.scheduling.resources import Layout, Resources
 
 
 def market(config: ClusterConfig, longest: int | None = None) -> Market:
-    """What can be launched at a site.
+    """Return what can be launched at a site.
 
-    :param longest: for how many seconds a job of its queue may run; None: for any time, or that is not known
+    :param longest: maximum run time of a job in its queue, in seconds; None: unlimited or unknown
     """
     most = config.allocation_time if longest is None else min(config.allocation_time, longest)
     seconds = max(1, most - reserve(config))
@@ -31,7 +31,7 @@ def market(config: ClusterConfig, longest: int | None = None) -> Market:
         ),
         config.added_memory,
         seconds,
-        # Half of it: who gives no limit should have some time for certain, and the nodes should not stand idle for it.
+        # Half of it: a job without a limit needs some guaranteed time, but nodes should not be left idle for it.
         seconds / 2,
         min(config.max_allocations, config.max_submitted or config.max_allocations),
         config.whole_node is not None,
@@ -45,12 +45,11 @@ def market(config: ClusterConfig, longest: int | None = None) -> Market:
 
 
 def reserve(config: ClusterConfig) -> int:
-    """Seconds at the end of an allocation in which jobs end and their logs are completed."""
+    """Return the seconds at the end of an allocation that are reserved to end jobs and complete their logs."""
     return config.kill_grace + TIME_TO_REPORT
 
 
 def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
-    """What the agent of an allocation gets."""
     unlimited = market(config).unlimited
     return AllocationTerms(
         launch.capacity,
@@ -65,7 +64,7 @@ def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
 
 
 def queue(terms: AllocationTerms) -> str | None:
-    """The queue of an allocation; None: that of the site."""
+    """Return the queue of an allocation; None: the site's queue."""
     found: str | None = json.loads(terms.kind)[0]
     return found
 
@@ -80,10 +79,11 @@ class AllocationWriter(ScriptWriter):
         excluded: Sequence[str] = (),
         longest: Callable[[str, Collection[str]], int | None] = lambda queue, native: None,
     ) -> str:
-        """The script of an allocation.
+        """Return the script of an allocation.
 
-        :param excluded: the nodes on which it should not run
-        :param longest: for how many seconds a job of a queue with such native directives may run; None: for any time
+        :param excluded: nodes on which it must not run
+        :param longest: returns the maximum run time, in seconds, of a job with a queue and native directives; None:
+            unlimited
         """
         _, native = json.loads(terms.kind)
         capacity = terms.capacity
@@ -106,9 +106,9 @@ class AllocationWriter(ScriptWriter):
         return self.script(folder.name, 1, shape, folder.root, shlex.quote(folder.output), last, excluded)
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
-        """The script of the allocation that would be asked for if a task waited alone, to be shown.
+        """Return the script of the allocation that would be requested for a single waiting task, for display.
 
-        :raises ValueError: no allocation can hold it
+        :raises ValueError: no allocation can hold the task
         """
         most = market(self.config)
         found = decide([need(envelope.waiting(), most)], (), most, now=math.inf)

@@ -1,4 +1,4 @@
-"""What ``airflow lading check`` finds out about a cluster, before a task does.
+"""The checks of ``airflow lading check`` on a cluster, which find faults before a task does.
 
-Nothing here changes anything at the cluster, but for the trial job.
+Nothing here changes anything on the cluster, except for the trial job.
 """

@@ -1,4 +1,4 @@
-"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to fix."""
+"""The checks that ``airflow lading check`` makes on a cluster before the trial job: each finding says what to fix."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lading.hooks.ssh.transport import Transport
 from lading.scheduling.location import has_other_limits
 from lading.scheduling.text.units import format_memory, format_time
 
-# A large Airflow on a slow file server is imported within this, seconds.
+# Seconds in which even a large Airflow on a slow file server can be imported.
 IMPORT_SECONDS = 120
-# A Git bundle may have to be cloned, seconds.
+# Seconds for a Dag bundle, since a Git bundle may have to be cloned.
 BUNDLE_SECONDS = 120.0
-# Said of a tunnel into which this side cannot look.
+# Warning about a tunnel that leads to a complete API server.
 _EXPOSED = (
-    "the users of the login node reach the whole API server through it, logins included: run one of its own for tasks, "
-    'airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'
+    "the users of the login node reach the whole API server through it, including logins: run a separate one for "
+    'tasks, airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'
 )
 VERSIONS = """\
 from importlib.metadata import version
@@ -45,10 +45,10 @@ print(VERSION, version('apache-airflow-task-sdk'))"""
 def cluster_checks(
     config: ClusterConfig, system: BatchSystem, transport: Transport, api: str, owner: Owner
 ) -> Iterator[Check]:
-    """Connection, commands, folder, Python and Airflow's API, as far as each can be reached by way of those before it.
+    """Check connection, batch system, nodes, folder, Python, Airflow's API and Dags, as far as each can be reached.
 
     :param api: URL of Airflow's execution API
-    :param owner: the deployment of which this machine is a part
+    :param owner: the deployment of this machine
     """
     user, folder, owned, python = transport.exchange(
         [
@@ -96,7 +96,9 @@ def _tools(query: StatusQuery, answer: CommandResult) -> Check:
     try:
         jobs = query.read(answer).jobs
     except CouldNotAsk as error:
-        text = f"{error.message}; are the commands of {system.name} in the PATH of a session without terminal? Else set"
+        text = (
+            f"{error.message}; are the commands of {system.name} in the PATH of a session without terminal? If not, set"
+        )
         return Check("batch system", False, f'{text} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
     living = sum(job.state != "ended" for job in jobs)
     return Check("batch system", True, f"{system.name} answers; {living} jobs of this user wait or run")
@@ -104,8 +106,8 @@ def _tools(query: StatusQuery, answer: CommandResult) -> Check:
 
 def _python(config: ClusterConfig, answer: CommandResult) -> Check:
     if answer.status != 0:
-        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there"
-        return Check("python", False, f'{text}, or name another one: python = "/apps/airflow/bin/python"')
+        text = f"{config.python} lacks Lading or the Task SDK: {answer.message}; install them there"
+        return Check("python", False, f'{text}, or set another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
     here = [VERSION, _version("apache-airflow-task-sdk")]
     if there != here:
@@ -120,10 +122,10 @@ def _python(config: ClusterConfig, answer: CommandResult) -> Check:
 
 
 def _api(config: ClusterConfig, transport: Transport, api: str) -> Check:
-    """Whether the API answers on the login node, as a task there would ask it."""
+    """Check that the API answers on the login node, called in the same way as by a task."""
     if config.api == "url":
         return _api_answer(config, transport, api, ClusterFolder(config.work_dir))
-    # Not the controller's file, which says where its own tunnel is: that is used where it stands.
+    # A file of its own: the controller's file says where the controller's tunnel is, which is used if it exists.
     folder = ClusterFolder(f"{config.work_dir}/lading-check-{uuid.uuid4().hex}")
     shared = ClusterFolder(config.work_dir).api_address
     tunnel = config.tunnel(transport, api, folder.api_address, shared)
@@ -143,15 +145,15 @@ def _api_answer(config: ClusterConfig, transport: Transport, api: str, folder: C
     command = shlex.join([config.python, "-m", "lading.executors.agent.tasks.probe", "--shown"])
     option = f"export {address.OPTION}=api_url"
     script = "\n".join(["cd /", *api_environment(config, folder, api), option, f"exec {command}"])
-    # On standard input, for `setup` may hold what others must not see among the processes.
+    # On standard input, because `setup` may contain secrets that must not appear in the process list.
     run = RunCommand([SHELL, "-c", 'eval "$(cat)"'], stdin=script.encode(), limit=IMPORT_SECONDS)
     (answer,) = transport.exchange([run], timeout=IMPORT_SECONDS)
     if answer.status == 0 and way and answer.stdout.split()[-1:] == ["all"]:
         return Check("api", True, f"Airflow's API at {api} answers the login node{way}; {_EXPOSED}", warns=True)
     if answer.status == 0:
         return Check("api", True, f"Airflow's API at {api} answers the login node{way}")
-    hint = "" if way else '; where nodes reach nothing but the login node: api = "tunnel"'
-    return Check("api", False, f"asked on the login node{way}: {answer.message}{hint}")
+    hint = "" if way else '; if nodes can only reach the login node, set api = "tunnel"'
+    return Check("api", False, f"called from the login node{way}: {answer.message}{hint}")
 
 
 def _version(package: str) -> str:
@@ -162,11 +164,10 @@ def _version(package: str) -> str:
 
 
 def _bundles(config: ClusterConfig) -> Iterator[Check]:
-    """Whether the Dag bundles of this machine can be sent to the site."""
     bundles = DagBundles(config.max_bundle_size)
     try:
         names = bundles.source.names()
-    except Exception as error:  # Airflow's configuration may be wrong in many ways
+    except Exception as error:  # Airflow's configuration can be wrong in many ways
         yield Check("dags", False, f"[dag_processor] dag_bundle_config_list cannot be read: {error}")
         return
     for name in names:
@@ -178,11 +179,11 @@ def _bundles(config: ClusterConfig) -> Iterator[Check]:
             yield Check("dags", True, f"bundle {name!r} can be read: {found.files} files, {format_bytes(found.size)}")
 
 
-# Whether what the table says of nodes and queues is what the batch system has.
+# Whether the table's nodes and queues match those of the batch system.
 
 
 def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResult) -> Iterator[Check]:
-    """The queue and the size of the nodes.
+    """Check the queue and the size of the nodes.
 
     :param answer: to the command of the batch system's survey
     """
@@ -190,9 +191,7 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
     try:
         inventory = system.survey.inventory(answer)
     except CouldNotAsk as error:
-        message = (
-            f"{system.name} does not report which nodes and queues it has, so node_cpus, node_memory and queue were not"
-        )
+        message = f"{system.name} does not report its nodes and queues, so node_cpus, node_memory and queue were not"
         yield Check("nodes", True, f"{message} compared with them: {error.message}", warns=True)
         return
     names = named_queues(config, system)
@@ -229,7 +228,7 @@ def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) ->
     return Check(
         "nodes",
         False,
-        f"no node {where} has {asked}, so a job that asks for as much would never start; the largest have "
+        f"no node {where} has {asked}, so a job that requests as much would never start; the largest have "
         f"{largest.cpus} cpus{memory}; {line}",
     )
 
@@ -238,7 +237,7 @@ def _holds(nodes: Nodes, config: ClusterConfig) -> bool:
     return config.node_cpus <= nodes.cpus and (nodes.memory is None or config.node_memory <= nodes.memory)
 
 
-# Whether the cluster counts memory in the unit in which the table has it.
+# Whether the cluster counts memory in the same unit as the table.
 
 _UNIT_NAMES = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
 
@@ -246,7 +245,8 @@ _UNIT_NAMES = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
 def memory_checks(
     config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, answer: CommandResult
 ) -> Iterator[Check]:
-    """What the batch system says of it; nothing where it does not: then the trial job shows it.
+    """Check the unit that the batch system reports. If it reports none, there is no finding, and the trial job shows
+    it.
 
     :param answer: to the command of the unit
     """
@@ -263,25 +263,25 @@ def memory_checks(
 def misunderstanding(
     name: str, config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, script: str, answer: CommandResult
 ) -> str | None:
-    """What the batch system has taken the memory of a trial job for, if that is something else than was meant.
+    """Return how the batch system misunderstood the memory request of a trial job; None: it did not.
 
     :param name: of the site
     :param script: of the job
-    :param answer: to the command that shows its limits
+    :param answer: to the command that shows the job's limits
     """
     ours = _ours(config, unit)
     if ours is None or answer.status != 0 or (found := unit.understood(script, answer.stdout, ours)) is None:
         return None
     number, mib, theirs = found
     return (
-        f"a trial job asked for {number} {_UNIT_NAMES[ours]} of memory, and {system.name} has taken that for "
+        f"a trial job requested {number} {_UNIT_NAMES[ours]} of memory, and {system.name} read this as "
         f"{format_memory(round(mib)) if mib >= 1 else f'{mib * 1024:.0f} KiB'}: it counts in {_UNIT_NAMES[theirs]} "
         f"({unit.setting}); {_remedy(theirs, name)}"
     )
 
 
 def _ours(config: ClusterConfig, unit: MemoryUnit) -> str | None:
-    """The unit of the table; None: no memory is asked for that is counted so, or it is asked for in bytes."""
+    """Return the unit of the table; None: no memory is requested in that unit, or memory is requested in bytes."""
     found = dialect(config.profile, MemoryDialect(per="node", resource=unit.resource))
     if found.per == "none" or found.unit == "B" or unit.resource not in names(found):
         return None

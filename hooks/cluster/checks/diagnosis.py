@@ -1,4 +1,4 @@
-"""What is said of the trial job of ``airflow lading check`` when it has failed or does not end. Pure."""
+"""Explain why the trial job of ``airflow lading check`` failed or did not end. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_OUTPUT = 1000
 
 @dataclass(frozen=True, slots=True)
 class TrialSighting:
-    """A batch job of a trial as this side sees it.
+    """What the login node sees of a batch job of a trial.
 
-    :param id: its native id; None: the batch system has not accepted it
-    :param output: what it has printed into ``work_dir``; None: no file of it is there
+    :param id: native ID; None: the batch system has not accepted it
+    :param output: what it has printed into ``work_dir``; None: its output file does not exist
     """
 
     job: TrackedBatchJob
@@ -27,10 +27,10 @@ class TrialSighting:
 
 
 def explain(config: ClusterConfig, seen: Sequence[TrialSighting], message: str | None, timeout: float) -> str:
-    """Why the trial jobs have failed, or have not ended.
+    """Return why the trial jobs failed or did not end.
 
-    :param message: how one has failed; None: the time is over
-    :param timeout: seconds that they had
+    :param message: how one of them failed; None: the timeout is over
+    :param timeout: seconds
     """
     for sighting in seen:
         if (no_answer := (sighting.output or "").partition(MARK)[2]) != "":
@@ -48,14 +48,14 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], message: str |
 
 def _shared(config: ClusterConfig) -> str:
     return (
-        f"its node does not share {config.work_dir} with the login node, or may not use it; give a folder on a file "
-        'system of both: work_dir = "/shared/..."'
+        f"its node does not share {config.work_dir} with the login node, or is not allowed to use it; give a folder on "
+        'a file system of both: work_dir = "/shared/..."'
     )
 
 
 def _name(each: TrialSighting) -> str:
     where = f" on {each.job.node}" if each.job.node else ""
-    return f"batch job {each.id}{where}" if each.id else "a batch job without an id"
+    return f"batch job {each.id}{where}" if each.id else "a batch job without an ID"
 
 
 def _has_ended(each: TrialSighting) -> bool:
@@ -63,7 +63,7 @@ def _has_ended(each: TrialSighting) -> bool:
 
 
 def _ran_silently(each: TrialSighting) -> bool:
-    """Whether it has run, nothing that it wrote is here, and the batch system names no other cause."""
+    """Whether it ran, none of its output has arrived, and the batch system reports no other cause."""
     job, native = each.job, each.job.native
     if native is None or native.state == "pending" or each.output is not None:
         return False
@@ -72,10 +72,10 @@ def _ran_silently(each: TrialSighting) -> bool:
 
 
 def _state(each: TrialSighting, known: str = "") -> str:
-    """Its state, with the end of its output unless that is known already."""
+    """Describe its state, with the end of its output unless ``known`` contains that."""
     native = each.job.native
     if native is None:
-        state = "is not known to the batch system, or no longer" if each.job.gone_since else "was not looked at yet"
+        state = "is unknown to the batch system" if each.job.gone_since else "has not been polled yet"
     else:
         state = {"pending": "waits in its queue", "running": "is running", "ended": "has ended"}[native.state]
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""

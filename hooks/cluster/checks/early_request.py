@@ -1,7 +1,8 @@
-"""The first thing that a trial job does on a node: ``python -m lading.hooks.cluster.checks.early_request``.
+"""The first step of a trial job on a node: ``python -m lading.hooks.cluster.checks.early_request``.
 
-It asks Airflow's execution API for its health before Airflow is imported, which may take a minute on a slow file
-server. With ``https`` it only connects: which certificates count, Airflow's configuration says. Standard library only.
+It requests the health of Airflow's execution API before Airflow is imported, which can take a minute on a slow file
+server. With ``https`` it only connects, because Airflow's configuration defines the valid certificates. It uses only
+the standard library.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from lading.hooks.api_tunnel.address import NO_TOKEN, VARIABLE, Address, endpoin
 
 URL = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL"
 TIMEOUT = 10.0
-# What the line begins with that says why not.
+# Start of the output line that explains a failure.
 MARK = "lading-early-request: "
 
 
 class NoAnswerError(Exception):
-    """The API does not answer this node; the message ends with what to do, the line to change where it is not found."""
+    """The API does not answer this node; the message ends with the remedy, such as the line to change."""
 
 
 def ask(url: str, tunnel: Path | None) -> None:
-    """Ask for the API's health.
+    """Request the API's health.
 
-    :param tunnel: the file that says where the tunnel to it is; None: there is none
-    :raises NoAnswerError: it does not answer
+    :param tunnel: the file with the address of the tunnel to it; None: there is no tunnel
+    :raises NoAnswerError: the API does not answer
     """
     here, change = f"node {socket.gethostname()}", line(url)
     try:
@@ -43,24 +44,26 @@ def ask(url: str, tunnel: Path | None) -> None:
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        text = f"{here} cannot resolve the name {host!r}: {error}; give one that nodes know, or an address"
+        text = f"{here} cannot resolve the name {host!r}: {error}; give one that nodes can resolve, or an address"
         raise NoAnswerError(f"{text}: {change}") from error
     asked = f"{url} ({host} port {port})"
     try:
         connection = socket.create_connection((host, port), TIMEOUT)
     except (OSError, ValueError) as error:
-        text = f"{here} gets no answer of Airflow's API at {asked}: {error or type(error).__name__}"
+        text = f"{here} gets no answer from Airflow's API at {asked}: {error or type(error).__name__}"
         raise NoAnswerError(f"{text}; start the API server, or set {change}") from error
     with connection:
         try:
             if urlsplit(url).scheme == "http":
                 _health(connection, url)
         except TimeoutError as error:
-            text = f"Airflow's API at {asked} is up and slow: it has taken the connection of {here} and not answered"
-            advice = "look at the load and the log of the API server, and give it more processes ([api] workers)"
+            text = (
+                f"Airflow's API at {asked} is up but slow: it has accepted the connection of {here}, but not answered"
+            )
+            advice = "check the load and the log of the API server, and give it more processes ([api] workers)"
             raise NoAnswerError(f"{text} within {TIMEOUT:g} s; {advice}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            text = f"{here} gets another answer than that of Airflow's API at {asked}: {error or type(error).__name__}"
+            text = f"{here} gets an answer that is not from Airflow's API at {asked}: {error or type(error).__name__}"
             raise NoAnswerError(f"{text}; set {change}") from error
 
 
@@ -72,7 +75,7 @@ def _health(connection: socket.socket, url: str) -> None:
     answer = client.getresponse()
     body = answer.read(100_000)
     if answer.status != 200 or not isinstance(said := json.loads(body), dict) or said.get("status") != "healthy":
-        raise ValueError(f"it answers {answer.status} {answer.reason}, which is not what the execution API says")
+        raise ValueError(f"it answers {answer.status} {answer.reason}, unlike the execution API")
 
 
 def main() -> int:

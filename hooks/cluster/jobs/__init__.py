@@ -1,4 +1,4 @@
-"""Batch jobs of a cluster: their scripts, how they are submitted and followed, and how each has ended.
+"""Batch jobs of a cluster: their scripts, submission and tracking, and how each of them ended.
 
-Both modes of a site are made of it: tasks that are batch jobs (``job_mode``), and allocations.
+Both modes of a site build on this: tasks that are batch jobs (``job_mode``), and allocations.
 """

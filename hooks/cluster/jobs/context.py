@@ -1,4 +1,4 @@
-"""What the parts of a cluster's site share: the poller, what submits, and what judges how jobs have ended."""
+"""State that the parts of a cluster's site share: the poller, the submitter, and the post-mortem."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lading.hooks.polling.rounds import PollInterval
 
 @dataclass
 class ClusterContext:
-    """What is known of a cluster.
+    """The shared state of a cluster.
 
-    :param nodes: those that fail, to which nothing is submitted
+    :param nodes: the failed nodes, which get no jobs
     """
 
     config: ClusterConfig
@@ -37,7 +37,7 @@ class ClusterContext:
 
 
 class ClusterPart:
-    """A part of a cluster's site."""
+    """A part of a cluster's site, with access to the shared state."""
 
     def __init__(self, context: ClusterContext) -> None:
         self.context = context
@@ -48,11 +48,11 @@ class ClusterPart:
     def evidence(
         self, native: NativeJob | None, own: Mapping[str, Any] | None, gone_since: float, output: str
     ) -> Evidence:
-        """What is known of a job that has gone, but for its sentinel.
+        """Return all evidence about a job that has gone, except its sentinel.
 
-        :param native: what the batch system or its accounting says; None: nothing
-        :param own: what the job has said of its end; None: nothing
-        :param output: the end of what its batch job has printed
+        :param native: the report of the batch system or its accounting; None: there is none
+        :param own: the job's own report of how it ended; None: there is none
+        :param output: the end of the output of its batch job
         """
         return Evidence(
             native=native,

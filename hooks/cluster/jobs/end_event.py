@@ -1,10 +1,12 @@
-"""The event that says how a job of a cluster has ended, and why. Pure.
+"""The event that reports how a job of a cluster ended, and why. Pure.
+
+How incomplete evidence is interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| a cause without a sentence of its own | what the job has said, else its exit code | for good |
-| nothing of its end but that it is gone | ``lost`` | for good |
-| ``terminated``, and no word of the batch system | ``lost`` | for good |
+| a cause without a sentence of its own | the job's own report, else its exit code | final |
+| nothing but that the job is gone | ``lost`` | final |
+| ``terminated``, and no report of the batch system | ``lost`` | final |
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from lading.hooks.batch.outcome import REASONS, Evidence, Outcome, Sentinel, dec
 from lading.hooks.batch.system import NativeJob
 from lading.scheduling.reasons import Reason, because
 
-# What a job has said of its end is final when the batch system has not reported more for so long, seconds.
+# Seconds until a job's own report of how it ended is final if the batch system reports nothing else.
 SECONDS_FOR_A_CAUSE = 30.0
 
-# What Airflow prints whenever it starts, which tells nothing of an end.
+# Printed by Airflow on every start, so it says nothing about how the job ended.
 _NOISE = re.compile(r"^.*Reading the config from .*$\n?", re.MULTILINE)
 
 
 def patience(native: NativeJob | None, own: Mapping[str, Any] | None, shortest: float) -> float:
-    """Seconds for which more is waited for when a job of a task is known to have ended.
+    """Return for how many seconds to wait for more evidence once a job of a task is known to have ended.
 
-    :param native: what the batch system or its accounting says; None: nothing
-    :param shortest: seconds between two looks at the cluster
+    :param native: the report of the batch system or its accounting; None: there is none
+    :param shortest: seconds between two polls of the cluster
     """
     said = sentinel(own)
     if said is not None and said.is_certain:
@@ -39,7 +41,6 @@ def patience(native: NativeJob | None, own: Mapping[str, Any] | None, shortest: 
 
 
 def sentinel(own: Mapping[str, Any] | None) -> Sentinel | None:
-    """What a job has said of its end."""
     return None if own is None else Sentinel(cause=own["cause"], exit_code=own["exit_code"])
 
 
@@ -53,14 +54,14 @@ def finished(
     started: bool = True,
     cancelled: bool = False,
 ) -> dict[str, Any]:
-    """The event.
+    """Return the event of a job that has ended.
 
-    :param own: what the job itself has said: its event, or one made of its sentinel; None: nothing
+    :param own: the job's own report: its event, or one made from its sentinel; None: there is none
     :param output: the end of the output of the batch job
-    :param allocation: in which it was; empty: it was a batch job of its own
-    :param started: whether its task was started, as far as it is known
-    :param cancelled: whether it was to be cancelled
-    :returns: with ``failed`` where a cancellation was not requested by Airflow
+    :param allocation: in which the job ran; empty: it was a batch job of its own
+    :param started: whether its task has started, as far as known
+    :param cancelled: whether its cancellation was requested
+    :returns: with ``failed`` if Airflow did not request the cancellation
     """
     event: dict[str, Any] = {
         "event": "finished",
@@ -97,10 +98,10 @@ def judged(
     allocation: str = "",
     started: bool = True,
 ) -> dict[str, Any] | None:
-    """The event of a job that has gone; None: it is not known yet how it has ended.
+    """Return the event of a job that has gone; None: it is not yet decided how it ended.
 
-    :param facts: all but the sentinel, which is ``own``
-    :param output: as in :func:`finished`, like ``allocation``
+    :param facts: all evidence except the sentinel, which is ``own``
+    :param output: as in :func:`finished`; so is ``allocation``
     """
     outcome = decide(replace(facts, sentinel=sentinel(own)))
     if outcome is None:
@@ -109,19 +110,15 @@ def judged(
 
 
 def from_report(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The event of a job of which only its own report is known, or that another process has reported for it.
+    """Return the event of a job from its own report alone, or from that of another process on its behalf.
 
-    :param own: its cause, exit code and reason, and whatever else it has said
+    :param own: its cause, exit code and reason, and further keys of the report
     """
     cause = "lost" if own["cause"] == "terminated" else own["cause"]
     return finished(token, Outcome(cause=cause, exit_code=own["exit_code"], by="job"), own)
 
 
 def not_begun(token: str, cause: str, reason: Reason) -> dict[str, Any]:
-    """The event of a job that has not begun and never will.
-
-    :param reason: why
-    """
     return from_report(token, {"cause": cause, "reason": reason, "exit_code": None})
 
 

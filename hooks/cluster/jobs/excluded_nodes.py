@@ -1,4 +1,4 @@
-"""The nodes of a cluster that have failed, and to which nothing is submitted for a while."""
+"""The failed nodes of a cluster, which get no jobs for a while."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lading.hooks.files.safe_files import read_regular, write_atomically
 
 log = logging.getLogger(__name__)
 
-# A cluster of which more fails at once has another trouble than its nodes.
+# If more nodes than this fail at once, the cluster has another problem than its nodes.
 MOST_EXCLUDED = 20
-# A node on which so many jobs have died before their task began, one after the other, cannot start any.
+# A node on which this many jobs in a row have died before their task started cannot start any.
 MOST_DEATHS = 2
-# How many nodes are kept as good ones: enough to distinguish a failing node from a failing cluster.
+# How many working nodes are remembered: enough to distinguish a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
-# What is larger holds no such nodes.
+# A larger file is not a list of nodes.
 MOST_BYTES = 2**20
 
-# LSF says how many slots a job has on a node: 4*node1.
+# LSF prefixes a node with the number of the job's slots: 4*node1.
 _SLOTS = re.compile(r"\d+\*")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class _Excluded:
-    """A node that has failed.
+    """A failed node.
 
-    :param until: seconds since the epoch
+    :param until: end of its exclusion, seconds since the epoch
     :param why: as text
     """
 
@@ -43,13 +43,13 @@ class _Excluded:
 
 
 class ExcludedNodes:
-    """The nodes to which nothing is submitted now. One thread uses it.
+    """The nodes to which nothing is submitted now. Used by one thread only.
 
-    Never more than half of the nodes are excluded on which jobs were seen: where all of them fail, the fault is
-    another's, and jobs should rather fail with its message than wait for a node that never comes.
+    At most half of the nodes on which jobs were seen are excluded. If all of them fail, the fault is elsewhere, and
+    jobs should fail with its message instead of waiting for a working node.
 
     :param seconds: for how long a node is excluded; 0: never
-    :param path: where it is kept, for the next controller; None: nowhere
+    :param path: file that keeps the nodes for the next controller; None: they are not kept
     :param clock: seconds since the epoch
     """
 
@@ -64,9 +64,9 @@ class ExcludedNodes:
             self._load(path)
 
     def seen(self, nodes: str | None) -> None:
-        """A job's task has begun on a node; what the batch system calls it."""
+        """Note that a job's task has started on a node, given in the batch system's notation."""
         if nodes in self._known and nodes not in self._deaths:
-            return  # as for nearly every job in every look
+            return  # the common case, for nearly every job in every poll
         node = one_node(nodes)
         if node is None or not self.seconds:
             return
@@ -76,7 +76,7 @@ class ExcludedNodes:
             self._save()
 
     def failed(self, nodes: str | None, why: str) -> None:
-        """A node has failed under a job."""
+        """Note that a node has failed under a job."""
         node = one_node(nodes)
         if node is None or not self.seconds:
             return
@@ -87,16 +87,15 @@ class ExcludedNodes:
         self._save()
 
     def died(self, nodes: str | None) -> None:
-        """A job has died on a node before its task began."""
         node = one_node(nodes)
         if node is None or not self.seconds:
             return
         self._deaths[node] = self._deaths.get(node, 0) + 1
         if self._deaths[node] >= MOST_DEATHS:
-            self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks began")
+            self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks started")
 
     def reasons(self) -> dict[str, str]:
-        """The nodes that are excluded now, those that have failed last, each with the reason as text."""
+        """Return the nodes that are excluded now, the latest failures only, each with the reason as text."""
         now = self.clock()
         excluded = {node: each for node, each in self._excluded.items() if now < each.until <= now + self.seconds}
         if len(excluded) < len(self._excluded):
@@ -121,7 +120,7 @@ class ExcludedNodes:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.path, json.dumps({"known": list(self._known), "excluded": excluded}))
         except OSError as error:
-            log.warning("the excluded nodes cannot be kept in %s: %s", self.path, error)
+            log.warning("the excluded nodes cannot be saved in %s: %s", self.path, error)
 
     def _load(self, path: Path) -> None:
         try:
@@ -133,12 +132,12 @@ class ExcludedNodes:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("%s cannot be read, no node is excluded: %s", path, error)
+            log.warning("%s cannot be read, so no node is excluded: %s", path, error)
             self._known, self._excluded = {}, {}
 
 
 def one_node(nodes: str | None) -> str | None:
-    """The one node of a job, from what the batch system says of its nodes; None: there is none, or more than one."""
+    """Return the only node in the batch system's list of a job's nodes; None: there is none, or more than one."""
     names = {_SLOTS.sub("", name) for name in re.split(r"[:,+\s]+", nodes or "") if name}
     name = names.pop() if len(names) == 1 else ""
     return name if _NAME.fullmatch(name) else None

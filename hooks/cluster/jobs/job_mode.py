@@ -1,6 +1,6 @@
-"""The rounds of a site on which each task is a batch job or an element of a job array.
+"""The rounds of a site where each task is a batch job or an element of a job array.
 
-Should a task be submitted twice all the same, the first of its batch jobs takes the envelope and the second ends.
+If a task is submitted twice nevertheless, its first batch job takes the envelope and the second one exits.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
-# A job that its batch system shows as running reports that itself within this, seconds; else it counts as started.
+# Seconds within which a job reports its start after the batch system lists it as running; then it counts as started.
 SECONDS_UNTIL_BELIEVED = 30.0
-# A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
+# Seconds after the kill grace until the batch system cancels a job that ignores its cancellation.
 SECONDS_UNTIL_FORCED = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Look(ClusterLook):
-    """One look at the cluster.
+    """One poll of the cluster.
 
-    :param reading: what reads the events
-    :param doubtful: the jobs that may have ended without reporting it
+    :param reading: the step that reads the events
+    :param doubtful: jobs that may have ended without reporting it
     """
 
     reading: GetAll
@@ -45,7 +45,7 @@ class _Look(ClusterLook):
 
 
 class JobMode(ClusterPoller):
-    """The state of a site of batch jobs."""
+    """The state of a site where each task is a batch job."""
 
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
@@ -80,7 +80,7 @@ class JobMode(ClusterPoller):
         self._give_back()
 
     def _give_back(self) -> None:
-        """Let jobs wait elsewhere that are asked back. One that has taken its envelope has begun, and goes on."""
+        """Return jobs that were asked back, to wait elsewhere. One that has taken its envelope continues to run."""
         with self.tracker.lock:
             asked = [self.tracker.jobs[token] for token in self._recalled & self.tracker.jobs.keys()]
         if not asked:
@@ -97,7 +97,7 @@ class JobMode(ClusterPoller):
             elif fate == "removed":
                 self._take_back(job)
             else:
-                continue  # it is between two folders, and will be asked back again
+                continue  # its envelope is being moved, and will be asked back again
             event = {"event": "returned", "token": job.token, "location": self.submitter.site}
             self.event_buffer.add({**event, "reason": because("not_started_there")})
             self.interval.at_once()
@@ -105,7 +105,7 @@ class JobMode(ClusterPoller):
             self._recalled.clear()
 
     def _take_back(self, job: TrackedBatchJob) -> None:
-        """Let the store give a job again that was submitted and has not begun."""
+        """Withdraw a submitted job that has not started; the store gives it again."""
         self.tracker.cancel_natively(job, self.system)
         job.envelope = None
         self.tracker.withdraw(job)
@@ -121,7 +121,7 @@ class JobMode(ClusterPoller):
             self.tracker.submit_found(submission, tasks, begun)
         self.logs.keep({*self.tracker.jobs, *begun})
 
-    # -- looking
+    # -- polling
 
     def _look_at_cluster(self) -> None:
         look = self._prepare()
@@ -143,7 +143,6 @@ class JobMode(ClusterPoller):
         self._press(look.asked_at)
 
     def _prepare(self) -> _Look:
-        """What is asked and done in one look."""
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
@@ -170,14 +169,14 @@ class JobMode(ClusterPoller):
             self._report(event, job, file)
         elif event["event"] != "finished":
             self._report(event, job, file)
-        elif job.submission is None:  # there is nothing to ask for more
+        elif job.submission is None:  # there is no batch job to query
             self._conclude(job, end_event.from_report(job.token, event), file)
         else:
             job.report_end(event, file)
             self._said.append(job)
 
     def _settle(self) -> None:
-        """Report the ends of jobs whose own events say enough, if the batch system says nothing against it."""
+        """Report the end of jobs whose own reports are conclusive, unless the batch system contradicts them."""
         said, self._said = self._said, []
         for job in said:
             own = end_event.sentinel(job.own)
@@ -193,7 +192,7 @@ class JobMode(ClusterPoller):
             for job in jobs:
                 job.lose(asked_at)
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
-            log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
+            log.warning("submission %s has not arrived; its %d jobs are submitted again", submission.name, len(jobs))
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
@@ -201,7 +200,7 @@ class JobMode(ClusterPoller):
         self._see(job, native, asked_at)
         if native is None:
             return
-        if job.node != node and job.phase is JobPhase.STARTED:  # what is reported of it next is its end
+        if job.node != node and job.phase is JobPhase.STARTED:  # afterwards, the event of its end reports the node
             self._report({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
@@ -225,7 +224,7 @@ class JobMode(ClusterPoller):
     # -- cancelling
 
     def _press(self, now: float) -> None:
-        """Let the batch system end what was asked to end and does not."""
+        """Let the batch system cancel jobs that ignore their cancellation."""
         late = self.config.kill_grace + SECONDS_UNTIL_FORCED
         for job in list(self.tracker.live()):
             if job.cancelled_at is not None and now - job.cancelled_at > late:
@@ -244,7 +243,7 @@ class JobMode(ClusterPoller):
             ]
             put, answer = self.transport.exchange(steps)
             found = remote_steps.envelopes_taken_back(answer)
-        except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
+        except BaseException:  # whatever happened, a cancellation must not be forgotten
             with self.tracker.lock:
                 self._cancels = {**reasons, **self._cancels}
             raise

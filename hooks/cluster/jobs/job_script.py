@@ -1,4 +1,4 @@
-"""The script of a submission, and which tasks share one."""
+"""Write the script of a submission, and determine which tasks can share one."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout
 from lading.scheduling.text.units import format_time
 
-# What stands for the name in a script that is only shown; each submission has one of its own.
+# Placeholder name in a script that is only shown; each real submission has a unique name.
 SHOWN_NAME = "L00000000000000"
 LONGEST_COMMENT = 500
-# A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
+# Seconds by which a batch job outlives the limit of its task, so that Lading enforces the limit and the log is
+# complete.
 TIME_TO_REPORT = 120
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """What tasks have in common that share a job array.
+    """The properties shared by all tasks of a job array.
 
-    :param layout: its nodes, processes and cpus
+    :param layout: nodes, processes and cpus
     :param memory: MiB on each node
-    :param gpus: whole ones on each node
-    :param time: seconds, with what the end of a task takes; None: as many as the queue gives
-    :param least: the seconds that its author gives the task; 0: none are given
-    :param queue: None: that of the site
-    :param native: directives of the scheduler, by key
-    :param gpu_type: as the batch system calls it; None: any
+    :param gpus: whole GPUs on each node
+    :param time: seconds, including the time to end a task; None: the limit of the queue
+    :param least: time limit that the author gives the task, in seconds; 0: none
+    :param queue: None: the site's queue
+    :param native: native directives by key
+    :param gpu_type: in the batch system's notation; None: any
     """
 
     layout: Layout
@@ -55,26 +56,25 @@ class ArrayShape:
     gpu_type: str | None = None
 
     def within(self, longest: int | None, queue: str) -> ArrayShape:
-        """The same in no more time than a job of its queue may have.
+        """Return the same shape with a time that fits into its queue.
 
-        What the end of a task takes is left out where it does not fit; the batch system's limit then comes first.
+        If necessary, the time to end a task is dropped; the batch system then enforces the limit first.
 
-        :param longest: seconds; None: any
-        :param queue: whose limit that is, as text
-        :raises ValueError: the task itself has more, with both figures
+        :param longest: seconds; None: unlimited
+        :param queue: name of the queue for messages
+        :raises ValueError: the task's own limit is longer; the message has both figures
         """
         if longest is None or self.time is None or self.time <= longest:
             return self
         if self.least > longest:
             raise ValueError(
                 f"time = {format_time(self.least)}, but a job in {queue} may run for {format_time(longest)} at most; "
-                "ask for less time, or name another queue"
+                "request less time, or name another queue"
             )
         return replace(self, time=longest)
 
 
 def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
-    """What the batch job of a task asks for."""
     asked = envelope.resources
     seconds = envelope.time_limit or config.time_limit
     memory = max(asked.memory, envelope.memory_limit or 0) + config.added_memory
@@ -91,12 +91,12 @@ def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
 
 
 def gpu_type(asked: str | None, config: ClusterConfig) -> str | None:
-    """The type of GPU that a batch job asks for, as its batch system calls it; None: any, as where all are alike."""
+    """Return a requested type of GPU in the batch system's notation; None: any type, as where all are equal."""
     return None if asked is None else config.types_of_gpus.get(asked, asked)
 
 
 def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
-    """The queues that a site's table names, in its own key or among the native directives."""
+    """Return the queues that a site's table names, in its ``queue`` or among its native directives."""
     (own,) = system.resource_directives(BatchJobRequest(queue="x"), Profile())
     setting = _setting(own, system)
     native = [
@@ -104,7 +104,7 @@ def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
         for key, value in config.resources.items()
         if not isinstance(value, bool) and _setting(system.native_directive(key, str(value)), system) == setting
     ]
-    # Several, where a batch system takes them, have commas or blanks between; behind an @ are hosts or a server.
+    # Some batch systems accept several, separated by commas or blanks; an @ is followed by hosts or a server.
     named = re.split(r"[,\s]+", config.queue or next(iter(native), ""))
     plain = [name.partition("@")[0] for name in named if name]
     return [] if any(re.search(r"[*?\[\]!|&]", name) for name in plain) else plain
@@ -115,19 +115,19 @@ def _setting(directive: str, system: BatchSystem) -> str:
 
 
 def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> list[str]:
-    """The lines of a script that lead tasks to Airflow's API, the site's own lines before them.
+    """Return the lines of a script that tell tasks how to reach Airflow's API, preceded by the site's own setup.
 
-    :param api: its URL
+    :param api: URL of the API
     """
     return address.environment(config.setup, api, folder.api_address if config.needs_tunnel(api) else None)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptWriter:
-    """Writes the scripts of a site's submissions; ValueError where the batch system has no option for something.
+    """Writes the scripts of a site's submissions. Its methods raise ValueError if the batch system lacks an option.
 
     :param api: URL of Airflow's execution API
-    :param is_trial: whether they look first for what a trial is to find
+    :param is_trial: whether the scripts of a trial job start with checks
     """
 
     system: BatchSystem
@@ -147,13 +147,12 @@ class ScriptWriter:
         excluded: Sequence[str] = (),
         titles: Sequence[tuple[str, str]] = (),
     ) -> str:
-        """The script of a submission.
+        """Return the script of a submission.
 
         :param name: of the submission and its batch job
-        :param count: of its tasks; more than one: it is an array
-        :param excluded: the nodes on which it should not run
-        :param titles: of each task, for people: its rule, the same for all, and which job of that it is; none: it has
-            no name for people
+        :param count: number of its tasks; an array if there are several
+        :param excluded: nodes on which it must not run
+        :param titles: for people, for each task: its rule, equal for all, and the job of that rule; empty: no titles
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
@@ -174,13 +173,13 @@ class ScriptWriter:
         return self.script(name, count, shape, folder, output, last, excluded, titles)
 
     def _granted(self, layout: Layout) -> str:
-        """How many nodes a job has got, for a shell."""
+        """Return the number of nodes that a job got, as a shell expression."""
         if layout.least_nodes is None or self.system.granted_nodes is None or self.config.profile.nodes is not None:
             return str(layout.nodes)
         return self.system.granted_nodes
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
-        """The script of a submission of one task, to be shown."""
+        """Return the script of a submission of one task, for display."""
         titles = [envelope.title] if envelope.title[0] else []
         return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded, titles)
 
@@ -195,11 +194,11 @@ class ScriptWriter:
         excluded: Sequence[str] = (),
         titles: Sequence[tuple[str, str]] = (),
     ) -> str:
-        """The script of a batch job, or of an array of ``count`` elements.
+        """Return the script of a batch job, or of an array of ``count`` elements.
 
-        :param folder: in which it lies
-        :param output: the file in which it prints, for a shell
-        :param last: the lines that run what it is for
+        :param folder: that contains the script
+        :param output: the output file, as a shell expression
+        :param last: the lines that run the payload
         """
         system, config = self.system, self.config
         defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
@@ -215,7 +214,7 @@ class ScriptWriter:
             gpu_type=shape.gpu_type if shape.gpus else None,
             stdout="/dev/null",
             stderr="/dev/null",
-            # What a task takes away is the site's, not what Lading needs.
+            # A task can remove the native directives of its site, but not those that Lading needs.
             native={**own_directives(system, array=count > 1), **over(dict(shape.native), defaults, system)},
             array=ArrayRange(f"1-{count}") if count > 1 else None,
             excluded_nodes=excluded,
@@ -242,7 +241,7 @@ def _title(titles: Sequence[tuple[str, str]]) -> str:
 
 
 def _comment(titles: Sequence[tuple[str, str]]) -> str:
-    """What a batch job is for: the rule with the wildcards of each of its elements, as far as there is room."""
+    """Return the comment of a batch job: the rule and the wildcards of each element, truncated if it is too long."""
     rule, wildcards = titles[0]
     which = [f"{index} {each}" for index, (_, each) in enumerate(titles, 1) if each] if len(titles) > 1 else [wildcards]
     text = f"{rule}: {'; '.join(which)}" if any(which) else rule
@@ -250,18 +249,18 @@ def _comment(titles: Sequence[tuple[str, str]]) -> str:
     return plain if len(plain) <= LONGEST_COMMENT else f"{plain[:LONGEST_COMMENT]} ..."
 
 
-# The trial job of `airflow lading check`: what its script does first. Both sides look for what the other has written in
-# `work_dir`, and the node asks Airflow's API before it imports Airflow: faults there are reported at once, by its
-# own name, and not as a job that does not end in time.
+# The trial job of `airflow lading check` starts with checks: both sides look for what the other has written in
+# `work_dir`, and the node calls Airflow's API before it imports Airflow. This reports faults at once and by name,
+# instead of as a job that does not end in time.
 
-# A file server may show to one machine a moment later what another one has written, seconds.
+# Seconds until a file server shows one host what another host has written.
 SECONDS_UNTIL_SEEN = 5
 
 
 def trial_marker(folder: str) -> list[str]:
-    """The lines of a script that end it where the node does not see what the login node has written.
+    """Return the lines that exit a script if the node does not see what the login node has written.
 
-    :param folder: in which the script itself is
+    :param folder: that contains the script
     """
     seen = f"[ -f {shlex.quote(folder)}/script ]"
     return [
@@ -271,6 +270,9 @@ def trial_marker(folder: str) -> list[str]:
 
 
 def trial_request(config: ClusterConfig) -> list[str]:
-    """The lines that end it where the node gets no answer of Airflow's API, after those that say where it is."""
+    """Return the lines that exit a script if Airflow's API does not answer the node.
+
+    The lines that set the API's address must come before them.
+    """
     command = shlex.join([config.python, "-m", "lading.hooks.cluster.checks.early_request"])
     return [f"export {OPTION}=api_url", f"{command} || exit 1"]

@@ -1,8 +1,8 @@
 """Lading's folder on a cluster's shared file system: the one place that knows the names in it.
 
-``spool`` is what a node agent's spool is on other sites. Each submission, a batch job or a job array, has a folder of
-its own with its script, its list of tasks, what the batch system answered and what its jobs have printed. All of it is
-removed as the tasks end.
+``spool`` is what a node agent's spool is on other sites. Each submission, a batch job or a job array, has a folder with
+its script, its list of tasks, the batch system's answer and the output of its jobs. All of it is removed as the tasks
+end.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lading.hooks.spool.tokens import checked
 
-# What the spool on a cluster consists of; it has no bell, for no process rings there.
+# The folders of the spool on a cluster. It has no bell, because no process on a cluster rings one.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")
-# What is larger is no list of the tasks of a submission.
+# A larger file is not the list of tasks of a submission.
 MOST_TOKENS_BYTES = 2**24
 
 
@@ -23,8 +23,8 @@ class Task:
     """One task of a submission.
 
     :param token: identifies the try
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none
-    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
+    :param log_path: of its log, relative to Airflow's log folder; empty: it has none
+    :param bundle: hash of the Dag bundle that it reads; empty: Lading has uploaded none for it
     """
 
     token: str
@@ -34,9 +34,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFolder:
-    """The paths below one folder of a cluster, as text, for most of them are not on this machine.
+    """The paths below Lading's folder of a cluster, as text because most of them are not on this machine.
 
-    :param root: absolute, or below the home as ``~/...``
+    :param root: absolute, or relative to the home folder as ``~/...``
     """
 
     root: str
@@ -59,7 +59,7 @@ class ClusterFolder:
 
     @property
     def bundles(self) -> str:
-        """The contents of Dag bundles, each in a folder of its hash; what is hidden there is not complete."""
+        """The Dag bundles, each in a folder named by its hash; hidden folders are incomplete."""
         return f"{self.root}/bundles"
 
     def bundle(self, hash: str) -> str:
@@ -67,40 +67,38 @@ class ClusterFolder:
 
     @property
     def api_address(self) -> str:
-        """Where jobs read how to reach Airflow's API through a tunnel; see :mod:`lading.hooks.api_tunnel.address`."""
+        """Tells jobs how to reach Airflow's API through a tunnel; see :mod:`lading.hooks.api_tunnel.address`."""
         return f"{self.root}/api_address"
 
     def submission(self, name: str) -> str:
         return f"{self.submissions}/{name}"
 
     def tokens(self, name: str) -> str:
-        """The tasks of a submission, the first one is that of index 1."""
+        """The list of the tasks of a submission; the first one has index 1."""
         return f"{self.submission(name)}/tasks"
 
     def output(self, name: str, index: int) -> str:
-        """What a batch job has printed."""
         return f"{self.submission(name)}/output.{index}"
 
     def job(self, token: str) -> str:
         return f"{self.spool}/jobs/{checked(token)}"
 
     def logs(self, token: str) -> str:
-        """Airflow's folder of logs for one job."""
+        """Airflow's log folder for one job."""
         return f"{self.root}/logs/{checked(token)}"
 
     def files_of(self, token: str) -> list[str]:
-        """All that there may be of a job, relative to the root."""
+        """Return all files that a job may have, relative to the root."""
         checked(token)
         return [f"spool/inbox/{token}.json", f"spool/cancel/{token}", f"spool/jobs/{token}", f"logs/{token}"]
 
 
 def write_tokens(tasks: Iterable[Task]) -> str:
-    """The list of tasks of a submission, as :func:`read_tokens` reads it."""
     return "".join("\t".join([checked(task.token), task.log_path, task.bundle]).rstrip("\t") + "\n" for task in tasks)
 
 
 def read_tokens(text: str) -> list[Task]:
-    """The tasks in such a list.
+    """Parse the list of tasks of a submission.
 
     :raises ValueError: it is damaged
     """
@@ -108,6 +106,6 @@ def read_tokens(text: str) -> list[Task]:
     for line in filter(None, text.splitlines()):
         token, *more = line.split("\t")
         if len(more) > 2:
-            raise ValueError(f"{line!r} is no task: a token, the path of a log and a bundle are expected")
+            raise ValueError(f"{line!r} is not a task: a token, the path of a log and a bundle are expected")
         tasks.append(Task(checked(token), *more))
     return tasks

@@ -1,16 +1,18 @@
-"""What a controller and a cluster say to each other in each mode of a site: the part that the modes share.
+"""The communication between a controller and a cluster that both modes of a site share.
 
-The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
-said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
-submission of which it is not known whether it was accepted is looked up by its name.
+The cluster's folder holds the truth: envelopes, submissions, the batch system's answers, and the reports of jobs. A
+controller that starts reads all of it. Intents come first: a submission is written to the folder before it is made, and
+if its outcome is unknown, it is looked up by its name.
+
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| the batch system could not be asked | nothing of any job; nothing is submitted (``unasked``) | it answers |
-| a submission without an id, its name in no whole list for 15 s | not accepted: submitted again | for good |
-| the same in a list that may lack some | nothing | a whole list |
-| a survey, notes or accounting that cannot be read | what was known stands | the next look |
-| an event that cannot be read | costs itself alone | for good |
+| the batch system could not be asked | nothing about any job; no submissions (``unasked``) | it answers |
+| a submission without an ID, its name in no complete list for 15 s | not accepted: submitted again | final |
+| the same in a list that may be incomplete | nothing | a complete list |
+| a survey, notes or accounting that cannot be read | the previous ones stay valid | the next poll |
+| an event that cannot be read | skipped | final |
 """
 
 from __future__ import annotations
@@ -50,31 +52,31 @@ from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
+# Seconds until a submission without an answer counts as lost if the batch system does not know its name.
 SECONDS_UNTIL_REPEATED = 15.0
-# Short waits are not written to Airflow's event log.
+# Waits shorter than this, in seconds, are not written to Airflow's event log.
 SECONDS_UNTIL_REPORTED = 10.0
-# A batch system is asked for its nodes so often, in a look that is due anyway.
+# Seconds between two surveys of the nodes, made in polls that are due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
-# The steps of a look in which the batch system is asked.
+# The steps of a poll that query the batch system.
 STATE_QUESTIONS = frozenset({"status", "accounting"})
 QUESTIONS = STATE_QUESTIONS | {"cancel", "nodes"}
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterLook:
-    """What both modes of a site ask and do.
+    """The steps of one poll that both modes of a site share.
 
-    :param pending: what is done there
+    :param pending: the actions of this poll, such as cancellations
     :param done: tokens of jobs whose files are removed
-    :param files: the files of events that are removed
-    :param copied: the jobs whose logs are looked at
-    :param logs: the question for them
-    :param status: the question for the states of batch jobs
-    :param cancelled: batch jobs of job scripts that were asked to end, which are asked for as well
-    :param steps: all that is sent, by names of the look's own
-    :param answers: to them, by the same names
-    :param asked_at: when it was sent, on the monotonic clock
+    :param files: event files to be removed
+    :param copied: jobs whose logs are copied
+    :param logs: the step that reads these logs
+    :param status: the query for the states of batch jobs
+    :param cancelled: cancelled batch jobs of job scripts, which are queried as well
+    :param steps: all steps by name
+    :param answers: the answers by the same names
+    :param asked_at: when the steps were sent, on the monotonic clock
     """
 
     pending: PendingActions
@@ -90,40 +92,40 @@ class ClusterLook:
 
 
 class StateQuestions:
-    """When pollers ask a batch system for the states of jobs: those of all its sites take turns."""
+    """Limits how often pollers query a batch system for the states of jobs: all of its sites take turns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = 0.0
-        """From when on any of them may ask."""
+        """When the next query is allowed, for any poller."""
         self._turns: WeakKeyDictionary[object, float] = WeakKeyDictionary()
-        """From when on each of them may."""
+        """When the next query is allowed, by poller."""
 
     def begin(self, poller: object, seconds: float) -> bool:
-        """Whether it is the turn of a poller; then it asks now.
+        """Whether it is a poller's turn; if so, the query begins now.
 
-        :param seconds: for which none asks after the shortest question
+        :param seconds: minimum time without further queries after this one
         """
         now = time.monotonic()
         with self._lock:
             if now < self._turns.get(poller, 0.0):
                 return False
-            self._turns[poller] = now  # it waits for its turn: who asks before it leaves it room
+            self._turns[poller] = now  # it is waiting for its turn, so other pollers leave room for it
             if now < self._next:
                 return False
             self._next = now + seconds
             return True
 
     def asked(self, poller: object, seconds: float) -> None:
-        """Note that a poller has asked: none asks again for so many seconds, and it asks after the others that are
-        waiting to."""
+        """Note that a poller has sent a query: the next one is allowed after this many seconds, and this poller's turn
+        comes after those of the others that are waiting.
+        """
         now = time.monotonic()
         with self._lock:
             others = sum(each is not poller and now < turn + seconds for each, turn in self._turns.items())
             self._next, self._turns[poller] = now + seconds, now + seconds * (1 + others)
 
     def at_once(self) -> None:
-        """Let all ask now."""
         with self._lock:
             self._next = 0.0
             self._turns.clear()
@@ -134,18 +136,18 @@ _questions_lock = threading.Lock()
 
 
 def questions_to(system: BatchSystem, config: ClusterConfig) -> StateQuestions:
-    """What the pollers of all sites share that ask one batch system in one way."""
+    """Return the object that the pollers of all sites share that reach the same batch system in the same way."""
     key = system.name, config.ssh_conn_id, config.control_master, config.login_setup
     with _questions_lock:
         return _questions.setdefault(key, StateQuestions())
 
 
 class ClusterPoller(ClusterPart, ABC):
-    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
+    """The state of a cluster's site. Only one thread calls ``round``; other threads can call the remaining methods.
 
     :param api: URL at which the nodes reach Airflow's execution API
-    :param nodes: those to which nothing is submitted; None: all are used
-    :param rejected: what cannot be read of what lies there; None: it is not kept here
+    :param nodes: failed nodes, to which nothing is submitted; None: all nodes are used
+    :param rejected: keeps files of the cluster that cannot be read; None: they are not kept
     """
 
     submitter: Submitter
@@ -164,15 +166,15 @@ class ClusterPoller(ClusterPart, ABC):
         self.transport = transport
         self.user: str | None = None
         self.owner: Owner | None = None
-        """Whose the cluster's folder is to be; None: any deployment's."""
+        """The deployment that is to own the cluster's folder; None: any deployment."""
         self.unasked: Reason | None = None
-        """Why the batch system could not be asked when that was tried last; None: it could."""
+        """Why the last attempt to query the batch system failed; None: it succeeded."""
         self.no_api: str | None = None
-        """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
+        """Why the nodes cannot reach Airflow's API now, as text; nothing is submitted meanwhile. None: they can."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self.questions = StateQuestions()
         self._cancelled_scripts: dict[str, Cancellation] = {}
-        self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
+        self._events_read_at: float | None = None  # last poll that has read all events, on the monotonic clock
         self.rejected = rejected or RejectedFiles(None)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, Reason] = {}
@@ -180,31 +182,31 @@ class ClusterPoller(ClusterPart, ABC):
         self._set_up(api)
 
     def _submitted_id(self, name: str, answer: str | None) -> str | None:
-        """The native id in the answer to a submission of an earlier controller; None: there is none."""
+        """Return the native ID in the answer to an earlier controller's submission; None: there is none."""
         if answer is not None:
             try:
                 return self.system.submitted(CommandResult(0, answer))
             except SubmitError:
-                log.warning("submission %s: %r has no id in it", name, answer)
+                log.warning("submission %s: %r contains no job ID", name, answer)
         return None
 
     @abstractmethod
     def _set_up(self, api: str) -> None:
-        """Make what submits, and what judges how jobs have ended."""
+        """Create the submitter and the post-mortem of the mode."""
 
     @property
     def trouble(self) -> Reason | None:
-        """Why nothing can be submitted now; None: it can."""
+        """Why nothing can be submitted now; None: submissions are possible."""
         return self.unasked or self.unreachable_api
 
     @property
     def unreachable_api(self) -> Reason | None:
-        """Why the nodes cannot reach Airflow's API now; None: they can, as far as that is known."""
+        """Why the nodes cannot reach Airflow's API now; None: they can, as far as known."""
         return None if self.no_api is None else because("api_unreachable", text=self.no_api)
 
     @property
     def failing(self) -> str | None:
-        """Why what is submitted here fails again and again, as text, as far as that is known before it ends."""
+        """Why submissions keep failing, as text, if that is known before the failure is final; None: they do not."""
         return None
 
     # -- what the controller calls
@@ -212,17 +214,16 @@ class ClusterPoller(ClusterPart, ABC):
     def give(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, to be given to the cluster in the next round.
 
-        That one has come back may not be stored yet: who gives it does not know then, and it is to go elsewhere.
+        Jobs whose return is not stored yet are skipped: the caller does not know of it, and they are to go elsewhere.
         """
         returned = self._returned()
         self.submitter.take(each for each in envelopes if each.token not in returned)
 
     def _returned(self) -> frozenset[str]:
-        """The jobs that have come back, where that is not stored yet."""
         return frozenset(event["token"] for event in self.event_buffer.unread() if event["event"] == "returned")
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
-        """End jobs in the next round; returns whether there is anything new in that."""
+        """Request the cancellation of jobs in the next round; return whether any request is new."""
         with self.tracker.lock:
             new = {
                 token: reason
@@ -234,13 +235,13 @@ class ClusterPoller(ClusterPart, ABC):
 
     @abstractmethod
     def ask_back(self, tokens: Mapping[str, Sequence[str]]) -> bool:
-        """Take jobs back in the next round that have not begun; returns whether there is anything new in that.
+        """Take back jobs that have not started, in the next round; return whether any request is new.
 
         :param tokens: by the name of the location
         """
 
     def known(self) -> frozenset[str]:
-        """All jobs that the site has."""
+        """Return all jobs that the site has."""
         with self.tracker.lock:
             return (
                 self.submitter.tokens()
@@ -249,20 +250,19 @@ class ClusterPoller(ClusterPart, ABC):
             )
 
     def unread(self) -> list[dict[str, Any]]:
-        """The events that were not acknowledged yet."""
         return self.event_buffer.unread()
 
     def acknowledge(self, count: int) -> None:
-        """The first so many of the unread events have been stored."""
+        """Note that the first ``count`` of the unread events have been stored."""
         ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
         self.tracker.acknowledge(ended)
 
     # -- the rounds
 
     def round(self) -> None:
-        """One look at the cluster where it is due, and all that it is to be given.
+        """Poll the cluster if that is due, and give it all that is pending.
 
-        :raises OSError: it could not be asked
+        :raises OSError: it could not be reached
         """
         if self.user is None:
             self._load()
@@ -272,19 +272,19 @@ class ClusterPoller(ClusterPart, ABC):
         self._cancel()
 
     def pause(self) -> float:
-        """Seconds until the next round: short while something changes, long when nothing has for a while."""
+        """Return the seconds until the next round: few while something changes, many after a while without changes."""
         return self.interval.pause(has_jobs=bool(self.tracker.jobs))
 
     @abstractmethod
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
-        """The batch jobs that were asked for and not forgotten, each with the file in which it prints."""
+        """Return the submitted batch jobs that are not forgotten, each with the file of its output."""
 
     @abstractmethod
     def withdraw_waiting(self) -> None:
-        """Take back what has not begun; the next controller gives it again."""
+        """Take back what has not started; the next controller gives it again."""
 
     def remove(self) -> None:
-        """Delete the whole folder, of a trial."""
+        """Delete the whole folder of a trial."""
         parent, _, name = self.folder.root.rpartition("/")
         self.transport.remove(parent, [name])
 
@@ -294,34 +294,34 @@ class ClusterPoller(ClusterPart, ABC):
 
     @abstractmethod
     def _look_at_cluster(self) -> None:
-        """Look at the cluster, and do what is to be done there."""
+        """Poll the cluster, and do what is pending there."""
 
     @abstractmethod
     def _cancel(self) -> None:
-        """End the jobs that are to be ended."""
+        """Cancel the jobs whose cancellation was requested."""
 
     @abstractmethod
     def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
-        """Take in an event of a job.
+        """Process an event of a job.
 
-        :param file: the file of which it is the last one
+        :param file: the file whose last event it is
         """
 
     def _has_errands(self) -> bool:
-        """Whether something is to be done at the cluster before the next look is due."""
+        """Whether something has to be done at the cluster before the next poll is due."""
         pending = self.tracker.pending
         return bool(pending.cancels or pending.withdrawals) or any(
             job.stored for job in list(self.tracker.jobs.values())
         )
 
     def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
-        """Report an event of a job, with its batch job and node as far as they are known."""
+        """Report an event of a job, with its batch job and node if they are known."""
         self.event_buffer.add({**event, **self._location_of(job)}, file)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
-        """Report the end of a job; there is room for another.
+        """Report the end of a job, which makes room for another one.
 
-        :param file: in which the event came
+        :param file: contained the event
         """
         job.end()
         if (id := job.native_id(self.system)) is not None:
@@ -331,13 +331,12 @@ class ClusterPoller(ClusterPart, ABC):
         self._report(event, job, file)
 
     def _location_of(self, job: TrackedBatchJob) -> dict[str, str]:
-        """The ``native_id`` and the ``node`` of a job, as far as they are known."""
         return job.whereabouts(self.system)
 
-    # -- one look
+    # -- polling
 
     def _due(self) -> dict[str, Any]:
-        """What every look is about."""
+        """Return the common fields of a poll in either mode."""
         return {
             "pending": self.tracker.pending.take(),
             "done": [job.token for job in self.tracker.over()],
@@ -352,10 +351,11 @@ class ClusterPoller(ClusterPart, ABC):
         batches: Sequence[TrackedBatchJob],
         gone: Sequence[TrackedBatchJob],
     ) -> None:
-        """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
+        """Add the steps of every poll that come before reading the events of jobs: a job that has ended by then has
+        reported that already.
 
-        :param removals: the files that are not needed any more, relative to the cluster's folder
-        :param batches: the batch jobs that may live
+        :param removals: files that are no longer needed, relative to the cluster's folder
+        :param batches: batch jobs that may not have ended
         :param gone: those of them that may have ended
         """
         steps, pending = look.steps, look.pending
@@ -390,7 +390,7 @@ class ClusterPoller(ClusterPart, ABC):
             self.questions.asked(self, self.config.seconds_after_questions(asked, len(batches)))
 
     def _accounting(self, gone: Sequence[TrackedBatchJob]) -> list[str] | None:
-        """The question to the accounting, if there is one and it may know more than the batch system has."""
+        """Return the accounting query; None: there is no accounting, or it cannot know more than the batch system."""
         unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
         ids = sorted({each.id for each in unclear if each.id})
         if not ids or self.config.accounting == "off" or self.user is None:
@@ -398,10 +398,11 @@ class ClusterPoller(ClusterPart, ABC):
         return self.system.accounting(ids, self.user, min(each.since for each in unclear))
 
     def _send(self, look: ClusterLook) -> dict[str, CommandResult]:
-        """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
+        """Send a poll. Reading logs is its last step, so that they contain all that jobs wrote before their last
+        events.
 
-        :returns: the answers; those to what was to be done are taken in
-        :raises OSError: its outcome is not known; after any error all is done again
+        :returns: the answers, after the results of actions have been processed
+        :raises OSError: the outcome is unknown; after any error all actions are repeated
         """
         pending, look.asked_at = self.tracker.pending, time.monotonic()
         if look.copied:
@@ -428,17 +429,17 @@ class ClusterPoller(ClusterPart, ABC):
         return answers
 
     def _take_notes(self, answer: CommandResult) -> None:
-        """Know which batch jobs of job scripts were asked to end; where that cannot be read, what was known stands."""
+        """Read which batch jobs of job scripts were cancelled; if that fails, the previous list stays valid."""
         self._notes_read_at = time.monotonic()
         trouble = None
         try:
             self._cancelled_scripts = canceller.parse_notes(answer)
         except TransportError as error:
             trouble = error
-        self._troubles.note("which job scripts were cancelled", trouble)
+        self._troubles.note("the cancelled job scripts", trouble)
 
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
-        """Ask again to end the jobs of job scripts that are still listed; who asked first may have ended."""
+        """Cancel listed jobs of job scripts again, because the process that cancelled them first may have exited."""
         for name, cancellation in cancelled.items():
             id, is_shown = cancellation.native_id(self.system), cancellation.is_shown(known.jobs)
             if not is_shown and known.is_silent((cancellation.id, cancellation.index)):
@@ -451,7 +452,7 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.pending.cancels += self.tracker.canceller.press([id], at_once=False)
 
     def _take_inventory(self, answer: CommandResult) -> None:
-        """Know the nodes; where that could not be asked, the last answer stays valid."""
+        """Read the nodes and queues; if that fails, the previous inventory stays valid."""
         assert self.system.survey is not None
         self._surveyed_at = time.monotonic()
         trouble = None
@@ -459,10 +460,10 @@ class ClusterPoller(ClusterPart, ABC):
             self.submitter.inventory = self.system.survey.inventory(answer)
         except CouldNotAsk as error:
             trouble = error
-        self._troubles.note("how many nodes are idle", trouble)
+        self._troubles.note("the nodes of the cluster", trouble)
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        """These jobs are over, and their files removed as well as these files of events."""
+        """Forget jobs that are over, and these event files, after their files were removed."""
         self.event_buffer.removed(files)
         self.tracker.forget(tokens)
         self.logs.forget(tokens)
@@ -471,7 +472,7 @@ class ClusterPoller(ClusterPart, ABC):
         return accounts(self.system, look.answers.get("accounting"), self._troubles)
 
     def _read_logs(self, look: ClusterLook) -> None:
-        """Copy what is new in logs; and take in which Dag bundles that no job reads any more were removed."""
+        """Copy new log lines, and note which Dag bundles were removed because no job reads them any more."""
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, look.answers["logs"])
         if "sweep" in look.answers and self.submitter.bundles is not None:
@@ -480,19 +481,19 @@ class ClusterPoller(ClusterPart, ABC):
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         earliest, latest = to_epoch(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
         for reported, last in self.event_buffer.new(files, self.rejected):
-            event = between(reported, earliest, latest)  # it is dated by the clock of a node
+            event = between(reported, earliest, latest)  # a node's clock has dated it
             token = event["token"]
             if event["event"] in hold.EVENTS:
                 self.event_buffer.add(event, last)
                 continue
             if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
-                self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
+                self.event_buffer.drop(last)  # the job was taken back meanwhile, and the store gives it again
                 continue
-            # Another one that is not known began while it was being withdrawn.
+            # Any other unknown job started while it was being withdrawn.
             self._read_event(event, self.tracker.job(token), last)
 
     def _statuses(self, look: ClusterLook) -> Statuses | None:
-        """What the batch system says now; None: it was not asked, or could not be."""
+        """Return the batch system's report; None: it was not queried, or could not be."""
         if look.status is None:
             return None
         try:
@@ -506,7 +507,7 @@ class ClusterPoller(ClusterPart, ABC):
         return found
 
     def _read_states(self, known: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
-        """Take in what the batch system says of batch jobs now.
+        """Process the batch system's report about batch jobs.
 
         :param asked_at: on the monotonic clock
         """
@@ -519,19 +520,19 @@ class ClusterPoller(ClusterPart, ABC):
 
     @abstractmethod
     def _doubt(self, submission: Submission, asked_at: float) -> None:
-        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
+        """Treat a submission as lost if the batch system has not known it for long and none of its jobs has started."""
 
     @abstractmethod
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        """See what is new in what the batch system says of a job.
+        """Process what the batch system reports about a job.
 
-        :param native: None: it does not know it
+        :param native: None: it does not know the job
         """
 
     def _see(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float, *, may_run: bool = False) -> None:
-        """Take in what the batch system says of a batch job now.
+        """Process the batch system's report about a batch job.
 
-        :param may_run: whether it may still run in a state that Lading does not know, for however long
+        :param may_run: whether the job may still be running in a state unknown to Lading, for any length of time
         """
         blocked_for = self.config.cancel_unrunnable_after
         strange_for = math.inf if may_run else self.config.lost_after
@@ -539,7 +540,7 @@ class ClusterPoller(ClusterPart, ABC):
             self.interval.changed(asked_at)
 
     def _logs_to_copy(self) -> list[TrackedBatchJob]:
-        """The jobs whose logs are looked at now; the others come before them in the next look."""
+        """Return the jobs whose logs are read now; the next poll starts with the others."""
         chosen = self.logs.choose(self.tracker.jobs.values())
         self.tracker.move_to_end(chosen)
         return chosen

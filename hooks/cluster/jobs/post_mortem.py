@@ -1,12 +1,14 @@
-"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what follows from that.
+"""Find out how the jobs of a cluster that have gone ended, and react to it.
+
+How incomplete evidence is interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
-| gone, and neither exit file nor account | nothing; after ``lost_after`` ``lost`` | for good |
-| the same in a strange state | the same, and its batch job is cancelled | for good |
-| never launched, and still shown | nothing: it may be released | it is gone, then it is submitted again |
-| ended by a node or a preemption, no sign of a beginning | submitted again, four times in all | it begins |
-| the batch system says nothing of it in this look | nothing | the next look |
+| gone, with neither exit file nor accounting | nothing; after ``lost_after``: ``lost`` | final |
+| the same in a strange state | the same, and its batch job is cancelled | final |
+| never launched, and still listed | nothing: it may be released | it is gone, then it is submitted again |
+| ended by a node or a preemption, no sign of a start | submitted again, up to four times in all | it starts |
+| the batch system says nothing about it in this poll | nothing | the next poll |
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 
-# The most jobs examined in one look.
+# Maximum number of jobs examined in one poll.
 MOST_VERDICTS = 200
-# What a job may have left, in the order in which it is read.
+# Files that a job may have left, in the order in which they are read.
 REMAINS = ("exit.json", "cause.json", "supervisor.json")
 
 
 class PostMortem(ClusterPart):
-    """What is concluded of jobs that have gone.
+    """Decides how jobs that have gone ended.
 
-    :param conclude: reports the end of a job: the job, the event, the file in which the event came
+    :param conclude: reports the end of a job: the job, the event, the file that contained the event
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class PostMortem(ClusterPart):
         self._attempts: dict[str, int] = {}
 
     def question(self, doubtful: Sequence[TrackedBatchJob]) -> Parts:
-        """What these jobs may have left."""
+        """Return the step that reads what these jobs may have left."""
         return Parts([part for job in doubtful for part in self._remains(job)], 2**16)
 
     def judge(
@@ -59,8 +61,8 @@ class PostMortem(ClusterPart):
     ) -> None:
         """Report the end of jobs that are gone, as far as it is known how they ended.
 
-        :param accounts: what the accounting says
-        :param known: what the batch system says now; those of which it says nothing are left as they are
+        :param accounts: the accounting's report
+        :param known: the batch system's report of this poll; jobs about which it says nothing are left alone
         :raises TransportError: the answer is damaged
         """
         remains = self.question(doubtful).contents(answer)
@@ -68,12 +70,11 @@ class PostMortem(ClusterPart):
         for number, job in enumerate(doubtful):
             silent = job.key is not None and known.is_silent(job.key)
             if not (job.ended or job.gone_since is None or silent or job.is_held(known)):
-                # What could not start was cancelled by us, whatever the accounting calls that.
+                # A job that could not start was cancelled by Lading, so what the accounting reports does not count.
                 account = None if job.is_hopeless else job.found_in(accounts)
                 self._judge(job, remains[size * number : size * (number + 1)], account)
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """These jobs are over."""
         for token in tokens:
             self._attempts.pop(token, None)
 
@@ -108,13 +109,13 @@ class PostMortem(ClusterPart):
             if event["cause"] == "error" and event["exit_code"]:
                 self.nodes.died(job.node)
         if event["cause"] == "lost" and job.native is not None and job.native.strange:
-            # It may still run, and what is started in its place must not run beside it.
+            # It may still be running, and its replacement must not run at the same time.
             self.tracker.cancel_natively(job, self.system)
             event["reason"] = event["reason"].with_also(because("batch_says", text=job.native.reason))
         self.conclude(job, event, job.own_file)
 
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
-        """Submit a job again whose task has not begun: nothing that it can help has ended it."""
+        """Submit a job again whose task has not started, because it did not fail by its own fault."""
         if cause == "node_failure":
             self.nodes.failed(job.node, str(REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1

@@ -1,4 +1,4 @@
-"""What is asked of a cluster beside the batch system's own commands: the shell texts, and what they answer. Pure."""
+"""Shell commands on a cluster other than those of its batch system, and parsers of their output. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lading.hooks.ssh.steps import RunCommand
 
 log = logging.getLogger(__name__)
 
-# The exit status of a submission that was not tried, for its files are not there.
+# Exit status of a submission that was not attempted because its files are missing.
 NOT_TRIED = 97
-# The same, for the one before it in the same round was not accepted.
+# Exit status of a submission that was not attempted because the previous one in the same round was not accepted.
 NOT_ITS_TURN = 96
-# What stands before each line of what lies on a cluster, and the files of a submission.
+# Keys of the lines that list a cluster's folder, and the files of a submission.
 _SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
 _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 
 
 @dataclass(frozen=True)
 class ListedSubmission:
-    """A submission as it lies on the cluster.
+    """A submission as found on the cluster.
 
-    :param answer: what the batch system said; None: it was not accepted, or that is not known
+    :param answer: of the batch system; None: the submission was not accepted, or its outcome is unknown
     """
 
     name: str
@@ -39,12 +39,12 @@ class ListedSubmission:
 
 
 def owner_mark(owner: Owner | None) -> str:
-    """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
+    """Return the lines (sh) that mark the current folder as owned by a deployment, and exit if another one owns it.
 
-    The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
-    deployment, and those that run beside this one, find it as theirs.
+    The mark is created atomically, even if several controllers create it at once. Other controllers of the same
+    deployment recognise it as theirs.
 
-    :param owner: None: it is not marked
+    :param owner: None: the folder is not marked
     """
     if owner is None:
         return ""
@@ -57,7 +57,7 @@ def owner_mark(owner: Owner | None) -> str:
 
 
 def look_at_owner(folder: ClusterFolder, owner: Owner) -> RunCommand:
-    """Fail where a folder is another deployment's; nothing is marked."""
+    """Return a step that fails if another deployment owns the folder; it does not mark the folder."""
     root = shlex.quote(folder.root)
     return RunCommand(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
 
@@ -74,9 +74,9 @@ def _compared(owner: Owner) -> str:
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
-    """Make the folders where they are missing, and print the user's name and the submissions that are there.
+    """Return a step that creates missing folders, and prints the user's name and the submissions that it finds.
 
-    :param owner: whose the folder is to be; None: any deployment's
+    :param owner: who is to own the folder; None: any deployment
     """
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
@@ -95,19 +95,19 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
 
 
 def _tag_lines(key: str, path: str) -> str:
-    """Show a file with a key before each line, whatever it says: others may have written it."""
+    """Print a file with a key before each line, so that its content, which others may have written, is unambiguous."""
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 
 
 def folder_trouble(answer: CommandResult) -> TransportError:
-    """What keeps the folder of the cluster from being used; without an answer that is not the folder."""
+    """Return why the folder of the cluster cannot be used; without an answer, the folder is not the problem."""
     return TransportError(answer.message if answer.status is None else f"work_dir cannot be used: {answer.message}")
 
 
 def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozenset[str]]:
-    """The user's name, the submissions, and the tokens of the jobs that have begun.
+    """Return the user's name, the submissions, and the tokens of the jobs that have started.
 
-    :raises TransportError: the folders could not be made, or the answer is cut
+    :raises TransportError: the folders could not be created, or the answer is truncated
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
@@ -127,7 +127,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
         try:
             tasks = read_tokens("\n".join(section.get(_TASKS, ())))
         except ValueError as error:
-            log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
+            log.error("the task list of submission %s cannot be read, so it is left alone: %s", name, error)
             continue
         answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
         found.append(ListedSubmission(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
@@ -142,11 +142,11 @@ def submit(
     agent: str | None = None,
     after: str | None = None,
 ) -> RunCommand:
-    """Submit a script, and keep the answer beside it: after a crash it is found there.
+    """Return a step that submits a script and saves the answer next to it, where it is found after a crash.
 
-    :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
-    :param agent: the archive of the node agent, likewise; None: that is installed
-    :param after: the submission that has to be accepted before; None: there is none
+    :param bundles: hashes of the Dag bundles of its jobs; if one is missing, nothing is submitted
+    :param agent: archive of the node agent, required in the same way; None: the agent is installed
+    :param after: the submission that must have been accepted before; None: there is none
     """
     needed = [f"{folder.bundle(each)}/." for each in sorted(set(bundles))] + ([] if agent is None else [agent])
     before = None if after is None else folder.submission(after)
@@ -160,11 +160,11 @@ def submit_in(
     unplaced: str | None = None,
     after: str | None = None,
 ) -> RunCommand:
-    """Submit the script in a folder, and keep the answer beside it.
+    """Return a step that submits the script in a folder and saves the answer next to it.
 
-    :param needed: files and folders without which nothing is submitted; they are used from now on
-    :param unplaced: what :func:`place_envelopes` leaves there when it has failed: then nothing is submitted
-    :param after: the folder whose script has to be accepted before, so that a round ends at the first refusal
+    :param needed: files and folders without which nothing is submitted; the step marks them as recently used
+    :param unplaced: folder that remains if :func:`place_envelopes` fails; nothing is submitted while it exists
+    :param after: folder whose script must have been accepted before, so that a round ends at the first refusal
     """
     present = "".join(f" && [ -e {shlex.quote(each)} ] && touch -- {shlex.quote(each)}" for each in needed)
     if unplaced is not None:
@@ -178,7 +178,7 @@ def submit_in(
 
 
 def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> RunCommand:
-    """Note that tasks do not belong to their submission any more.
+    """Return a step that notes that tasks no longer belong to their submission.
 
     :param tokens: submission and token of each
     """
@@ -186,24 +186,25 @@ def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> RunCom
     return RunCommand("\n".join(["umask 077", *lines]))
 
 
-# The inbox of the spool in the folder. Beside the spool envelopes lie in `incoming` on their way into it.
+# The inbox of the spool. On their way into it, envelopes are stored in `incoming`, next to the spool.
 
-# What can be said of a job that is to be taken back: it is out, it has begun, it is not there.
+# The results of taking back a job: its envelope was removed, it has started, or its envelope does not exist.
 FATES = "removed", "begun", "absent"
 
 
 def place_envelopes(root: str, names: Sequence[str]) -> RunCommand:
-    """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
+    """Return a step that moves envelopes into the inbox, except those of jobs that have started: they must not run
+    twice.
 
-    What holds them is removed when all of them are there.
+    Each source folder is removed once all of its envelopes have been moved.
 
-    :param root: the folder that has the spool, absolute
-    :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
+    :param root: the folder with the spool, absolute
+    :param names: the source folders in ``incoming``; ``renewed`` folders hold envelopes that replace others
     """
     texts = []
     for name in names:
         renewed = name.startswith("renewed")
-        # What may be taken away at any moment is looked at one by one, what is new is moved many at a time.
+        # Envelopes that may be taken away at any moment are checked one by one; new ones are moved many at a time.
         keep, most = ('[ -f "../../spool/inbox/$each" ]', 1) if renewed else ("true", 200)
         texts.append(
             f"(cd incoming/{name} || exit; set --; for each in *.json; do "
@@ -216,7 +217,7 @@ def place_envelopes(root: str, names: Sequence[str]) -> RunCommand:
 
 
 def take_envelopes_back(root: str, tokens: Iterable[str]) -> RunCommand:
-    """Take jobs back that have not begun; print of each whether it was removed, has begun, or is not there."""
+    """Return a step that takes back jobs that have not started, and prints the result for each: one of FATES."""
     message = " ".join(map(checked, tokens))
     return RunCommand(
         f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {message}; do\n"
@@ -226,9 +227,9 @@ def take_envelopes_back(root: str, tokens: Iterable[str]) -> RunCommand:
 
 
 def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
-    """By token, ``removed``, ``begun`` or ``absent``.
+    """Return the result by token: ``removed``, ``begun`` or ``absent``.
 
-    :raises TransportError: it is not known
+    :raises TransportError: it is unknown
     """
     if answer.status != 0:
         raise TransportError(f"jobs could not be withdrawn: {answer.message}")
@@ -236,6 +237,6 @@ def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
 
 
 def parse_fates(lines: Iterable[str]) -> dict[str, str]:
-    """What such lines say of jobs, by token; other lines, of an ``rm`` that talks for instance, say nothing."""
+    """Return the result of taking back jobs by token; other lines, for example of a verbose ``rm``, are ignored."""
     pairs = (line.split() for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and pair[0] in FATES and TOKEN.fullmatch(pair[1])}

@@ -1,4 +1,4 @@
-"""Giving a cluster its jobs: which are submitted now and together, and what follows from the answer to a submission."""
+"""Submit jobs to a cluster: choose which ones are submitted now and together, and interpret the answers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# In one round so many jobs are submitted, by so many commands of a second or so.
+# Maximum numbers of jobs and of submissions in one round; a submit command takes about a second.
 MOST_SUBMITTED = 2000
 MOST_SUBMISSIONS = 50
 SUBMISSION_TIMEOUT = 180.0
 
 
 class Submitter(ClusterPart):
-    """The way of jobs to a cluster.
+    """Submits the jobs of a site to its cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
-    :ivar site: the name of the site, which is its only location where each job is a batch job of its own
+    :ivar site: name of the site, which is its only location if each job is a batch job
     """
 
     def __init__(self, context: ClusterContext, api: str) -> None:
@@ -50,7 +50,7 @@ class Submitter(ClusterPart):
         self.is_trial = False
         self.site = ""
         self.inventory: Inventory | None = None
-        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
+        """The nodes and queues that the batch system last listed; None: it has not listed any, or cannot."""
         self.barred = BarredQueues()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
@@ -67,19 +67,18 @@ class Submitter(ClusterPart):
             self._given |= {envelope.token: envelope for envelope in envelopes}
 
     def give_back(self) -> None:
-        """Forget what was taken and not looked at; the store gives it again."""
+        """Forget jobs that were taken but not processed; the store gives them again."""
         with self.tracker.lock:
             self._given.clear()
 
     def tokens(self) -> frozenset[str]:
-        """The jobs that were taken and not looked at."""
         return frozenset(self._given)
 
     def give(self, transport: Transport, trouble: Reason | None) -> None:
         """Submit what can be submitted now.
 
-        :param trouble: why nothing can be submitted now; None: it can
-        :raises OSError: the cluster could not be asked
+        :param trouble: why nothing can be submitted now; None: submissions are possible
+        :raises OSError: the cluster could not be reached
         """
         renewed = self._note_given()
         try:
@@ -107,14 +106,14 @@ class Submitter(ClusterPart):
             raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
 
     def _count_submitted(self) -> int:
-        """How many batch jobs there are of this site's, of which each counts for a limit of the batch system."""
+        """Count this site's batch jobs as the batch system's limits do: each array element counts."""
         with self.tracker.lock:
             return sum(1 for _ in self.tracker.live())
 
     def _bring_agent(self, transport: Transport) -> Reason | None:
-        """Have the node agent lie there, unless that is installed; returns why it does not.
+        """Upload the node agent unless it is installed or present; return why that failed, or None.
 
-        :raises OSError: the cluster could not be asked
+        :raises OSError: the cluster could not be reached
         """
         if self._agent is None or self._has_agent or self.pressure.held() is not None:
             return None
@@ -129,13 +128,13 @@ class Submitter(ClusterPart):
         return None
 
     def _note_given(self) -> dict[str, Envelope]:
-        """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
+        """Register the taken jobs; return the envelopes that replace those of submitted jobs."""
         renewed = {}
         with self.tracker.lock:
             given, self._given = self._given, {}
             for token, given_envelope in given.items():
                 job = self.tracker.jobs.get(token)
-                # A job reads the Dags to which it was bound, whatever they are by now.
+                # A job reads the Dag bundle to which it was bound, even if that has changed since.
                 envelope = upload.bind(given_envelope, self.folder.bundles, job.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
@@ -149,7 +148,6 @@ class Submitter(ClusterPart):
     def _placing(
         self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
     ) -> list[RemoteStep]:
-        """The files of submissions, and how the envelopes among them come into the inbox."""
         files: dict[str, bytes] = {}
         folders = []
         if renewed:
@@ -168,9 +166,9 @@ class Submitter(ClusterPart):
 
     @property
     def limit(self) -> str | None:
-        """The limit of the batch system that was met, and how many jobs are submitted, as text; None: none was met.
+        """The limit of the batch system that was reached, with the number of submitted jobs, as text; None: none was.
 
-        What is not a limit on their number says so only for as long as it keeps jobs from being submitted.
+        A limit on something else than the number of jobs is only shown while it blocks submissions.
         """
         held = self.pressure.held()
         if held is None and self.pressure.most is not None:
@@ -181,13 +179,11 @@ class Submitter(ClusterPart):
         return None if held is None else held.sentence
 
     def note_end(self) -> None:
-        """A job has ended: there is room for another."""
         self.pressure.release()
 
-    # -- what is submitted
+    # -- planning submissions
 
     def _plan(self, transport: Transport, trouble: Reason | None) -> tuple[list[Submission], dict[str, str]]:
-        """What is submitted now, with the script of each."""
         waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
@@ -214,9 +210,9 @@ class Submitter(ClusterPart):
         return submissions, scripts
 
     def _fitted(self, shape: ArrayShape) -> ArrayShape:
-        """A shape in no more time than its queue gives, as far as that is known.
+        """Return a shape whose time fits into its queue, if the limit of that is known.
 
-        :raises ValueError: it needs more
+        :raises ValueError: the task itself needs more time
         """
         queue = shape.queue or ",".join(job_script.named_queues(self.config, self.system))
         return shape.within(
@@ -224,12 +220,11 @@ class Submitter(ClusterPart):
         )
 
     def _longest(self, queue: str, native: Collection[str] = ()) -> int | None:
-        """For how many seconds a job of a queue may run; None: for any time, or that is not known."""
         others = has_other_limits((*native, *self.config.resources))
         return None if self.inventory is None or others else self.inventory.longest_in(queue)
 
     def _admitted(self) -> list[TrackedBatchJob]:
-        """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
+        """Return the waiting jobs. Those in queues that refuse the account are returned, to be placed elsewhere."""
         barred, waiting = self.barred.reasons(), list(self.tracker.waiting())
         for job in waiting if barred else ():
             if job.shape is not None and not job.shape.native and (reason := barred.get(job.shape.queue or "")):
@@ -237,7 +232,7 @@ class Submitter(ClusterPart):
         return [job for job in waiting if job.token in self.tracker.jobs]
 
     def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
-        """A job was not submitted, and will not be: it waits again."""
+        """Return a job that was not submitted and will not be; it waits for a new placement."""
         self.tracker.pending.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
@@ -245,7 +240,7 @@ class Submitter(ClusterPart):
         self.event_buffer.add(event)
 
     def _with_dags(self, transport: Transport, waiting: Sequence[TrackedBatchJob]) -> list[TrackedBatchJob]:
-        """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
+        """Return the jobs whose Dags are available at the site, each bound to the current content of its bundle."""
         if self.bundles is None:
             return list(waiting)
         ready = []
@@ -260,8 +255,9 @@ class Submitter(ClusterPart):
         return ready
 
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
-        """The jobs for which the site has room, in groups that can share an array: each of one rule, where they have
-        one, so that who cancels an array cancels no other.
+        """Group the jobs for which there is room so that each group can share an array.
+
+        All jobs of a group have the same rule, if any, so that cancelling an array affects one rule only.
         """
         room, why = self.pressure.allow(self.system.name, self.config, self._count_submitted())
         self._explain_all(waiting[room:], why)
@@ -272,16 +268,15 @@ class Submitter(ClusterPart):
         return by_shape
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
-        """The nodes on which jobs of a shape should not run."""
         nodes = tuple(self.nodes.reasons())
         if not nodes:
             self._anywhere.clear()
         return () if (shape, nodes) in self._anywhere else nodes
 
-    # -- what the batch system answers
+    # -- reading the answers of the batch system
 
     def _read(self, submission: Submission, answer: CommandResult, submitted: int) -> int:
-        """Read the answer to a submission; returns how many jobs it has, or may have, added to so many."""
+        """Read the answer to a submission; return how many jobs it has added, or may have added."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens]
         if answer.status == remote_steps.NOT_ITS_TURN:
             self.tracker.take_back(submission)
@@ -293,7 +288,7 @@ class Submitter(ClusterPart):
         if refusal is None or refusal.kind == "transient":
             return len(jobs)
         self.tracker.take_back(submission)
-        is_divided = len(jobs) > 1 and refusal.is_of_arrays  # into smaller arrays, which are submitted next
+        is_divided = len(jobs) > 1 and refusal.is_of_arrays  # it is split into smaller arrays, submitted next
         for_good = refusal.kind == "permanent" and not (is_divided or submission.excluded)
         if for_good and not self._is_barred(refusal, jobs[0].shape):
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
@@ -305,11 +300,11 @@ class Submitter(ClusterPart):
     def _refusal(
         self, submission: Submission, answer: CommandResult, what: str, shape: object, submitted: int
     ) -> SubmitError | None:
-        """Note the native id in the answer to a submission, or why there is none, which is returned.
+        """Note the native ID in the answer to a submission. If there is none, return the refusal.
 
-        :param what: is submitted, as text
-        :param shape: what it has in common with others that the same nodes could run
-        :param submitted: how many batch jobs there were before
+        :param what: kind of what was submitted, as text
+        :param shape: shared by all submissions that the same nodes can run
+        :param submitted: number of batch jobs before this submission
         """
         count = max(1, len(submission.tokens))
         submission.asked_at = time.monotonic()
@@ -328,17 +323,18 @@ class Submitter(ClusterPart):
                 refusal = error
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
         if refusal.kind == "transient":
-            # It may have been accepted: it is looked up by its name before anything else is done about it.
+            # It may have been accepted: look it up by its name before doing anything else about it.
             self.pressure.hold(because("submit_unanswered", system=self.system.name, text=refusal.message))
         elif refusal.kind == "permanent" and submission.excluded:
-            # It may be that no other node can run it: the next one is submitted for all of them.
+            # Perhaps only the excluded nodes can run it, so the next submission of this shape excludes none.
             self._anywhere.add((shape, submission.excluded))
         return refusal
 
     def _is_barred(self, refusal: SubmitError, shape: ArrayShape | None) -> bool:
-        """Whether it is the account that was refused, and no job has named that; noted for a while.
+        """Whether the account was refused in a queue that the job did not choose by native directives; noted for a
+        while.
 
-        A trial is to show what was said to it.
+        Trial jobs do not count, because a trial has to report the refusal itself.
         """
         if not refusal.of_account or shape is None or shape.native or self.is_trial:
             return False
@@ -346,7 +342,7 @@ class Submitter(ClusterPart):
         return True
 
     def bar(self, queue: str | None, refusal: SubmitError) -> None:
-        """Note that the account is refused in a queue; None: in that of the site."""
+        """Note that a queue refuses the account; None: the site's default queue."""
         reason = because("not_admitted", system=self.system.name, queue=queue or None, text=refusal.message)
         self.barred.bar(queue, reason)
 

@@ -1,9 +1,11 @@
-"""What a controller knows of the jobs that it has given to a cluster. The cluster's folder has it all.
+"""What a controller remembers about the jobs that it has given to a cluster. The cluster's folder has all of it, too.
+
+How incomplete answers are interpreted, and what revises the conclusion:
 
 | read | concluded | until |
 |---|---|---|
 | a state | see :mod:`lading.hooks.polling.job_life` | the next answer |
-| an answer from before its submission | nothing | the next answer |
+| an answer from before the submission | nothing | the next answer |
 | could not ask | nothing | the next answer |
 """
 
@@ -32,13 +34,13 @@ from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
-# Submissions of an earlier controller are at most so old, for the question to the accounting.
+# Maximum age of an earlier controller's submissions, for queries to the accounting.
 OLDEST = timedelta(days=7)
-# A cancellation that fails is repeated for so long, seconds; a job that starts later finds nothing to do.
+# Seconds for which a failing cancellation is repeated; a job that starts later finds no envelope.
 SECONDS_OF_CANCELLING = 3600.0
-# Another expected start is reported where it differs by so many seconds, and by this part of what is left.
+# A new expected start is reported if it differs by this many seconds and by this part of the remaining time.
 LEAST_MOVE, PART_OF_MOVE = 60.0, 0.1
-# A job that waits for such a thing does not wait for nodes, whichever it may have.
+# A job that waits for such a reason does not wait for nodes, so excluded nodes do not matter.
 _OF_NO_NODES = re.compile(r"limit|quota|maximum|\bmax|held|\bhold|depend|begin ?time|licen[cs]e", re.IGNORECASE)
 
 
@@ -46,11 +48,11 @@ _OF_NO_NODES = re.compile(r"limit|quota|maximum|\bmax|held|\bhold|depend|begin ?
 class Submission:
     """One batch job or job array.
 
-    :param name: that of the batch job, by which it is looked up
-    :param id: the native id; None: it is not known whether it was accepted
+    :param name: of the batch job, by which it can be looked up
+    :param id: native ID; None: unknown whether it was accepted
     :param asked_at: when it was submitted, on the monotonic clock
-    :param since: the same as a date
-    :param excluded: the nodes on which its jobs should not run
+    :param since: when it was submitted, as a date
+    :param excluded: nodes on which its jobs must not run
     """
 
     name: str
@@ -61,7 +63,7 @@ class Submission:
     excluded: tuple[str, ...] = ()
 
     def is_found(self, known: Statuses) -> bool:
-        """Whether its native id is known, if need be by its name."""
+        """Whether its native ID is known, after looking it up by its name if necessary."""
         if self.id is None:
             self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
         return self.id is not None
@@ -69,13 +71,14 @@ class Submission:
     def waits(
         self, queue: str | None, native: NativeJob, allocation: str | None = None, given_up_at: float | None = None
     ) -> Reason:
-        """Why one of its batch jobs waits.
+        """Return why one of its batch jobs waits.
 
         :param queue: None: the site's default
-        :param allocation: which it is; None: it is a job's own
-        :param given_up_at: when it is cancelled since it can never start, epoch seconds; None: it may start
+        :param allocation: name of the allocation; None: the batch job is a single task
+        :param given_up_at: when the batch job is cancelled because it can never start, epoch seconds; None: it may
+            start
         """
-        said: dict[str, Any] = {"text": native.reason or "it says no reason"}
+        said: dict[str, Any] = {"text": native.reason or "it gives no reason"}
         if given_up_at is not None:
             return because("batch_never", queue=queue, at=given_up_at, **said)
         if allocation is not None:
@@ -93,15 +96,15 @@ class TrackedBatchJob(JobAtSite):
     """One job.
 
     :param submission: None: it has not been submitted
-    :param index: of its element, from 1
-    :param native: what the batch system said last
-    :param shown: what it shows of the job, and since when, on the monotonic clock
-    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or that is not known
-    :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
-    :param own: what it has said of its end, while the batch system may still know better
-    :param own_file: the file in which it has
-    :param starts_at: when the batch system expects it to start, as that was reported last, epoch seconds
-    :param cancelled_at: when it was asked to end, on the monotonic clock
+    :param index: of its array element, from 1
+    :param native: the batch system's last report
+    :param shown: its life as the batch system shows it, on the monotonic clock
+    :param node: where it runs or ran, in the batch system's notation; None: it has not run, or unknown
+    :param began_at: when it started, epoch seconds by our clock; None: unknown
+    :param own: its own report of how it ended, while the batch system may still know better
+    :param own_file: the file that contained this report
+    :param starts_at: the expected start that was reported last, epoch seconds
+    :param cancelled_at: when its cancellation was sent, on the monotonic clock
     """
 
     shape: ArrayShape | None = None
@@ -117,7 +120,7 @@ class TrackedBatchJob(JobAtSite):
     cancelled_at: float | None = None
 
     def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
-        """What it has left of its end, by our clock: a node's clock has dated it."""
+        """Return its own report of how it ended, with times of a node's clock limited to what is possible by ours."""
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
@@ -125,16 +128,16 @@ class TrackedBatchJob(JobAtSite):
         self.envelope = self.own = None
 
     def report_end(self, own: Mapping[str, Any], file: str | None) -> None:
-        """Note what it has said of its end, while the batch system may know better.
+        """Note its own report of how it ended, while the batch system may know better.
 
-        :param file: in which it has
+        :param file: contained the report
         """
         self.own, self.own_file = own, file
         self.close()
         self.lose(time.monotonic())
 
     def lose(self, at: float) -> None:
-        """Note that it is gone, or nowhere, so that how it ended is to be found out.
+        """Note that the job is gone, so that its end has to be determined.
 
         :param at: on the monotonic clock
         """
@@ -142,22 +145,20 @@ class TrackedBatchJob(JobAtSite):
 
     @property
     def gone_since(self) -> float | None:
-        """As :attr:`ShownLife.gone_since` has it."""
         return self.shown.gone_since
 
     def enter(self, submission: Submission, index: int = 1) -> None:
-        """Note that it is an element of a submission."""
         self.submission, self.index = submission, index
         self.submit()
 
     def leave(self) -> None:
-        """Note that it belongs to no submission any more, and waits again unless it has begun."""
+        """Note that it no longer belongs to a submission; it waits again unless it has started."""
         self.submission = self.native = None
         self.shown = ShownLife()
         self.withdraw()
 
     def found_in(self, known: Statuses) -> NativeJob | None:
-        """What the batch system, or its accounting, says of this job; None: nothing."""
+        """Return the report of the batch system, or its accounting, about this job; None: there is none."""
         key = self.key
         return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
 
@@ -169,21 +170,21 @@ class TrackedBatchJob(JobAtSite):
         blocked_for: float = math.inf,
         strange_for: float = math.inf,
     ) -> bool:
-        """Take in what the batch system says now; returns whether that is another state.
+        """Process the batch system's report; return whether the state has changed.
 
         :param native: None: it does not know the job
         :param asked_at: on the monotonic clock
-        :param blocked_for: as in :meth:`ShownLife.shown`, like ``strange_for``
+        :param blocked_for: as in :meth:`ShownLife.shown`; so is ``strange_for``
         """
         if native is None:
-            # An answer that was on its way when it was submitted does not count.
+            # An answer to a query that was sent before the submission does not count.
             if self.submission is not None and asked_at > self.submission.asked_at:
                 self.lose(asked_at)
             return False
         if self.phase is not JobPhase.CLOSING:
             self.shown = self.shown.shown(native, asked_at, blocked_for=blocked_for, strange_for=strange_for)
         if self.is_hopeless and native.state == "ended":
-            return False  # we have cancelled it, for what was said of it before
+            return False  # Lading has cancelled it because of the earlier report
         is_new = self.native is None or native.state != self.native.state
         self.native, self.node = native, native.nodes or self.node
         if self.is_hopeless and native.cause is None:
@@ -191,7 +192,7 @@ class TrackedBatchJob(JobAtSite):
         return is_new
 
     def given_up_at(self, deadline: float) -> float | None:
-        """When it is cancelled since it can never start, epoch seconds; None: it may start.
+        """Return when it is cancelled because it can never start, epoch seconds; None: it may start.
 
         :param deadline: seconds
         """
@@ -200,13 +201,13 @@ class TrackedBatchJob(JobAtSite):
         return time.time() + self.shown.since + deadline - time.monotonic()
 
     def expects(self, native: NativeJob, now: float) -> bool:
-        """Note when the batch system expects it to start; returns whether that is another time than was reported.
+        """Note when the batch system expects it to start; return whether that differs from the last reported time.
 
         :param now: epoch seconds
         """
         before, at = self.starts_at, native.starts_at
         if before is not None and at is not None:
-            # What moves a little with each of its cycles is the same.
+            # Small shifts from one scheduling cycle to the next do not count.
             is_new = abs(at - before) > max(LEAST_MOVE, PART_OF_MOVE * abs(before - now))
         else:
             is_new = at is not before
@@ -216,11 +217,11 @@ class TrackedBatchJob(JobAtSite):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it will never start, and would lie in its queue forever."""
+        """Whether it will never start and would stay in its queue forever."""
         return self.shown.phase is ShownPhase.UNRUNNABLE
 
     def is_held(self, known: Statuses) -> bool:
-        """Whether it could not be launched and is not gone yet: only then it is submitted again."""
+        """Whether it could not be launched and is still listed; it is submitted again only when it is gone."""
         if not self.is_hopeless or self.native is None or self.native.cause == "error":
             return False
         native = self.found_in(known)
@@ -228,7 +229,7 @@ class TrackedBatchJob(JobAtSite):
 
     @property
     def end_seen(self) -> NativeJob | None:
-        """What the batch system has said of its end, or that it can never start; None: no more than that it lived."""
+        """The batch system's report that it has ended or can never start; None: so far it was only listed as alive."""
         return self.native if self.native is not None and has_ended(self.native) else None
 
     @property
@@ -236,19 +237,17 @@ class TrackedBatchJob(JobAtSite):
         return self.submission is not None and len(self.submission.tokens) > 1
 
     def native_id(self, system: BatchSystem) -> str | None:
-        """The id by which it is cancelled; None: it has none, or none is known."""
+        """Return the ID by which it is cancelled; None: it has none, or it is unknown."""
         if self.submission is None or self.submission.id is None:
             return None
         return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
 
     def whereabouts(self, system: BatchSystem) -> dict[str, str]:
-        """The ``native_id`` and the ``node``, as far as they are known."""
         found = {"native_id": self.native_id(system), "node": self.node}
         return {name: value for name, value in found.items() if value}
 
     @property
     def key(self) -> Key | None:
-        """How the batch system's answers name it."""
         if self.submission is None or self.submission.id is None:
             return None
         return self.submission.id, self.index if self.is_array else None
@@ -256,12 +255,12 @@ class TrackedBatchJob(JobAtSite):
 
 @dataclass(slots=True)
 class PendingActions:
-    """What is to be done at the cluster in the next look.
+    """The actions for the next poll.
 
-    :param cancels: native ids to be cancelled
-    :param withdrawals: tokens that do not belong to their submission any more, each behind its submission's name
+    :param cancels: native IDs to be cancelled
+    :param withdrawals: name of the submission and token of each job that no longer belongs to it
     :param leftovers: files to be removed, relative to the cluster's folder
-    :param failing: the native ids that could not be cancelled, and since when, on the monotonic clock
+    :param failing: native IDs whose cancellation fails, and since when, on the monotonic clock
     """
 
     cancels: list[str] = field(default_factory=list)
@@ -270,21 +269,20 @@ class PendingActions:
     failing: dict[str, float] = field(default_factory=dict)
 
     def take(self) -> PendingActions:
-        """What is to be done now, which is not here any more."""
+        """Return the pending actions, and remove them here."""
         taken = PendingActions(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
         self.cancels, self.withdrawals, self.leftovers = [], [], set()
         return taken
 
     def put_back(self, taken: PendingActions) -> None:
-        """What was taken could not be done."""
         self.cancels += taken.cancels
         self.withdrawals += taken.withdrawals
         self.leftovers |= taken.leftovers
 
     def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: CommandResult, now: float) -> None:
-        """Let jobs be cancelled again where the command has failed. Those that are gone are no failure.
+        """Repeat the cancellation of jobs if the command has failed. Jobs that are gone do not count as a failure.
 
-        :param answer: to the command that was to cancel them
+        :param answer: to the cancel command
         :param now: on the monotonic clock
         """
         try:
@@ -295,7 +293,7 @@ class PendingActions:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)
                 else:
-                    log.error("job %s could not be cancelled for too long, and is no longer tried", id)
+                    log.error("job %s could not be cancelled for too long; giving up", id)
                     del self.failing[id]
         else:
             for id in ids:
@@ -303,7 +301,7 @@ class PendingActions:
 
 
 class BatchJobTracker(JobTracker[TrackedBatchJob]):
-    """The jobs and the submissions of a cluster. One thread changes them; others may read while they hold ``lock``."""
+    """The jobs and submissions of a cluster. One thread changes them; others can read them while holding ``lock``."""
 
     def __init__(self) -> None:
         super().__init__(TrackedBatchJob)
@@ -312,20 +310,19 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         self.canceller = Canceller()
 
     def waiting(self) -> Iterator[TrackedBatchJob]:
-        """Those that have not been submitted."""
         return (job for job in self.jobs.values() if job.phase is JobPhase.WAITING)
 
     def live(self) -> Iterator[TrackedBatchJob]:
-        """Those that were submitted and whose end was not reported."""
+        """Return the submitted jobs whose end has not been reported."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
     def at_work(self) -> list[str]:
-        """The tokens of those that the cluster has, or that have begun there, and whose end was not reported."""
+        """Return the tokens of jobs that were submitted or have started, and whose end has not been reported."""
         with self.lock:
             return [token for token, job in self.jobs.items() if job.phase is not JobPhase.WAITING and not job.ended]
 
     def submit(self, submission: Submission) -> None:
-        """Note a submission, before it is made."""
+        """Note a submission before it is made."""
         self.submissions[submission.name] = submission
         for index, token in enumerate(submission.tokens, 1):
             job = self.jobs[token]
@@ -337,7 +334,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         """Note a submission of an earlier controller.
 
         :param tasks: those that were not withdrawn from it
-        :param begun: the tokens of the jobs that have begun
+        :param begun: tokens of the jobs that have started
         """
         with self.lock:
             for task in tasks:
@@ -350,7 +347,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
                     job.enter(submission, index)
 
     def take_back(self, submission: Submission) -> None:
-        """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
+        """Make the jobs of a submission that was not accepted wait again; forget those whose envelope is gone."""
         self.pending.leftovers |= {f"submissions/{submission.name}", f"incoming/{submission.name}"}
         with self.lock:
             self.submissions.pop(submission.name, None)
@@ -363,7 +360,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
                     del self.jobs[token]
 
     def withdraw(self, job: TrackedBatchJob) -> None:
-        """Let a job that has not begun wait again; without its envelope it is forgotten: the store gives it again."""
+        """Make a job that has not started wait again; without its envelope, forget it: the store gives it again."""
         assert job.submission is not None
         self.pending.withdrawals.append((job.submission.name, job.token))
         with self.lock:
@@ -372,18 +369,18 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
                 del self.jobs[job.token]
 
     def cancel_natively(self, job: TrackedBatchJob, system: BatchSystem) -> None:
-        """Let the batch system end a job, where it has it."""
+        """Cancel a job in the batch system, if it is submitted."""
         if (id := job.native_id(system)) is not None:
             self.pending.cancels.append(id)
             self.canceller.ask([id])
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
-        """Let the batch system end a job that is still shown although it was to end, now and then."""
+        """Cancel a job again from time to time while it is still listed after its cancellation."""
         if (id := job.native_id(system)) is not None:
             self.pending.cancels += self.canceller.press([id], at_once=True)
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Forget jobs that have ended, and the submissions of which none is left."""
+        """Forget jobs that have ended, and submissions that have no jobs left."""
         with self.lock:
             for token in tokens:
                 self.jobs.pop(token, None)

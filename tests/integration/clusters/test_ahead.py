@@ -92,7 +92,7 @@ class Run:
         assert found.ordered_at > due - SLACK - SOON - 1.0, "not before its start less the predicted wait"
         with Session(self.engine) as session:
             [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
-            assert (note.task_id, "is asked for at there" in str(note.extra)) == ("b", True)
+            assert (note.task_id, "is requested at there" in str(note.extra)) == ("b", True)
         return found
 
     def end_first(self, state: State) -> None:

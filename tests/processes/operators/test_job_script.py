@@ -120,7 +120,7 @@ def test_what_a_dead_worker_has_left_is_cancelled_until_it_is_gone(
     cluster.set("deaf")
     with monkeypatch.context() as patch:
         patch.setattr(job_script, "REACH_TIMEOUT", 1.0)
-        with pytest.raises(CancelError, match="toy shows job 1 still"):
+        with pytest.raises(CancelError, match="toy still shows job 1"):
             operator("echo anew").execute(Try(store=died.store).context)
     assert cluster.jobs == 1
     again = threading.Thread(target=unset_when, args=(cluster, "deaf", lambda: len(killed.read_text().split()) > 4))
@@ -291,7 +291,7 @@ def test_chunks_are_refused(cluster: ToyCluster) -> None:
 
 def test_a_range_of_nodes_is_an_import_error() -> None:
     with pytest.raises(
-        ValueError, match=r"nodes = \[2, 8\]: a job script has a number of nodes, such as 4; only the hint"
+        ValueError, match=r"nodes = \[2, 8\]: a job script takes one number of nodes, such as 4; only the hint"
     ):
         JobScriptOperator(task_id="t", site="hpc", body="true", properties={"nodes": [2, 8]})
 

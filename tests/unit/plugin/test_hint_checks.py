@@ -40,7 +40,7 @@ def staged(value: Any, **hints: Any) -> tuple[Hints, Mapping[str, Any], str]:
     ("value", "hints", "words"),
     [
         ({"a": ["LOCAL:///etc/passwd"]}, {}, "at site 'lab', 'LOCAL:///etc/passwd' is not staged"),
-        ("http://x/y", {"site": "lab"}, "the site takes no files from http://"),
+        ("http://x/y", {"site": "lab"}, "the site accepts no files from http://"),
         ({"class": "File", "location": "airflow.cfg"}, {}, "has no scheme"),
         ("s3://b/k", {"targets": ["hpc"]}, "at site 'hpc', 's3://b/k' is not staged"),
     ],

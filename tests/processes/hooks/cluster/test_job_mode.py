@@ -770,7 +770,7 @@ def test_jobs_wait_where_the_agent_cannot_be_brought_and_say_why(commands: Paper
     commands.give("a")
     reason = only(commands.go(), "waiting")["reason"]
     assert reason.code == "agent_not_brought"
-    assert "brought to" in str(reason)
+    assert "copied to" in str(reason)
     assert "needs 3.10 or newer" in str(reason)
     assert commands.read("submissions") == ""
     assert list((commands.root / "agents").iterdir()) == []

@@ -244,12 +244,12 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     ]
     what = "Site 'hpc' could not be asked"
     assert said == [
-        ("WARNING", f"{what}: gone; tried again in 1 s (said once, tried again)"),
-        ("WARNING", f"{what}: refused (said once, tried again)"),
-        ("ERROR", f"{what}: 'x' (said once, tried again)"),
-        ("INFO", f"{what}: no more"),
-        ("WARNING", f"{what}: gone (said once, tried again)"),
-        ("INFO", f"{what}: no more"),
+        ("WARNING", f"{what}: gone; tried again in 1 s (logged once, retrying)"),
+        ("WARNING", f"{what}: refused (logged once, retrying)"),
+        ("ERROR", f"{what}: 'x' (logged once, retrying)"),
+        ("INFO", f"{what}: resolved"),
+        ("WARNING", f"{what}: gone (logged once, retrying)"),
+        ("INFO", f"{what}: resolved"),
     ]
 
 

@@ -299,7 +299,7 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     assert len(service.ledger()) == before
     found = trial_finding("site cloud", site, PATIENCE)
     assert found.good, found.message
-    words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for .* and cost (0\.\d+)"
+    words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) ran for .* and cost (0\.\d+)"
     cost = re.search(words, found.message)
     assert cost, found.message
     [bought] = service.ledger()[before:]

@@ -113,7 +113,7 @@ def test_the_rest_of_an_output(site: RunSite, tmp_path: Path, monkeypatch: pytes
     assert site.rest(record, 0) == text
     assert site.rest(record, 4321) == text[4321:]
     monkeypatch.setattr(run_site, "MOST_REST", 2000)
-    left_out = f"\n({5000 - 10 - 2000 - 100} bytes are left out here; all is in {output})\n".encode()
+    left_out = f"\n({5000 - 10 - 2000 - 100} bytes are left out here; the whole output is in {output})\n".encode()
     assert site.rest(record, 10) == text[10:2010] + left_out + text[-100:]
     assert site.rest(record, 2950) == text[2950:], "nothing is left out where the end follows"
 

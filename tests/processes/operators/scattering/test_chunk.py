@@ -113,7 +113,7 @@ def test_a_skipped_job_has_no_output() -> None:
 
 
 def test_an_output_that_cannot_be_passed_on_fails_its_job_alone() -> None:
-    with pytest.raises(ElementsFailed, match=r"1 of 2 jobs failed: job 1 \(n=1\): its output cannot be passed on"):
+    with pytest.raises(ElementsFailed, match=r"1 of 2 jobs failed: job 1 \(n=1\): its output cannot be pickled"):
         run(range(2), lambda number: (lambda: 1) if number else 0)
 
 

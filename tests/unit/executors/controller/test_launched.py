@@ -863,7 +863,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     ask(house, RequestKind.RESUME, "hpc")
     house.tick(2)
     assert house.job("u").state == State.RUNNING
-    assert outcomes(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
+    assert outcomes(house) == ["it gets no more jobs; its current jobs continue", "it gets jobs again"]
 
 
 def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeElasticSite) -> None:
@@ -880,7 +880,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
     house.tick()
     house.controller.requests.next_look = 0.0
     house.tick()
-    assert outcomes(house) == ["it takes no more jobs, and ends when those there have ended"]
+    assert outcomes(house) == ["it takes no more jobs, and is released when its last one has finished"]
     assert house.job("t").state == State.RUNNING, "a drain ends no job"
 
 
@@ -908,5 +908,5 @@ def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite
     assert outcomes(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
         requests.ask(session, RequestKind.PAUSE, "no", "ada")
-    with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
+    with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is not a live instance"):
         requests.ask(session, RequestKind.DRAIN, "hpc/no", "ada")

@@ -148,8 +148,8 @@ def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCap
     clock.stop()
     said = [record.getMessage() for record in caplog.records if record.name.endswith(".leadership")]
     assert len(said) == 2
-    assert "attempt 1 (said once" in said[0]
-    assert said[1].endswith("no more")
+    assert "attempt 1 (logged once" in said[0]
+    assert said[1].endswith("resolved")
 
 
 def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_the_traceback_of_a_fault_is_logged_once(
     ticks_until(controller, lambda: times > (where == "observe"))
     controller.tick()
     assert [record.getMessage() for record in caplog.records if "s0'" in record.getMessage()] == [
-        f"Site 's0' could not be {what}: {error} (said once, tried again)"
+        f"Site 's0' could not be {what}: {error} (logged once, retrying)"
     ]
     assert tracebacks(caplog) == ([] if isinstance(error, OSError) else [(KeyError, "fails")])
 

@@ -509,7 +509,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     assert order.launch.jobs == ("d r b -1",)
     [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
     assert note.task_id == "b"
-    assert "what it needs is asked for at hpc: it is to start at " in str(note.extra)
+    assert "room is requested at hpc for a planned start at " in str(note.extra)
     site.see(order.name, kind=order.launch.kind)
     house.tick(2)
     job(session, "b", State.QUEUED, queued_at=time.time() - 30, time_limit=600)
@@ -538,7 +538,7 @@ def test_a_run_that_makes_no_sense_costs_itself_alone(
     ahead = AheadRequests(lambda name: {"b": WaitingJob(name="b", resources=NODE)})
     ahead.update([asking_run("d odd"), asking_run("d r")], [CLOUD], {}, NOW)
     assert [job.name for job in ahead.wanted([CLOUD], {}, NOW)["cloud"]] == ["d r b -1"]
-    assert "It is not known for which jobs of run 'd odd' room is to be asked for ahead" in caplog.text
+    assert "No room can be requested ahead for run 'd odd'" in caplog.text
 
 
 def test_what_is_to_come_in_allocations_is_found_out_no_sooner_for_what_is_asked_for_ahead(

@@ -117,7 +117,7 @@ def test_what_comes_after_a_known_length_does_not_wait_in_a_queue(
     with Session(airflow_database) as session:
         notes = session.scalars(select(Log).where(Log.event == "lading asks ahead", Log.run_id == "r2")).all()
     assert [each.task_id in ("b", "c") for each in notes] == [True]
-    assert str(notes[0].extra).startswith("what it needs is asked for at cloud: it is to start at ")
+    assert str(notes[0].extra).startswith("room is requested at cloud for a planned start at ")
     assert second.launches == 2
     assert second.seconds < first.seconds - QUEUE / 2
 

@@ -404,7 +404,7 @@ def test_of_hints_that_cannot_be_read_the_jobs_of_the_run_are_known_alone(
     house.job("a")
     assert {task_id for task_id, some in house.jobs().items() if some} == {"a"}
     assert house.live_runs.without_structure == {"d r"}
-    assert "What the tasks of some runs ask for cannot be read" in caplog.text
+    assert "The requests of the tasks of some runs cannot be read" in caplog.text
 
 
 NEAR_THE_END = {"started_at": NOW - 60, "time_limit": 100.0}

@@ -203,7 +203,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     lab.lies = "refused"
     house.tick(3)
     with Session(house.engine) as session:
-        with pytest.raises(LookupError, match="'nobody' is no job that sleeps until its next attempt"):
+        with pytest.raises(LookupError, match="no job 'nobody' sleeps until its next attempt"):
             requests.ask(session, RequestKind.WAKE, "nobody", "somebody")
         requests.ask(session, RequestKind.WAKE, "workers0-r", "somebody")
         session.commit()
@@ -213,7 +213,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     assert set(house.states().values()) == {RUNNING}
     with Session(house.engine) as session:
         [done] = requests.latest(session, 0.0, 10)
-        assert done.outcome == "room is looked for now"
+        assert done.outcome == "it searches for room now"
 
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:

@@ -150,7 +150,7 @@ def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: 
         "deleted": "no inputs for map index 3 from what before returned: 1 are there now",
         "wrong": "the inputs of map index 0 are 7; valid: a dict",
         "beyond": "no inputs for map index 1 from what before returned: 1 are there now",
-        "gone": "input n is None: task before has returned nothing, or it was deleted",
+        "gone": "input n is None: task before returned nothing, or its output was deleted",
     }.items():
         assert house.job(token).state == State.FAILED
         assert words in (told(house.job(token).reason) or ""), token
@@ -350,7 +350,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
     ended = [house.job(f"hung{number}") for number in range(4)]
     reasons = [told(job.reason) for job in ended if job.state == State.FAILED]
     assert len(reasons) == estimator.THREADS_PER_DAG
-    assert "could not be found out in 20 s, the limit, the last one that of /mount/" in (reasons[0] or "")
+    assert "could not be determined within 20 s, the limit; the last was that of /mount/" in (reasons[0] or "")
     assert '"class": "File"' in (reasons[0] or "")
     house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
     house.step_until(lambda: house.is_known("quick"), 5)
@@ -386,7 +386,7 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
     for number, token in enumerate(tokens):
         house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
     house.step_until(lambda: all(map(house.is_known, tokens)), 30)
-    assert all("the last one that of /mount/" in (told(house.job(token).reason) or "") for token in tokens)
+    assert all("the last was that of /mount/" in (told(house.job(token).reason) or "") for token in tokens)
     assert len(house.estimator.hanging) < estimator.MOST_HANGING
     for name in ("MOST_SECONDS", "SECONDS_OF_GRACE"):
         monkeypatch.setattr(estimator, name, 600.0)  # a busy machine is slow with what does not hang
@@ -458,14 +458,14 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / str(number)).touch()
     known = file_sizes.KnownSizes()
     for _ in range(2):
-        with pytest.raises(sizing.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
+        with pytest.raises(sizing.ExpressionError, match=r'the limit of 20 files .*"size": BYTES'):
             FileSizes((), known).total_bytes(str(tmp_path))
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a").write_bytes(b"x")
     assert FileSizes((), known).total_bytes(str(tmp_path / "few")) == 1
     assert FileSizes((), known).total_bytes({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
-    with pytest.raises(sizing.ExpressionError, match=r"could not be found out in .* the limit"):
+    with pytest.raises(sizing.ExpressionError, match=r"could not be determined within .* the limit"):
         FileSizes((), known).total_bytes(str(tmp_path / "few"))
 
 

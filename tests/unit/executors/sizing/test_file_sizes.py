@@ -57,5 +57,7 @@ def test_what_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no credentials")
 
     monkeypatch.setattr(file_sizes, "_object_size", refuse)
-    with pytest.raises(ExpressionError, match="the size of s3://b/x cannot be found out: RuntimeError: no credentials"):
+    with pytest.raises(
+        ExpressionError, match="the size of s3://b/x cannot be determined: RuntimeError: no credentials"
+    ):
         FileSizes().total_bytes("s3://b/x")

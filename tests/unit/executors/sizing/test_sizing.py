@@ -135,7 +135,7 @@ def test_expressions_know_the_lengths_of_lists() -> None:
     values, _ = size(job(sources=sources, memory="100 MiB * input_length + 1 GiB"))
     assert values["memory"] == 1424
     unknown = {"fixed": {"x": {"unknown": "a template"}}}
-    with pytest.raises(HintError, match="input 'x' is not known: a template"):
+    with pytest.raises(HintError, match="input 'x' is unknown: a template"):
         size(job(sources=unknown, memory="100 MiB * input_length"))
 
 
@@ -249,7 +249,7 @@ def test_of_a_chunk_the_largest_value_counts() -> None:
     [
         ({"memory": "input_size"}, {"fixed": {"p": {"value": "/no/such"}}}, HintError, "there is no file /no/such"),
         ({"memory": "x * 2"}, {"fixed": {"y": {"value": 1}}}, HintError, "there is no input 'x'; valid: y"),
-        ({"memory": "len(x)"}, {"fixed": {"x": {"unknown": "why"}}}, HintError, "input 'x' is not known: why"),
+        ({"memory": "len(x)"}, {"fixed": {"x": {"unknown": "why"}}}, HintError, "input 'x' is unknown: why"),
         ({"cpus": "x * 1"}, {"method": None, "mapped": {"x": {"unknown": "why"}}}, ExpressionError, "x: why"),
     ],
 )
@@ -277,7 +277,7 @@ def test_after_two_preemptions_a_job_goes_on_demand_and_says_why() -> None:
     asked = question(LOST, ("cloud", "error"), LOST)
     change, [lesson] = sizing.after_preemptions(asked, Change("t", {"cpus": 1}), {"cloud": 2, "hpc": 1})
     assert change.values == {"cpus": 1, "capacity_type": "on-demand"}
-    assert lesson.message == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
+    assert lesson.message == "goes to an on-demand machine: 2 of its tries were preempted at site 'cloud'"
     assert lesson.entry().event == "lading leaves spot machines"
 
 

@@ -53,7 +53,7 @@ def test_what_is_asked_is_known_as_long_as_the_run_lives(session: Session) -> No
 
 @pytest.mark.parametrize("run_id", ["none", "over", "a\0b", "\ud800"])
 def test_of_a_run_that_does_not_live_nothing_can_be_asked(session: Session, run_id: str) -> None:
-    with pytest.raises(LookupError, match=r"has no run .* that has not ended; valid"):
+    with pytest.raises(LookupError, match=r"has no live run .*; valid"):
         airflow_run_requests.ask(session, "d", run_id, 1, None, "x")
 
 
@@ -94,20 +94,20 @@ def test_what_a_run_goes_by_as_text(session: Session) -> None:
 
     assert airflow_run_requests.terms(session, "d") == {}, "nothing is asked or forecast"
     assert airflow_run_requests.terms(session, "d", "over") == {}
-    assert lines() == ["nothing is planned for it: only sites that buy machines by a forecast go by that"]
+    assert lines() == ['no plan covers it: only sites with policy = "forecast" plan ahead']
     run_rows.note(session, {("d", "r"): RunForecast(2.5, NOW, NOW + 2400)})
     six, later = format_moment(NOW), format_moment(NOW + 2400)
     assert lines() == ["hurry 2.5, as its Dag says", f"cannot end by {six}: about {later} at the earliest"]
     airflow_run_requests.ask(session, "d", "r", "fast", "06:00", "alice")
-    assert lines()[2:] == ["it is planned by that within seconds"], "no plan is of what is asked"
+    assert lines()[2:] == ["a plan that follows the request is made within seconds"], "no plan is of what is asked"
     run_rows.note(session, {("d", "r"): RunForecast(10.0, NOW + 3600, NOW + 2400)})
     assert lines() == [
-        "hurry 10, as alice has asked",
-        "finish_by 06:00, as alice has asked",
-        f"planned to end at about {later}, and shall by {format_moment(NOW + 3600)}",
+        "hurry 10, requested by alice",
+        "finish_by 06:00, requested by alice",
+        f"planned to finish at about {later}, due by {format_moment(NOW + 3600)}",
     ]
     run_rows.note(session, {("d", "q"): RunForecast(None, NOW)})
-    assert lines("q") == ["hurry of the site", f"shall end by {six}; when it will is not known"]
+    assert lines("q") == ["hurry as set for each site", f"due by {six}; no plan says yet when it will finish"]
     assert sorted(airflow_run_requests.terms(session, "d")) == ["q", "r"]
 
 

@@ -140,5 +140,5 @@ def test_the_others_say_that_they_have_none(name: str) -> None:
 
 
 def test_only_names_of_machines_can_be_excluded() -> None:
-    with pytest.raises(ValueError, match="'n1\\\\n--uid=0' is no name of a machine"):
+    with pytest.raises(ValueError, match="'n1\\\\n--uid=0' is not a valid host name"):
         BatchJobRequest(excluded_nodes=("n1\n--uid=0",))

@@ -550,7 +550,7 @@ class TestTORQUE(Conformance):
         ),
         (
             _one_torque("<job_state>H</job_state><Hold_Types>l</Hold_Types>"),
-            [_pending("9.tq1", reason="as many elements of its array run as may at once")],
+            [_pending("9.tq1", reason="the maximum number of elements of its array is running")],
         ),
         (
             _one_torque("<job_state>C</job_state><exit_status>-10</exit_status>"),

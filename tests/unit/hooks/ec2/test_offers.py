@@ -207,7 +207,7 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
     ec2.read_again()
     aws.away = True
     assert known() == ("ami-2", 16_384, 1.28, 16_384)
-    assert "the image for x86_64 is not known" in str(offers.note)
+    assert "the image for x86_64 is unknown" in str(offers.note)
     aws.away = False
     known()
     assert "the image" not in str(offers.note)

@@ -345,7 +345,7 @@ def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
         now[0] += 0.25
     assert fake.ended == {"i-00000000", "i-00000002"}
     assert fake.asked == 2, "once for all, and once without the protected one"
-    assert "i-00000001 cannot be ended" in str(fleet.termination.refused)
+    assert "i-00000001 cannot be terminated" in str(fleet.termination.refused)
     assert "disableApiTermination" in str(fleet.termination.refused)
     fake.protected.clear()
     now[0] += 60.0
@@ -424,7 +424,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ec2(answer: Any) -> None:
 
     ec2 = EC2(config(ami={"x86_64": "/my/image"}), lambda *_: Client())
     for ask in (ec2.zones, lambda: ec2.volumes("ami-1"), lambda: ec2.arch("x.large"), lambda: ec2.image("x86_64")):
-        with pytest.raises(EC2Error, match="makes no sense"):
+        with pytest.raises(EC2Error, match="the answer of AWS is invalid"):
             ask()
 
 

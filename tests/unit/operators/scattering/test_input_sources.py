@@ -181,7 +181,7 @@ def test_outputs_of_a_scatter_as_inputs(session: Session) -> None:
 
 
 def test_inputs_that_are_not_known(session: Session) -> None:
-    with pytest.raises(ExpressionError, match="the inputs are not known: x: why"):
+    with pytest.raises(ExpressionError, match="the inputs are unknown: x: why"):
         inputs(session, method=None, mapped={"x": {"unknown": "why"}}).for_job(0)
     with pytest.raises(ExpressionError, match="input x is None"):
         inputs(session, method=None, mapped={"x": {"xcom": ["none", "return_value"], "mapped": False}}).for_job(0)

@@ -55,27 +55,27 @@ def test_a_run_is_hurried_and_that_is_taken_back(
         session.rollback()
         return capsys.readouterr().out
 
-    assert said() == "hurry 0.5, as its Dag says\nplanned to end at about 2027-01-15 08:00:00 UTC\n"
-    assert f"hurry 10, as {getpass.getuser()} has asked\nfinish_by 06:00" in said("fast", "--finish-by", "06:00")
+    assert said() == "hurry 0.5, as its Dag says\nplanned to finish at about 2027-01-15 08:00:00 UTC\n"
+    assert f"hurry 10, requested by {getpass.getuser()}\nfinish_by 06:00" in said("fast", "--finish-by", "06:00")
     assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(10.0, parse_finish_by("06:00"))}
     assert "finish_by 2 h" in said("--finish-by", "2h")
     assert airflow_run_requests.asked(session) == {("d", "r"): RunRequest(None, parse_finish_by("2h"))}
     run_rows.note(session, {("d", "r"): RunForecast(10.0, 1_800_000_900.0, 1_800_000_000.0)})
     session.commit()
-    withdrawn = "what was asked is withdrawn: it is planned without that within seconds\n"
+    withdrawn = "the request was withdrawn: a plan without it is made within seconds\n"
     assert said("--withdraw") == withdrawn, "and nothing of what was forecast by it"
     assert said("--withdraw") == withdrawn
     assert airflow_run_requests.asked(session) == {}
     run_rows.note(session, {("d", "r"): RunForecast()})
     session.commit()
-    assert said() == "hurry of the site\n"
+    assert said() == "hurry as set for each site\n"
     assert logged == [("hurry", "d")] * 6, "what Airflow's audit log gets"
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["d", "gone", "fast"], "Dag 'd' has no run 'gone' that has not ended; valid: "),
+        (["d", "gone", "fast"], "Dag 'd' has no live run 'gone'; valid: "),
         (["d", "gone"], "Dag d has no run gone that has not ended"),
         (["d", "r", "soon"], "'soon' is not a hurry; valid: 0 to 100, or one of cheap, balanced, fast"),
         (["d", "r", "--finish-by", "soon"], "'soon' is not a deadline for a run; valid: "),

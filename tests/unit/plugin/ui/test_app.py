@@ -964,7 +964,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
         assert answer.status_code == 422, target
         assert answer.json()["detail"][0]["loc"] == ["body", "target"]
     for target in ("a\0b", "\ud800", "a/\udfff"):
-        with pytest.raises(LookupError, match="is no name"):
+        with pytest.raises(LookupError, match="is not a valid name"):
             requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
@@ -1033,12 +1033,12 @@ def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, 
 @pytest.mark.parametrize(
     ("run_id", "body", "status", "said"),
     [
-        ("none", {"hurry": 1}, 404, "has no run 'none' that has not ended; valid"),
-        ("over", {"hurry": 1}, 404, "has no run 'over' that has not ended; valid"),
+        ("none", {"hurry": 1}, 404, "has no live run 'none'; valid"),
+        ("over", {"hurry": 1}, 404, "has no live run 'over'; valid"),
         ("r", {"hurry": 101}, 422, "less than or equal to 100"),
         ("r", {"hurry": "soon"}, 422, "'cheap', 'balanced' or 'fast'"),
         ("r", {"finish_by": "soon"}, 422, "'soon' is not a deadline for a run; valid"),
-        ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is past"),
+        ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is in the past"),
         ("r", {"finish_by": "\0"}, 422, "pattern"),
         ("r", [], 422, "dictionary"),
     ],

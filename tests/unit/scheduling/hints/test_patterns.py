@@ -95,9 +95,7 @@ def test_there_are_only_so_many_patterns() -> None:
     with pytest.raises(HintError, match="hint matching: there are more than 100 patterns"):
         Hints.parse({"targets": ["hpc", "local"], "matching": {"hpc": tables, "local": {"x": "a"}}})
     chunk = [{"x0": "a"}] * (MOST_SEARCHES // MOST_PATTERNS + 1)
-    with pytest.raises(
-        HintError, match="100 patterns are to be sought in the inputs of 201 jobs, which is 20,100 times"
-    ):
+    with pytest.raises(HintError, match="100 patterns in the inputs of 201 jobs are 20,100 searches"):
         matched_targets(Hints(targets=("hpc",), matching=parse_matching({"hpc": tables})), chunk)
 
 
@@ -134,7 +132,7 @@ def test_patterns_are_for_targets_of_the_task() -> None:
         [{"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc", "local"]
     )
     assert binding.hints() == {"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}
-    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is no target of it")):
+    with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is not one of its targets")):
         parse_bindings([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
 
 
@@ -157,7 +155,7 @@ def test_a_job_keeps_the_targets_that_all_its_inputs_match() -> None:
     only = Hints(targets=("hpc/long",), matching=MATCHING[:1])
     with pytest.raises(HintError, match="its inputs match none of its targets hpc/long"):
         matched_targets(only, [{"sample": "small", "lane": 1}])
-    with pytest.raises(ExpressionError, match="input 'sample', which is to be matched, is not known: it was deleted"):
+    with pytest.raises(ExpressionError, match="input 'sample', which has to be matched, is unknown: it was deleted"):
         matched_targets(only, [{"sample": Unknown("it was deleted")}])
     with pytest.raises(HintError, match=r"targets hpc/long; it has no input 'sample'.*: its inputs are lane"):
         matched_targets(only, [{"lane": 1}])

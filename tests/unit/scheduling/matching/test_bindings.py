@@ -184,8 +184,8 @@ def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
     for words in (
         "[[bindings]] 2: targets = 'hpc/': 'hpc/' is not a target",
         "dags is unknown; the keys are: dag, task, group, targets, filters",
-        "[[bindings]] 3: targets: there is no site of 'moon/a'; valid: hpc, cloud",
-        "[[bindings]] 4: it is no table",
+        "[[bindings]] 3: targets: 'moon/a' names no existing site; valid: hpc, cloud",
+        "[[bindings]] 4: it is not a table",
     ):
         assert words in str(error.value)
 

@@ -89,8 +89,8 @@ def test_a_table_with_another_unit_than_the_cluster_is_reported_with_both() -> N
     [
         ("1408 M", None, None),
         ("1.4 G", None, None),
-        ("1408 K", None, ("1408 MiB of memory", "for 1 MiB: it counts in KiB", '"K" in [sites.hpc.memory]')),
-        ("1408 G", None, ("for 1408 GiB: it counts in GiB", '"G" in [sites.hpc.memory]')),
+        ("1408 K", None, ("1408 MiB of memory", "as 1 MiB: it counts in KiB", '"K" in [sites.hpc.memory]')),
+        ("1408 G", None, ("as 1408 GiB: it counts in GiB", '"G" in [sites.hpc.memory]')),
         ("1408 G", "K", ("it counts in MiB", '"M" in [sites.hpc.memory]')),
         ("1408 M", "K", None),
         ("none", None, None),

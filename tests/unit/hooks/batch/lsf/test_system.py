@@ -244,7 +244,7 @@ def test_a_number_that_is_cut() -> None:
 
 def test_no_row_that_can_be_read() -> None:
     for said in (TABLE + _row("im November"), f"{COLUMNS}7^0^RU"):
-        with pytest.raises(CouldNotAsk, match="makes no sense"):
+        with pytest.raises(CouldNotAsk, match="cannot be parsed"):
             LSF().statuses(CommandResult(0, said))
 
 

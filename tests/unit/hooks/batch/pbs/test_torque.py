@@ -40,7 +40,7 @@ def test_a_body_of_any_characters_is_submitted() -> None:
     [{"jobname": "größe"}, {"setup": "module load größe"}, {"folder": "/scratch/größe"}, {"stdout": "/a/größe"}],
 )
 def test_what_qsub_would_refuse_is_said_before(asked: dict[str, str]) -> None:
-    with pytest.raises(Unsupported, match=r"line .* has 'ö', but torque takes ASCII alone"):
+    with pytest.raises(Unsupported, match=r"line .* has 'ö', but torque accepts only ASCII"):
         _files("true", **asked)
 
 

@@ -46,7 +46,7 @@ def test_accounting_that_a_site_does_not_have() -> None:
             "nodes that it needs are not available (ReqNodeNotAvail, UnavailableNodes:n1)",
         ),
         ("QOSMaxCpuPerUserLimit", "a limit of the QOS is reached (QOSMaxCpuPerUserLimit)"),
-        ("RaisedSignal:9(Killed)", "it was ended by a signal (RaisedSignal:9(Killed))"),
+        ("RaisedSignal:9(Killed)", "it was killed by a signal (RaisedSignal:9(Killed))"),
         ("SomethingNew", "SomethingNew"),
     ],
 )
