@@ -1,8 +1,8 @@
-"""When the jobs start that wait for the same room, as far as lengths and shares say it. Pure.
+"""When jobs that wait for the same room start, predicted from shares and lengths. Pure.
 
-Room goes to one job at a time as by :mod:`lading.scheduling.shares.fair_order`: to the share that has least for its
-weight, after those that have less than is kept for them. The room is one large machine, and the next job waits until it
-fits: what small jobs gain by overtaking, large ones lose.
+Room is given to one job at a time in the order of :mod:`lading.scheduling.shares.fair_order`: to the share with the
+smallest use relative to its weight, after shares that have less than is kept for them. All room counts as one large
+machine, and the next job waits until it fits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 from lading.scheduling.shares.table import Share, Shares
 from lading.scheduling.site_names import is_named
 
-# Later jobs start as fast as these do on average: a page must not take seconds.
+# Jobs behind these are assumed to start at the same rate: a page must not take seconds.
 MOST_STARTS = 5000
-# Sums of cpus differ by so much.
+# Sums of cpus differ by less.
 TOLERANCE = 1e-6
 
 
 class Line(NamedTuple):
-    """Jobs that start in the order in which they came.
+    """The waiting jobs of one share and priority.
 
-    :param level: lines of a lower level start first, whatever their shares have
+    :param level: lines with a smaller one start first, whatever their shares have
     """
 
     level: tuple[bool, int]
@@ -31,10 +31,10 @@ class Line(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Jobs that follow one another in a line.
+    """Equal jobs that follow one another in a line.
 
     :param cpus: of one of them
-    :param seconds: for which one is expected to run
+    :param seconds: how long one is expected to run
     """
 
     jobs: int
@@ -43,7 +43,7 @@ class Alike(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Jobs of a share that run.
+    """Running jobs of a share that finish together.
 
     :param cpus: of all of them
     :param left: seconds until they are expected to finish
@@ -55,10 +55,12 @@ class Running(NamedTuple):
 
 
 class QueueAhead:
-    """The starts of the jobs of each line, in order.
+    """The predicted starts of waiting jobs.
 
-    :param lately: the mean part of all there is that each share has used lately, 0 to 1
-    :param site: the name of the site whose room it is; None: that of all sites
+    :param lines: the jobs of each, first to last
+    :param cpus: of the whole room
+    :param lately: the mean fraction of all resources that each share has used lately, 0 to 1
+    :param site: the site whose room it is; None: all sites together
     """
 
     def __init__(
@@ -123,26 +125,26 @@ class QueueAhead:
                     waiting.remove(line)
 
     def start(self, line: Line, before: float) -> tuple[float, float]:
-        """Seconds until a job of a line starts, and how many jobs start before it.
+        """Return the seconds until a job starts, and how many jobs start before it.
 
-        :param before: how many of its line start before it
+        :param before: how many jobs of its line start before it
         """
         starts = self.starts.get(line, [])
         if (at := int(before + 0.5)) < len(starts):
             return starts[at]
-        # The others start as fast as those that were simulated, whatever their line.
+        # Beyond the simulated jobs.
         further = at - len(starts)
         rate = self.count / self.last if self.last > 0 else 0.0
         return self.last + (further / rate if rate else 0.0), self.count + further
 
 
 def _jobs(alike: Sequence[Alike], cpus: float) -> list[list[float]]:
-    """The same to be counted down, the last ones first."""
+    """Return (jobs, cpus, seconds) as lists, last ones first, to be counted down."""
     return [[each.jobs, min(each.cpus, cpus), each.seconds] for each in reversed(alike) if each.jobs]
 
 
 def _kept(share: Share, site: str | None) -> float:
-    """The cpus of the room that are kept for a share."""
+    """Return how many cpus of the room are kept for a share."""
     return sum(
         each.amounts["cpus"]
         for each in share.kept

@@ -244,8 +244,8 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
         assert known.kind == node.kind._replace(hints=frozenset())
     [plain] = list(load_sites(make(CLUSTER)).values())[1].potential()
     assert (plain.arch, plain.os, plain.features, plain.capacity_type) == ("x86_64", "linux", frozenset(), "on-demand")
-    for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"), ("features = [1]", "no list of features"),
-                        ("properties = ['x']", "are no properties"),
+    for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"),
+                        ("features = [1]", "not a list of features"), ("properties = ['x']", "are not properties"),
                         ("capacity_type = 'cheap'", "not a capacity type; valid: on-demand or spot")):  # fmt: skip
         with pytest.raises(SitesError, match=said):
             load_sites(make(f"{CLUSTER}\n{wrong}"))

@@ -267,6 +267,6 @@ def test_allocations_that_live_are_fed_while_the_batch_system_is_away(tmp_path: 
     told = site.observe()
     assert (told.trouble, [each.state for each in told.locations]) == (None, [LocationState.UP])
     assert told.market is not None
-    assert "could not be asked" in str(told.market.held)
-    assert "could not be asked" in (told.note or "")
+    assert "could not be queried" in str(told.market.held)
+    assert "could not be queried" in (told.note or "")
     site.close("cancel", 60.0)

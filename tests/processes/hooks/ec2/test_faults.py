@@ -242,7 +242,7 @@ def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     drive.until(lambda states: (states.get(name), len(service.living())) == (LocationState.UNREACHABLE, 1))
     [released] = drive.wait_for("released", name)
     assert released["cause"] == "node_failure"
-    assert str(released["reason"]).startswith("it has not been reached for ")
+    assert str(released["reason"]).startswith("it has been unreachable for ")
     assert (drive.events_of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
@@ -278,7 +278,7 @@ def test_a_machine_that_takes_no_jobs_and_has_none_is_abandoned(
     drive.until(lambda states: (states.get(name), len(service.living())) == (LocationState.UNREACHABLE, 1))
     [released] = drive.wait_for("released", name)
     assert (released["cause"], service.living()) == ("node_failure", [])
-    assert str(released["reason"]).startswith("it has taken no jobs for ")
+    assert str(released["reason"]).startswith("it has accepted no jobs for ")
     assert str(released["reason"]).endswith("its disk is full")
 
 

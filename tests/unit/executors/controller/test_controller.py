@@ -496,7 +496,7 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     [view] = here.controller.views(here.observe(), time.time())
     assert (list(view.locations), view.trouble and view.trouble.sentence) == (
         [],
-        "site 'a' takes no jobs now: it comes",
+        "site 'a' accepts no jobs now: it comes",
     )
 
 

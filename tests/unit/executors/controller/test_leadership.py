@@ -86,7 +86,7 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
     assert third.renew()
     deadly = session.get_one(JobRow, "deadly", populate_existing=True)
     assert (deadly.state, deadly.strikes) == (State.FAILED, 2)
-    assert "2 controllers have died or hung while they looked for a place for it" in (told(deadly.reason) or "")
+    assert "2 controllers died or hung while looking for a place for it" in (told(deadly.reason) or "")
     other = session.get_one(JobRow, "t", populate_existing=True)
     assert (other.state, other.strikes, other.examined_by) == (State.QUEUED, None, None)
 

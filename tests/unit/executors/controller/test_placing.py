@@ -265,7 +265,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
     with Session(engine) as session:
         job = session.get_one(JobRow, "b")
         assert job.state == State.FAILED
-        assert "2 controllers have died or hung while they looked for a place for it" in (told(job.reason) or "")
+        assert "2 controllers died or hung while looking for a place for it" in (told(job.reason) or "")
 
 
 def test_each_answer_of_a_plugin_is_a_step_so_that_many_quick_ones_are_no_hang(

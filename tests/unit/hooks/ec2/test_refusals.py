@@ -140,7 +140,7 @@ VALIDATED = (
         ("InvalidParameterCombination", "Spot instance requests are not supported for this AMI", "capacity type",
          "capacity_type"),
         ("InvalidParameterCombination", FREE_TIER, "type", "plan"),
-        ("InvalidParameterCombination", FREE_IMAGE, "account", "images of the free tier"),
+        ("InvalidParameterCombination", FREE_IMAGE, "account", "free-tier images"),
         ("InvalidParameterCombination", ENA, "type", "ami"),
         ("InvalidParameterValue", UEFI, "type", "ami"),
         ("InvalidParameterValue", "The architecture 'arm64' of the specified instance type does not match the "
@@ -155,7 +155,7 @@ VALIDATED = (
         ("InvalidParameterValue", "Not enough free addresses in subnet subnet-a1", "subnet", "subnets"),
         ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "The provided credentials do not have permission to "
          "create the service-linked role for EC2 Spot Instances.", "capacity type", "create-service-linked-role"),
-        ("PendingVerification", VALIDATED, "account", "verifies"),
+        ("PendingVerification", VALIDATED, "account", "is verifying"),
         ("OptInRequired", "You are not subscribed to this service.", "account", "subscribe"),
         ("UnauthorizedOperation", "... with an explicit deny in a service control policy", "account", "organization"),
         ("UnauthorizedOperation", "... no permissions boundary allows the action", "account", "boundary"),
@@ -189,7 +189,7 @@ def test_what_is_not_supported_is_left_alone_for_longer_than_what_there_is_none_
 def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machine_has_ended(code: str) -> None:
     shortages = Shortages()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, "full"))
-    assert f"{code}: full; raise the quotas of EBS" in str(shortages.held), "and no quota of vCPUs"
+    assert f"{code}: full; raise the quotas for EBS" in str(shortages.held), "and no quota of vCPUs"
     assert shortages.shortage_of(TRIED) is None
     assert shortages.reason is not None
     assert (shortages.reason.code, shortages.reason.meaning.kind) == ("aws_volume_quota", "quota")

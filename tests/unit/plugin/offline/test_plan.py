@@ -170,7 +170,7 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
         ("name,cpus,memory_mib\na,,1\n", "jobs.csv:2: cpus '' is not a number"),
         ("name,cpus,memory_mib,count\na,1,1,0\n", "jobs.csv:2: count '0' is not above zero; valid: 1 to 1,000,000"),
         ("name,cpus,memory_mib,count\na,1,1,1.5\n", "jobs.csv:2: count '1.5' is not a whole number"),
-        ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is on line 2 already"),
+        ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is already on line 2"),
         (
             "name,cpus,memory_mib,instance_type\na,1,1,huge\n",
             "jobs.csv:2: instance_type 'huge' is not in the catalogue, or has no price there; valid: arm, gpu, large, ",
@@ -215,7 +215,7 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     free = folder.write("free.csv", CATALOGUE + "\nfree,1,1,x86_64,0,,0,0\n")
     assert folder.fault(JOBS, "--catalogue", free).startswith("free.csv:7: usd_per_hour '0' is not above zero")
     ppc = folder.write("ppc.csv", "instance_type,vcpus,memory_gib,usd_per_hour,arch\np9,4,16,0.1,ppc64le\n")
-    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; there are p9 (ppc64le)")
+    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; available: p9 (ppc64le)")
     assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
     assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
     assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")
@@ -291,7 +291,7 @@ def test_too_many_rows_are_refused(folder: Folder, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(trace, "MOST_JOBS", 100)
     rows = "".join(f"j{i},2,4096\n" for i in range(102))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
-    assert fault == "jobs.csv:102: this is row 101; valid: at most 100; write rows that are alike as one"
+    assert fault == "jobs.csv:102: this is row 101; valid: at most 100; combine equal rows"
     fault = folder.fault("name,cpus,memory_mib,count\na,1,1,40\nb,1,1,40\nc,1,1,40\n")
     assert fault.startswith("jobs.csv:4: with count '40' there are 120 jobs; valid: at most 100; ")
 
@@ -342,7 +342,7 @@ def test_each_of_the_rows_that_wait_is_named(folder: Folder) -> None:
 
 def test_a_fault_among_rows_that_are_alike_names_its_own_line(folder: Folder) -> None:
     rows = "name,cpus,memory_mib\n" + "".join(f"j{i},1,1\n" for i in range(50))
-    assert folder.fault(f"{rows}j7,1,1\n") == "jobs.csv:52: name 'j7' is on line 9 already"
+    assert folder.fault(f"{rows}j7,1,1\n") == "jobs.csv:52: name 'j7' is already on line 9"
     assert folder.fault(f"{rows} ,1,1\n") == "jobs.csv:52: name is empty"
     assert folder.fault(f"{rows}k,1\n") == "jobs.csv:52: 'k,1' has 2 values for 3 columns"
     assert folder.fault(f"{rows}k,99,1\na,99,1\n").startswith("jobs.csv:52: job 'k' is too large for every machine")
@@ -634,7 +634,11 @@ def test_what_sizing_is_worth_on_a_recorded_workflow(folder: Folder) -> None:
             "flow.json: task '1' is too large for every machine that is x86_64",
         ),
         (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow takes no --jobs: give one of them"),
-        (WORKFLOW, ("--hurry", "soon"), "argument --hurry: 'soon' is no hurry; valid: 0 to 100, or one of cheap, bal"),
+        (
+            WORKFLOW,
+            ("--hurry", "soon"),
+            "argument --hurry: 'soon' is not a hurry; valid: 0 to 100, or one of cheap, bal",
+        ),
         (WORKFLOW, ("--hurry", "1", "--compare", "greedy"), "--hurry is for the policy forecast; compare it, or leave"),
         (WORKFLOW, ("--per-instance-cost", "1"), "--per-instance-cost means nothing to the policy forecast; compare"),
         (WORKFLOW, ("--compare", "hours"), "'hours' is not one of greedy, priced, alone, forecast"),
@@ -654,7 +658,7 @@ def test_what_is_wrong_with_a_workflow(folder: Folder, text: str, options: tuple
         ("task,cpus\na,1\n", "requests.csv:1: column 'memory_mib' is missing"),
         ("task,cpus,memory_mib\nz,1,1\n", "requests.csv:1: no row matches a task; the tasks are 'a, b'"),
         ("task,cpus,memory_mib\na,0,1\n", "requests.csv:2: cpus '0' is not above zero"),
-        ("task,cpus,memory_mib\na,1,1\na,2,2\n", "requests.csv:3: task 'a' is on line 2 already"),
+        ("task,cpus,memory_mib\na,1,1\na,2,2\n", "requests.csv:3: task 'a' is already on line 2"),
         ("task,cpus,memory_mib\na,99,1\n", "flow.json: task '1' is too large for every machine"),
     ],
 )
