@@ -1,12 +1,13 @@
-"""How often jobs start within the interval that is shown first: a real controller and database, a simulated machine and clock.
+"""How often jobs start within the interval that was shown first.
 
-    python -m benchmarks.starts            both scenarios, with one seed each
+    python -m benchmarks.starts            both scenarios
     python -m benchmarks.starts full       2,500 jobs that wait for 40 cpus
-    python -m benchmarks.starts shares     a day of 600 tasks of three teams on 8 cpus, one of which has cpus guaranteed
-    python -m benchmarks.starts shares --seeds 5
+    python -m benchmarks.starts shares     a day of 600 tasks of three teams on 32 cpus; 12 are kept for one of them
+    python -m benchmarks.starts shares --seeds 3
 
-Every 30 seconds somebody looks at all waiting jobs, as the page does; what is shown first of a job counts. Lengths are
-log-normal and differ by task. Nothing is known of the tasks when the day begins.
+A real controller and database drive a simulated machine on a simulated clock. Every 30 seconds the starts of all
+waiting jobs are shown, as on the page; the interval shown first counts. Lengths are log-normal and differ by task.
+The day begins without any history.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ team = "weather"
 class Burst:
     """Instances of a mapped task that are queued together.
 
-    :param at: when, seconds after the begin
+    :param at: seconds after the day begins
     :param median: of their lengths, seconds
     """
 
@@ -82,11 +83,6 @@ class Burst:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is run.
-
-    :param cpus: of the machine
-    """
-
     cpus: float
     sites_file: str
     bursts: Sequence[Burst]
@@ -99,7 +95,7 @@ def full(seed: int) -> Scenario:
 
 
 def shares(seed: int) -> Scenario:
-    """600 tasks of three teams, which come in bursts over a working day and sum up to seven hours of 8 cpus."""
+    """600 tasks of three teams, queued in bursts over a working day; they need about ten hours of 32 cpus."""
     chosen, bursts = random.Random(seed), []
     for team in ("genomics", "imaging", "weather"):
         for task in ("a", "b", "c", "d"):

@@ -25,7 +25,7 @@ from lading.scheduling.insight.starts import (
     LATE_SECONDS,
     Backlog,
     ExpectedStart,
-    Finished,
+    FinishedJob,
     KnownWaits,
     Rate,
     StartSource,
@@ -35,7 +35,7 @@ from lading.scheduling.insight.starts import (
     rate_at_full_load,
 )
 from lading.scheduling.reason_codes import CODES
-from lading.scheduling.shares.queue_ahead import Alike, Line, QueueAhead, Running
+from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
 from lading.scheduling.shares.who import Tenant
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ class Outlook:
         if held:
             return NoStart(commonest(held)[0])
         found = [start for row in rows for start in self.known_starts(row)]
-        last: dict[tuple[Place, Line], Any] = {}
-        unsaid = Counter[tuple[Place, Line]]()
+        last: dict[tuple[Place, ShareLine], Any] = {}
+        unsaid = Counter[tuple[Place, ShareLine]]()
         for row in rows:
             if row.unsaid:
                 line = place_of(row), self.backlogs.line_of(row)
@@ -312,14 +312,14 @@ class Turn:
     :param oldest: when the first of them was queued
     :param newest: when the last of them was queued
     :param cpus: of all of them
-    :param work: the cpu-seconds that they are expected to use
+    :param seconds: that all of them are expected to run
     """
 
     jobs: int
     oldest: float
     newest: float
     cpus: float = 0.0
-    work: float = 0.0
+    seconds: float = 0.0
 
     def before(self, queued_at: float) -> float:
         """Return how many of them start before one, as if they had been queued at equal intervals."""
@@ -328,7 +328,7 @@ class Turn:
         return (self.jobs - 1) / 2
 
 
-class Lines:
+class BacklogLines:
     """The jobs that wait for the same thing, in the order in which they start.
 
     :param running: the jobs there that have to finish first
@@ -337,25 +337,27 @@ class Lines:
 
     def __init__(
         self,
-        turns: Mapping[tuple[Line, int, int], Turn],
+        turns: Mapping[tuple[ShareLine, int, int], Turn],
         running: Sequence[Running],
         cpus: float,
         shares: Shares,
         lately: Mapping[str, float],
         site: str | None,
     ) -> None:
-        self.order: dict[Line, list[tuple[tuple[int, float], Turn]]] = {}
+        self.order: dict[ShareLine, list[tuple[tuple[int, float], Turn]]] = {}
         for (line, priority, _), turn in turns.items():
             self.order.setdefault(line, []).append(((priority, turn.oldest), turn))
-        self.sums: dict[Line, list[int]] = {}
-        alike: dict[Line, list[Alike]] = {}
+        self.sums: dict[ShareLine, list[int]] = {}
+        alike: dict[ShareLine, list[Alike]] = {}
         for line, its in self.order.items():
             its.sort(key=lambda each: each[0])
             self.sums[line] = [0, *accumulate(turn.jobs for _, turn in its)]
-            alike[line] = [Alike(turn.jobs, turn.cpus / turn.jobs, turn.work / turn.cpus) for _, turn in its]
+            alike[line] = [Alike(turn.jobs, turn.cpus / turn.jobs, turn.seconds / turn.jobs) for _, turn in its]
         self.ahead = QueueAhead(alike, running, cpus, shares, lately, site)
 
-    def before(self, line: Line, key: tuple[int, float], queued_at: float, *, is_last: bool) -> tuple[float, float]:
+    def before(
+        self, line: ShareLine, key: tuple[int, float], queued_at: float, *, is_last: bool
+    ) -> tuple[float, float]:
         """Return how many jobs start before one, and after how many seconds it starts.
 
         :param is_last: whether to estimate the last of the jobs counted together with it
@@ -404,7 +406,7 @@ class Backlogs:
             oldest = row.oldest - ahead
             self.oldest[place] = min(oldest, self.oldest.get(place, oldest))
         self.rates: dict[Place, Rate | None] = {}
-        self.lines: dict[Place, Lines] = {}
+        self.lines: dict[Place, BacklogLines] = {}
 
     def share_of(self, job: Any) -> str:
         """The share of a job."""
@@ -413,28 +415,28 @@ class Backlogs:
         )
         return self.shares.share_of(Tenant.from_columns(*its))
 
-    def line_of(self, job: Any) -> Line:
+    def line_of(self, job: Any) -> ShareLine:
         """The line in which a job waits."""
         # Where several shares are declared the priority counts within each.
         level = 0 if self.shares.table else -job.priority
         # The limits of a Dag hold for all of its jobs alike.
         share = self.share_of(job) if place_of(job)[0] == "site" else ""
-        return Line((job.state != State.PLACED, level), share)
+        return ShareLine((job.state != State.PLACED, level), share)
 
-    def lines_of(self, place: Place, rate: Rate) -> Lines:
+    def lines_of(self, place: Place, rate: Rate) -> BacklogLines:
         """Return the jobs that wait for a place."""
         if place not in self.lines:
             running = self._running(place)
             self.lengths |= mean_lengths(self.session, [each for each in running if task_of(each) not in self.lengths])
             is_site = place[0] == "site"
             lengths = self._lengths(running, rate)
-            turns: dict[tuple[Line, int, int], Turn] = {}
+            turns: dict[tuple[ShareLine, int, int], Turn] = {}
             for row in self.waiting.get(place, []):
                 key = self.line_of(row), -row.priority, row.since
                 turn = turns.setdefault(key, Turn(0, row.oldest, row.queued_at))
                 turn.jobs += row.jobs
                 turn.cpus += row.cpus
-                turn.work += row.cpus * lengths[task_of(row)]
+                turn.seconds += row.jobs * lengths[task_of(row)]
                 turn.oldest, turn.newest = min(turn.oldest, row.oldest), max(turn.newest, row.queued_at)
             at_work = []
             for each in running:
@@ -446,13 +448,18 @@ class Backlogs:
                 at_work += [
                     Running(share, each.cpus / parts, left * (2 * number + 1) / parts) for number in range(parts)
                 ]
-            if not running:
-                # Jobs keep finishing at the measured rate.
-                part, length = rate.cpus / MOST_PARTS, rate.seconds / MOST_PARTS
-                at_work = [Running("", part, length * (number + 0.5)) for number in range(MOST_PARTS)]
             cpus = sum(each.cpus for each in at_work)
+            if not cpus:
+                # Jobs keep finishing at the measured rate, as many at a time as come nearest to it.
+                unit = sum(turn.cpus for turn in turns.values()) / sum(turn.jobs for turn in turns.values()) or 1.0
+                cpus = unit * math.ceil(rate.cpus / unit)
+                stretch = cpus / rate.cpus
+                for turn in turns.values():
+                    turn.seconds *= stretch
+                length = rate.seconds * stretch / MOST_PARTS
+                at_work = [Running("", cpus / MOST_PARTS, length * (number + 0.5)) for number in range(MOST_PARTS)]
             site = place[1] if is_site else None
-            self.lines[place] = Lines(turns, at_work, cpus, self.shares, self.lately, site)
+            self.lines[place] = BacklogLines(turns, at_work, cpus, self.shares, self.lately, site)
         return self.lines[place]
 
     def before(self, job: Any, *, is_last: bool = False) -> Backlog:
@@ -462,12 +469,13 @@ class Backlogs:
         """
         place = place_of(job)
         rate, is_shared = self.rate(place), job.state == State.PLACED
-        if rate is None:
+        if rate is None or not rate.cpus:
             jobs = sum(row.jobs for row in self.waiting.get(place, []) if turn_of(row) <= turn_of(job))
             return Backlog(max(0, jobs - 1), None, place_text(place), is_shared)
         key = -job.priority, job.queued_at
-        jobs, seconds = self.lines_of(place, rate).before(self.line_of(job), key, job.queued_at, is_last=is_last)
-        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds)
+        lines = self.lines_of(place, rate)
+        jobs, seconds = lines.before(self.line_of(job), key, job.queued_at, is_last=is_last)
+        return Backlog(jobs, rate.jobs, place_text(place), is_shared, seconds, in_turn=len(lines.order) > 1)
 
     def rate(self, place: Place) -> Rate | None:
         """Return how fast jobs finish there at full load; None: unknown."""
@@ -477,7 +485,7 @@ class Backlogs:
         return self.rates[place]
 
     def _elapsed(self, running: Any) -> float:
-        return max(0.0, self.now + self.database_ahead - running.started_at)
+        return max(0.0, self.now + self.database_ahead - float(running.started_at))
 
     def _lengths(self, running: Sequence[Any], rate: Rate) -> dict[tuple[str, str], float]:
         """Return for how long jobs of each task are expected to run, seconds.
@@ -515,7 +523,7 @@ class Backlogs:
         columns = JobRow.ended_at, CPUS, JobRow.ended_at - JobRow.started_at
         ends = select(*columns).where(*there, JobRow.ended_at >= since, JobRow.started_at.is_not(None))
         last = self.session.execute(ends.order_by(JobRow.ended_at.desc()).limit(MOST_OF_SITE)).all()
-        finished = [Finished(at, cpus, max(seconds, LEAST_SECONDS)) for at, cpus, seconds in last]
+        finished = [FinishedJob(at or 0.0, cpus, max(seconds or 0.0, LEAST_SECONDS)) for at, cpus, seconds in last]
         if len(finished) == MOST_OF_SITE:
             since = finished[-1].at
         begun = select(QUEUED, JobRow.started_at).where(*there, JobRow.started_at >= since)
@@ -569,8 +577,8 @@ def mean_lengths(session: Session, rows: Iterable[Any]) -> dict[tuple[str, str],
         for dag_id, task_id in tasks
     ]
     tries = union_all(*each).subquery()
-    names = tries.c.dag_id, tries.c.task_id
-    query = select(*names, func.avg(tries.c.seconds), func.count()).group_by(*names)
+    whose = tries.c.dag_id, tries.c.task_id
+    query = select(*whose, func.avg(tries.c.seconds), func.count()).group_by(*whose)
     found = session.execute(query)
     return {(dag, task): (max(0.0, mean), jobs) for dag, task, mean, jobs in found if mean is not None}
 

@@ -14,13 +14,14 @@ from typing import NamedTuple
 from lading.scheduling.shares.table import Share, Shares
 from lading.scheduling.site_names import is_named
 
-# Jobs behind these are assumed to start at the same rate: a page must not take seconds.
-MOST_STARTS = 5000
+# Lines are compared this often at most, which takes a fraction of a second; later jobs are assumed to start at the same
+# rate.
+MOST_COMPARED = 100_000
 # Sums of cpus differ by less.
 TOLERANCE = 1e-6
 
 
-class Line(NamedTuple):
+class ShareLine(NamedTuple):
     """The waiting jobs of one share and priority.
 
     :param level: lines with a smaller one start first, whatever their shares have
@@ -65,7 +66,7 @@ class QueueAhead:
 
     def __init__(
         self,
-        lines: Mapping[Line, Sequence[Alike]],
+        lines: Mapping[ShareLine, Sequence[Alike]],
         running: Sequence[Running],
         cpus: float,
         shares: Shares,
@@ -73,14 +74,14 @@ class QueueAhead:
         site: str | None = None,
     ) -> None:
         self.cpus = cpus
-        self.starts: dict[Line, list[tuple[float, int]]] = {line: [] for line in lines}
+        self.starts: dict[ShareLine, list[tuple[float, int]]] = {line: [] for line in lines}
         """Seconds from now, and how many jobs start before it."""
         self.count, self.last = 0, 0.0
         self._run({line: _jobs(its, cpus) for line, its in lines.items()}, running, shares, lately, site)
 
     def _run(
         self,
-        lines: dict[Line, list[list[float]]],
+        lines: dict[ShareLine, list[list[float]]],
         running: Sequence[Running],
         shares: Shares,
         lately: Mapping[str, float],
@@ -98,13 +99,15 @@ class QueueAhead:
         now, free = 0.0, self.cpus - sum(used.values())
         waiting = {line for line, its in lines.items() if its}
 
-        def key(line: Line) -> tuple[tuple[bool, int], bool, float, str]:
+        def key(line: ShareLine) -> tuple[tuple[bool, int], bool, float, str]:
             name, need = line.share, lines[line][-1][1]
             is_kept = used[name] + need <= kept[name] + TOLERANCE
             part = lately.get(name, 0.0) + (used[name] + need / 2) / self.cpus
             return line.level, not is_kept, part / table[name].weight, name
 
-        while waiting and self.count < MOST_STARTS:
+        compared = 0
+        while waiting and compared < MOST_COMPARED:
+            compared += len(waiting)
             line = min(waiting, key=key)
             alike = lines[line][-1]
             _, need, seconds = alike
@@ -124,7 +127,7 @@ class QueueAhead:
                 if not lines[line]:
                     waiting.remove(line)
 
-    def start(self, line: Line, before: float) -> tuple[float, float]:
+    def start(self, line: ShareLine, before: float) -> tuple[float, float]:
         """Return the seconds until a job starts, and how many jobs start before it.
 
         :param before: how many jobs of its line start before it
@@ -140,7 +143,12 @@ class QueueAhead:
 
 def _jobs(alike: Sequence[Alike], cpus: float) -> list[list[float]]:
     """Return (jobs, cpus, seconds) as lists, last ones first, to be counted down."""
-    return [[each.jobs, min(each.cpus, cpus), each.seconds] for each in reversed(alike) if each.jobs]
+    found = []
+    for each in reversed(alike):
+        # One that needs more than all of the room, as far as it is known, takes that for longer.
+        size = max(1.0, each.cpus / cpus)
+        found.append([each.jobs, each.cpus / size, each.seconds * size])
+    return found
 
 
 def _kept(share: Share, site: str | None) -> float:

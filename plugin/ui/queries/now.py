@@ -43,6 +43,7 @@ from lading.scheduling.insight.periods import SECONDS_PER_DAY
 from lading.scheduling.reason_codes import CAUSES, Code
 from lading.scheduling.reasons import NEW, Reason
 from lading.scheduling.shares.budgets import NEAR
+from lading.scheduling.shares.table import OTHERS
 from lading.scheduling.shares.who import dag_pattern
 
 # Each group names at most this many reasons, Dags and places.
@@ -248,7 +249,7 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
             for each in share_rows.budgets(session)
             if each.name not in unseen
         ],
-        shares=[share_state(each) for each in share_rows.standings(session) if sight.sees_any(dag_pattern(each.who))],
+        shares=[share_state(each) for each in declared_shares(session) if sight.sees_any(dag_pattern(each.who))],
         teams=[
             TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
             for each in teams(session)
@@ -259,6 +260,12 @@ def summary(session: Session, sight: Sight, now: float) -> Summary:
 def budgets_out_of_sight(session: Session, sight: Sight) -> set[str]:
     """Return the names of the budgets of Dags none of which the user may read."""
     return {each.name for each in share_rows.budgets(session) if not sight.sees_any(dag_pattern(each.who))}
+
+
+def declared_shares(session: Session) -> Sequence[share_rows.ShareStandingRow]:
+    """The shares of the sites file, if it declares any; the rest of the jobs alone is no share."""
+    rows = share_rows.standings(session)
+    return rows if any(row.name != OTHERS for row in rows) else []
 
 
 def share_state(row: share_rows.ShareStandingRow) -> ShareState:

@@ -14,9 +14,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.answers import changes_by_events
-from lading.executors.store import JobRow, SiteRow, State, leases, reason_values, starts, usage
+from lading.executors.store import JobRow, SiteRow, State, leases, reason_values, share_rows, starts, usage
 from lading.scheduling.insight.starts import ExpectedStart, StartSource
 from lading.scheduling.reasons import Reason, because
+from lading.scheduling.shares.table import Kept, Share, ShareAmounts, Shares
+from lading.scheduling.shares.usage import Standing, share_standings
+from lading.scheduling.shares.who import Who
 
 NOW = 1_800_000_000.0
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "disk": 0, "gpus": 0.0, "priority": 0}
@@ -323,3 +326,41 @@ def test_the_clock_of_the_database_is_allowed_for(session: Session) -> None:
     assert leases.database_ahead(session) == ahead
     said_by_database = session.scalar(select(leases.DatabaseNow()))
     assert leases.controller_now(session) <= (said_by_database or 0.0) - ahead + 60
+
+
+def test_a_share_with_little_weight_waits_longer_behind_jobs_of_the_same_length(session: Session) -> None:
+    table = Shares((Share("a", Who(team="a"), 3), Share("b", Who(dag="etl_*"), 1)))
+    share_rows.save_standings(session, share_standings(table, Standing(ShareAmounts(4))), NOW)
+    for number in range(20):
+        times = {
+            "queued_at": NOW - 3600,
+            "started_at": NOW - 3000 + 100 * number,
+            "ended_at": NOW - 2600 + 100 * number,
+        }
+        add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", **times)
+    for number in range(4):
+        add(session, f"runs{number}", state=State.RUNNING, site="hpc", started_at=NOW - 100 * number, team="a")
+    for number in range(40):
+        waits = {"site_hint": "hpc", "queued_at": NOW - 900 + number, **reason_values(FULL)}
+        add(session, f"a{number:02}", team="a", **waits)
+        add(session, f"b{number:02}", dag_id="etl_x", **waits)
+    found = all_starts(session)
+    last = {name: found[name] for name in ("a39", "b39", "b09")}
+    assert all(isinstance(each, ExpectedStart) for each in last.values())
+    a_end, b_end, b_part = (each.at for each in last.values() if isinstance(each, ExpectedStart))
+    assert a_end < b_end, "b has a quarter while a has jobs"
+    assert b_part - NOW == pytest.approx(0.75 * (a_end - NOW), rel=0.3), "ten of b start with thirty of a"
+    assert starts.Outlook(session, NOW).last_start({starts.why_of(FULL, row(session, "a00"))}, {"d"}) == found["b39"]
+
+
+def test_the_shares_that_were_stored_are_those_of_the_sites_file(session: Session) -> None:
+    kept = (Kept("hpc", {"cpus": 8.0}), Kept(None, {"memory": 4096.0}))
+    table = (
+        Share("a", Who(team="a"), 3, kept, lends=False),
+        Share("z", Who(dag="x_*", owner="o", tag="t"), borrows=False),
+    )
+    standing = Standing(ShareAmounts(24.0, 16384.0), {}, {"a": 0.25})
+    share_rows.save_standings(session, share_standings(Shares(table), standing), NOW)
+    shares, lately = share_rows.stored_shares(session)
+    assert shares.table == table
+    assert lately == {"a": 0.25, "z": 0.0}

@@ -323,8 +323,8 @@ def test_a_start_is_the_same_on_the_page_in_tabs_and_in_commands(
     full = because("max_allocations", used=8, most=8).at("hpc")
     spent = because("budget_spent", budget="b", spent=2.0, most=1.0, until=2e9)
     for number in range(15):  # in an hour
-        began = NOW - 3599 + 230 * number
-        times = {"queued_at": began - 600, "started_at": began, "ended_at": NOW - 230 * number}
+        ended = NOW - 230 * number
+        times = {"queued_at": ended - 1500, "started_at": ended - 900, "ended_at": ended}
         add(session, f"old{number}", state=State.SUCCEEDED, site="hpc", map_index=number, **times)
     for number in range(500):
         waits = {"queued_at": NOW - 9000 + 10 * number, "map_index": 100 + number, "site_hint": "hpc"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lading.scheduling.insight.starts import (
     FEWEST_WAITS,
     Backlog,
-    Finished,
+    FinishedJob,
     KnownWaits,
     Rate,
     StartSource,
@@ -88,7 +88,9 @@ def test_the_latest_start_by_a_plan_is_three_times_as_far_as_the_earliest_or_a_m
 def test_what_a_plan_starts_together_is_no_rate() -> None:
     waits, since = [(NOW - 100.0, NOW)], NOW - 3600
     assert rate_at_full_load(waits, [], since) is None, "nothing has ended"
-    assert rate_at_full_load(waits, [Finished(NOW - 200, 2, 30)] * 9, since) is None, "they ended while nothing waited"
-    assert rate_at_full_load([*waits, (NOW - 150, NOW - 50)], [Finished(NOW - 1, 2, 30)] * 15, since) == Rate(
+    assert rate_at_full_load(waits, [FinishedJob(NOW - 200, 2, 30)] * 9, since) is None, (
+        "they ended while nothing waited"
+    )
+    assert rate_at_full_load([*waits, (NOW - 150, NOW - 50)], [FinishedJob(NOW - 1, 2, 30)] * 15, since) == Rate(
         0.1, 30, 6
     )

@@ -134,3 +134,25 @@ def test_shares_go_in_turn_where_no_machine_is_there_yet() -> None:
     jobs = [job("a") for _ in range(6)] + [job("b") for _ in range(6)]
     order = shares_in_order(jobs, table(share("a", 2), share("b")), Standing())
     assert Counter(order[:6]) == {"a": 4, "b": 2}
+
+
+def test_a_large_job_that_found_no_place_comes_before_later_small_ones_of_its_share() -> None:
+    """Else those that come for an hour would all overtake it."""
+    shares = table(share("a"), share("b"))
+    large = [job("a", 4)._replace(apart=1) for _ in range(3)]
+    jobs = [*large, *(job("a") for _ in range(5)), *(job("b") for _ in range(5))]
+    order = fair_order(jobs, shares, Standing(TOTAL))
+    assert order.index(0) < order.index(3), "the first large one before the first small one"
+    assert order.index(1) > order.index(3), "one at a time"
+    assert sorted(order) == list(range(len(jobs)))
+
+
+def test_jobs_that_wait_at_a_machine_do_not_use_up_what_is_kept_for_their_share() -> None:
+    """Twice as many jobs as there is room were given to the machines: half of them wait there."""
+    shares = table(share("a", cpus=40), share("b", 100))
+    jobs = [job("b"), job("a")]
+    given = {"a": {"hpc": ShareAmounts(60)}, "b": {"hpc": ShareAmounts(2 * TOTAL.cpus - 60)}}
+    assert fair_order(jobs, shares, Standing(TOTAL, given)) == [1, 0], "30 of the 40 run"
+    given["a"] = {"hpc": ShareAmounts(90)}
+    given["b"] = {"hpc": ShareAmounts(2 * TOTAL.cpus - 90)}
+    assert fair_order(jobs, shares, Standing(TOTAL, given)) == [0, 1]

@@ -1,0 +1,94 @@
+"""When waiting jobs start, as shares and lengths predict it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.shares import queue_ahead
+from lading.scheduling.shares.queue_ahead import Alike, QueueAhead, Running, ShareLine
+from lading.scheduling.shares.table import Kept, Share, Shares
+from lading.scheduling.shares.who import Who
+
+LEVEL = (True, 0)
+A, B = ShareLine(LEVEL, "a"), ShareLine(LEVEL, "b")
+
+
+def shares(**weights: float) -> Shares:
+    return Shares(tuple(Share(name, Who(team=name), weight) for name, weight in weights.items()))
+
+
+def starts(found: QueueAhead, line: ShareLine, jobs: int) -> list[float]:
+    return [found.start(line, number)[0] for number in range(jobs)]
+
+
+def test_jobs_of_one_line_start_as_those_before_them_finish() -> None:
+    found = QueueAhead(
+        {A: [Alike(3, 1, 100), Alike(2, 2, 50)]}, [Running("a", 1, 10), Running("a", 1, 30)], 2, Shares(), {}
+    )
+    assert starts(found, A, 5) == [10, 30, 110, 210, 260]
+    assert [found.start(A, number)[1] for number in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_shares_start_jobs_by_their_weights() -> None:
+    """A share of twice the weight has two of three cpus, and starts two of three jobs of equal length."""
+    found = QueueAhead({A: [Alike(60, 1, 90)], B: [Alike(60, 1, 90)]}, [], 3, shares(a=2, b=1), {})
+    assert sum(at < 900 for at in starts(found, A, 60)) == 20
+    assert sum(at < 900 for at in starts(found, B, 60)) == 10
+
+
+def test_a_share_with_short_jobs_starts_more_of_them() -> None:
+    found = QueueAhead({A: [Alike(60, 1, 10)], B: [Alike(60, 1, 100)]}, [], 2, shares(a=1, b=1), {})
+    assert starts(found, A, 60)[-1] == 590
+    assert starts(found, B, 6)[-1] == 500
+
+
+def test_what_is_kept_for_a_share_is_given_to_it_first() -> None:
+    table = Shares((Share("a", weight=100), Share("b", kept=(Kept("lab", {"cpus": 3}),))))
+    lines = {A: [Alike(60, 1, 10)], B: [Alike(60, 1, 10)]}
+    here = QueueAhead(lines, [], 4, table, {}, "lab")
+    assert starts(here, B, 6) == [0, 0, 0, 10, 10, 10]
+    elsewhere = QueueAhead(lines, [], 4, table, {}, "other")
+    assert starts(elsewhere, B, 2)[0] >= 100
+
+
+def test_a_share_that_has_used_much_lately_starts_later() -> None:
+    lines = {A: [Alike(20, 1, 10)], B: [Alike(20, 1, 10)]}
+    found = QueueAhead(lines, [], 4, shares(a=1, b=1), {"a": 0.5, "b": 0.0})
+    assert starts(found, B, 4) == [0, 0, 0, 10]
+    assert starts(found, A, 2) == [0, 10]
+
+
+def test_a_line_of_a_lower_level_starts_first() -> None:
+    given = ShareLine((False, 0), "b")
+    found = QueueAhead({A: [Alike(2, 1, 10)], given: [Alike(2, 1, 10)]}, [], 1, shares(a=100, b=1), {})
+    assert starts(found, given, 2) == [0, 10]
+    assert starts(found, A, 2) == [20, 30]
+
+
+def test_jobs_beyond_those_that_are_simulated_start_at_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {A: [Alike(1000, 1, 60)]}
+    exact = QueueAhead(lines, [], 10, Shares(), {}).start(A, 999)
+    monkeypatch.setattr(queue_ahead, "MOST_COMPARED", 400)
+    at, before = QueueAhead(lines, [], 10, Shares(), {}).start(A, 999)
+    assert before == exact[1] == 999
+    assert at == pytest.approx(exact[0], rel=0.1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 20), st.integers(0, 8), st.floats(0, 1000)), max_size=8),
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.1, 4), st.floats(0, 1000)), min_size=1, max_size=5),
+)  # fmt: skip
+def test_jobs_of_a_line_start_in_order_whatever_is_known(
+    waiting: list[tuple[str, int, int, float]], running: list[tuple[str, float, float]]
+) -> None:
+    lines: dict[ShareLine, list[Alike]] = {}
+    for share, jobs, cpus, seconds in waiting:
+        lines.setdefault(ShareLine(LEVEL, share), []).append(Alike(jobs, cpus, seconds))
+    at_work = [Running(*each) for each in running]
+    found = QueueAhead(lines, at_work, sum(each.cpus for each in at_work), shares(a=2, b=1), {"a": 0.3})
+    for line, alike in lines.items():
+        its = starts(found, line, sum(each.jobs for each in alike))
+        assert its == sorted(its)
+        assert all(at >= 0 for at in its)
