@@ -207,7 +207,10 @@ def test_what_is_not_for_lading(capsys: pytest.CaptureFixture[str], monkeypatch:
         ([], "give --body FILE, or --dag DAG and --task TASK"),
         (["--dag", "d"], "--dag and --task belong together; give both"),
         (["--task", "t"], "--dag and --task belong together; give both"),
-        (["--dag", "d", "--task", "t", "--scheduler", "slurm", "-r", "nodes=2"], "--scheduler and --resource cannot be combined with --dag"),
+        (
+            ["--dag", "d", "--task", "t", "--scheduler", "slurm", "-r", "nodes=2"],
+            "--scheduler and --resource cannot be combined with --dag",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

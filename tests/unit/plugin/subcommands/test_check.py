@@ -221,7 +221,9 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         path.unlink() if text is None else path.write_text(text)
         found = controller_finding(settings)
         assert not found.good
-        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.message
+        assert (
+            f"pid 77 on {lease.host} is active, but it still uses an older version of the sites file" in found.message
+        )
         assert str(path) in found.message
         assert ("`kill 77`" in found.message) == managed
         caplog.clear()
@@ -232,7 +234,7 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     assert controller_finding(settings).good
     monkeypatch.setattr(lease, "host", "elsewhere")
     path.write_text("[")
-    assert "can be checked there alone" in controller_finding(settings).message
+    assert "run the check on that host" in controller_finding(settings).message
 
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
