@@ -70,7 +70,7 @@ class CommandHost(ABC):
 
     @abstractmethod
     def console(self) -> Any:
-        """Return a printer of rows: ``print_as_json``, ``print_as_yaml`` take any values, and ``print_as`` takes text and
+        """Return a printer of rows: ``print_as_json``, ``print_as_yaml`` take any values; ``print_as`` takes text and
         ``table`` or ``plain``."""
 
 

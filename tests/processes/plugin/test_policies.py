@@ -167,11 +167,14 @@ WRONG = {
     "expression": ('resources(memory="2 *")', ["hint memory: '2 *' cannot be read"]),
     "input": (
         'resources(memory="len(samples) * 1 GiB")',
-        ["hint memory: 'len(samples) * 1 GiB' uses samples, which is no input of the task; its inputs: bash_command"],
+        [
+            "hint memory: 'len(samples) * 1 GiB' uses samples, which is not an input of the task; its inputs: "
+            "bash_command"
+        ],
     ),
     "input_of_a_pattern": (
         'resources(targets=["small"], matching={"small": {"smaple": "^big_"}})',
-        ["hint matching: 'smaple', which has a pattern for target 'small', is no input of the task; its inputs: bash_"],
+        ["hint matching: 'smaple', which has a pattern for target 'small', is not an input of the task; its inputs: "],
     ),
     "pattern": (
         'resources(targets=["small"], matching={"small": {"bash_command": "(?=a)b"}})',
@@ -649,7 +652,7 @@ def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path, parse: Par
     parsed = parse(tmp_path, dags, json.dumps({"sites": sites}))
     assert sorted(parsed.errors) == ["bare.py", "script.py"]
     assert "no site takes tasks that name no site; the task names no site, and no site can" in parsed.errors["bare.py"]
-    assert "the task reads the sites file, and no site runs on the machine" in parsed.errors["script.py"]
+    assert "the task reads the sites file, but no site runs jobs on a machine" in parsed.errors["script.py"]
 
 
 def test_what_tasks_without_hints_ask_for_must_fit(tmp_path: Path, parse: Parser) -> None:
