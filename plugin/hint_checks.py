@@ -278,7 +278,7 @@ def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> s
     """Return the text that a task without hints requests more than the sites have."""
     rooms = {name: site.closest(PlannedJob("", defaults)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
-    return f"a task without hints requests {format_resources(defaults)}, but {most}; see [lading] default_*"
+    return f"a task without hints requests {format_resources(defaults)}, more than {most}; see [lading] default_*"
 
 
 def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
