@@ -66,7 +66,7 @@ class StateFolder:
         return self.root / "environments" / f"{run_id}.json"
 
     def secret(self) -> str:
-        """Return the secret of this folder, created on first use. The keys of launched machines are derived from it."""
+        """Return the secret of this folder, created on first use. Keys of launched machines are derived from it."""
         path = self.root / "secret"
         if not path.exists():
             with self.locked():
@@ -115,7 +115,7 @@ class StateFolder:
 
         with self.locked(), deferred_interrupts():
             if not self.database.exists():
-                # A controller that lost its store may have written site folders again while the state folder was removed.
+                # A controller that lost its store may have written site folders while the state folder was removed.
                 shutil.rmtree(self.root / SPOOL, ignore_errors=True)
                 os.close(os.open(self.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             engine = self.open()
@@ -124,7 +124,7 @@ class StateFolder:
         return engine
 
     def open(self) -> Engine:
-        """Open the store as it is. If it is removed later, connections fail; no other store is opened."""
+        """Open the store as it is. If it is removed later, connections fail; no other is opened."""
         store = self.store_id()
 
         def connect() -> sqlite3.Connection:
