@@ -136,7 +136,7 @@ def test_other_batch_systems_get_what_has_a_meaning_to_them(system: str, native:
         ("slurm", {"clusters": "other"}, "clusters is 'other', but a site is one cluster"),
         ("slurm", {"slurm_extra": "--mem=5"}, "mem cannot be a directive.*resource mem_mb"),
         ("slurm", {"slurm_extra": "--qos=a", "qos": "b"}, "which the resource qos sets as well"),
-        ("slurm", {"slurm_extra": "hello"}, "'hello', which is no option"),
+        ("slurm", {"slurm_extra": "hello"}, "'hello', which is not an option"),
         ("slurm", {"slurm_extra": "--wrap=reboot"}, "wrap: with it no batch job is submitted"),
         ("slurm", {"gres": "gpu:1", "gpu": 2}, "gres is 'gpu:1', and gpu or gpu_model"),
         ("slurm", {"gres": "'gpu:1'"}, "valid: NAME, NAME:COUNT or NAME:TYPE:COUNT"),
