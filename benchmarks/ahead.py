@@ -1,5 +1,5 @@
-"""What it costs the controller to ask for room ahead of what no plan provides for, in milliseconds of CPU: 50 runs of
-100 tasks, of which one runs and the others are to come in gangs of ten, one gang after the other.
+"""What it costs the controller to request room ahead for tasks that no plan covers, in milliseconds of CPU. There are
+50 runs of 100 tasks: one task runs, and the others follow in gangs of ten, one gang after the other.
 
     python -m benchmarks.ahead [--dag-runs 50] [--tasks 100]
 """
