@@ -40,8 +40,8 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "start_controller": _option(
             "Whether the scheduler starts a controller if none is running. ``False`` leaves that to a service, "
-            "``airflow lading controller``. Without it, the scheduler would replace a controller in its own "
-            "container whenever that restarts.",
+            "``airflow lading controller``. Otherwise, the scheduler would replace a controller in a separate "
+            "container each time that container restarts.",
             type="boolean",
             example="False",
         ),
