@@ -29,7 +29,7 @@ JOB = WaitingJob(name="t", resources=Resources(4, 8192), time=600.0)
 
 
 def run(number: int, tasks: int, now: float) -> ComingRun:
-    """A run whose first task runs; all others are to come."""
+    """A run whose first task is running; all other tasks are upcoming."""
     name, length = f"d r{number}", Prediction(600.0)
     known = {"t0": ComingTask([ComingJob(f"{name} t0 -1", length, "hpc", JOB, begun=now, location="i1")])}
     for each in range(1, tasks):
@@ -63,7 +63,7 @@ def main() -> None:
     what, ticks = f"{options.dag_runs} runs of {options.tasks} tasks", -(-options.dag_runs // MOST_RUNS_PER_TICK)
     measure(f"{what}, ticks that look at some of them first", ticks, lambda: void(tick()))
     measure(f"{what}, ticks that look at some of them again", ticks, lambda: void(tick()))
-    print(f"jobs for which room is asked for ahead: {tick()}")
+    print(f"jobs for which room is requested ahead: {tick()}")
 
 
 if __name__ == "__main__":
